@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""unpack_libtorch.py WHEELS INTO: unpacks what the CPU side of LibTorch needs out of the wheels.
+
+The wheels are those of packaging/libtorch-cpu.txt (pip has checked their sums). Layout as in a Python
+environment, so that the libraries' own RPATH finds nvidia/cu13/lib beside torch/.
+"""
+import os
+import re
+import sys
+import time
+import zipfile
+
+WANTED = [
+    r"torch/include/.*",
+    r"torch/lib/(libtorch_cpu|libc10|libshm)\.so",
+    r"torch/lib/libgomp[^/]*\.so[^/]*",
+    r"torch/version\.py",
+    r"torch-[^/]*\.dist-info/(licenses/)?(LICENSE|NOTICE)",
+    r"nvidia/cu13/lib/(libcudart\.so\.13|libcupti\.so\.13)",
+    r"nvidia_[^/]*\.dist-info/licenses/.*",
+]
+
+
+def main() -> int:
+    wheels, into = sys.argv[1], sys.argv[2]
+    wanted = re.compile("|".join(f"(?:{pattern})" for pattern in WANTED))
+    begin, last, done = time.monotonic(), 0.0, 0
+    members = []
+    for name in sorted(os.listdir(wheels)):
+        if re.match(r"(torch-2\.11\.0|nvidia_cuda_runtime-13\.0\.|nvidia_cuda_cupti-13\.0\.).*\.whl$", name):
+            archive = zipfile.ZipFile(os.path.join(wheels, name))
+            members += [(archive, i) for i in archive.infolist() if wanted.fullmatch(i.filename) and not i.is_dir()]
+    total = sum(info.file_size for _, info in members)
+    for archive, info in members:
+        archive.extract(info, into)  # checks each member's CRC; refuses paths that leave the folder
+        done += info.file_size
+        if time.monotonic() - last > 2:
+            last = time.monotonic()
+            print(f"   {done / 1e6:.0f} of {total / 1e6:.0f} MB", flush=True)
+    for library in ("torch/lib/libtorch_cpu.so", "torch/lib/libc10.so", "nvidia/cu13/lib/libcudart.so.13",
+                    "nvidia/cu13/lib/libcupti.so.13", "torch/include/torch/csrc/api/include/torch/torch.h"):
+        if not os.path.exists(os.path.join(into, library)):
+            print(f"error: {library} is not in the wheels under {wheels}", file=sys.stderr)
+            return 1
+    with open(os.path.join(into, "skein-complete"), "w", encoding="ascii") as mark:
+        mark.write("torch 2.11.0, CPU half\n")
+    print(f"   {len(members)} files, {total / 1e6:.0f} MB in {time.monotonic() - begin:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
