@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/result.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+inline result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+inline result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+inline result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+inline result<void> disk::remove_tree(const std::string& path) {
+    const auto what = status(path);
+    if (!what) {
+        if (what.error().code() == errc::not_found) return {};
+        return what.error();
+    }
+    if (what->is_directory) {
+        const auto inside = list(path);
+        if (!inside) return inside.error();
+        for (const auto& entry : *inside)
+            if (auto done = remove_tree(join_path(path, entry.name)); !done) return done;
+    }
+    return remove(path);
+}
+
+} // namespace skein

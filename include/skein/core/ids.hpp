@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strong ids: a node id is not an actor id, though both are 64 bits.
+//
+// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
+//
+//     struct blob_tag;
+//     using blob_id = skein::strong_id<blob_tag>;
+
+#include <skein/core/config.hpp>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
+template <class Tag, class Rep = std::uint64_t>
+class strong_id {
+public:
+    using tag_type = Tag;
+    using rep = Rep;
+
+    constexpr strong_id() noexcept = default;
+    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
+
+    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
+    /// True unless this is the "none" id.
+    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
+    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
+
+private:
+    Rep value_{};
+};
+
+using node_id = strong_id<struct node_tag>;
+using worker_id = strong_id<struct worker_tag>;
+using task_id = strong_id<struct task_tag>;
+using actor_id = strong_id<struct actor_tag>;
+using call_id = strong_id<struct call_tag>;
+using object_id = strong_id<struct object_tag>;
+using job_id = strong_id<struct job_tag>;
+
+/// Gives 1, 2, 3, ... as ids of one kind; not thread-safe.
+template <class Id>
+class id_source {
+public:
+    [[nodiscard]] Id next() noexcept { return Id(++last_); }
+
+private:
+    typename Id::rep last_{};
+};
+
+} // namespace skein
+
+template <class Tag, class Rep>
+struct std::hash<skein::strong_id<Tag, Rep>> {
+    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
+        return std::hash<Rep>{}(id.value());
+    }
+};
+
+template <class Tag, class Rep>
+struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
+    template <class Context>
+    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
+        return fmt::formatter<Rep>::format(id.value(), context);
+    }
+};
