@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
+// that a loop can wait for, and it can hand its parent one last text that says why it left.
+//
+//     rt::process_options how;
+//     how.argv = {"/proc/self/exe", "--worker"};
+//     auto child = rt::child_process::spawn(how);
+//     child.kill(SIGTERM);
+//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
+//
+// task<exit_status> rt::wait(child) on a real loop is in <skein/rt/process_wait.hpp>.
+
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] inline std::string signal_name(int number) {
+    switch (number) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "signal " + std::to_string(number);
+    }
+}
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept {
+        return WIFSIGNALED(raw_) && WCOREDUMP(raw_);
+    }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const {
+        if (exited()) return fmt::format("exited with {}", code());
+        return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
+                           dumped_core() ? ", core dumped" : "");
+    }
+
+private:
+    int raw_;
+};
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
+    std::string executable;                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
+    std::vector<std::string> unset_env;                   ///< names the child does not inherit
+    std::string cwd;                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds;
+    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    bool own_group = false;               ///< a process group of its own: no Ctrl-C from the terminal
+    bool die_with_parent = true;          ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;               ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws.
+inline void leave_last_words(std::string_view text) noexcept {
+    const char* number = std::getenv(last_words_variable);
+    if (number == nullptr) return;
+    auto bytes = std::min<std::size_t>(text.size(), 4096);
+    [[maybe_unused]] auto ignored = ::write(std::atoi(number), text.data(), bytes);
+}
+
+namespace detail {
+
+/// Owns a file descriptor.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+    void reset() noexcept {
+        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    }
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe: first is the end to read.
+inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+/// Everything the child needs between fork and exec, prepared before it: no allocation there.
+struct child_plan {
+    const char* executable;
+    char* const* argv;
+    char* const* env;
+    const char* cwd;
+    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
+    int first_free;                       // above every target
+    const char *out_file, *err_file;
+    bool null_stdin, own_group, die_with_parent;
+    pid_t parent;
+    int report; // write {step, errno} here if something fails
+};
+
+[[noreturn]] inline void child_failed(const child_plan& plan, int step) {
+    int message[2] = {step, errno};
+    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
+    ::_exit(127);
+}
+
+/// Closes (on exec) all descriptors but the standard three.
+inline void close_others_on_exec(int first) noexcept {
+#ifdef SYS_close_range
+    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
+#endif
+    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+inline void open_over(const child_plan& plan, const char* path, int target, int flags) {
+    int fd = ::open(path, flags | O_CLOEXEC, 0644);
+    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
+    // dup2 onto itself would keep close-on-exec.
+    if (fd == target) ::fcntl(fd, F_SETFD, 0);
+}
+
+/// Runs in the child; only async-signal-safe calls.
+[[noreturn]] inline void become(child_plan& plan) {
+    if (plan.own_group) ::setpgid(0, 0);
+    if (plan.die_with_parent) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        // The parent may have died before the line above took effect.
+        if (::getppid() != plan.parent) ::_exit(127);
+    }
+    close_others_on_exec(3);
+    for (auto& [source, target] : plan.fds) {
+        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
+        if (source < 0) child_failed(plan, 1);
+    }
+    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
+    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
+    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
+    for (auto& [source, target] : plan.fds)
+        if (::dup2(source, target) < 0) child_failed(plan, 1);
+    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
+
+    // Ignored signals and the mask survive exec: give the child the defaults.
+    ::signal(SIGPIPE, SIG_DFL);
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(plan.executable, plan.argv, plan.env);
+    child_failed(plan, 4);
+}
+
+inline std::vector<std::string> merged_environment(const process_options& how) {
+    auto replaced = [&](std::string_view entry) {
+        auto name = entry.substr(0, entry.find('='));
+        for (auto& [key, value] : how.env)
+            if (key == name) return true;
+        for (auto& key : how.unset_env)
+            if (key == name) return true;
+        return name == last_words_variable;
+    };
+    std::vector<std::string> out;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (!replaced(*entry)) out.emplace_back(*entry);
+    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    return out;
+}
+
+inline std::vector<char*> c_strings(std::vector<std::string>& strings) {
+    std::vector<char*> out;
+    for (auto& s : strings) out.push_back(s.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+} // namespace detail
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
+    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept { *this = std::move(other); }
+    child_process& operator=(child_process&& other) noexcept {
+        std::swap(pid_, other.pid_);
+        std::swap(own_group_, other.own_group_);
+        std::swap(pidfd_, other.pidfd_);
+        std::swap(words_, other.words_);
+        std::swap(status_, other.status_);
+        return *this;
+    }
+    ~child_process() {
+        if (!running()) return;
+        kill(SIGKILL);
+        wait_blocking();
+    }
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept {
+        if (running()) ::kill(pid_, signal);
+    }
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept {
+        if (!running()) return;
+        if (own_group_) ::kill(-pid_, signal);
+        ::kill(pid_, signal);
+    }
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept {
+        if (running()) reap(WNOHANG);
+        return status_;
+    }
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking() {
+        SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
+        if (running()) reap(0);
+        return *status_;
+    }
+    /// Blocks at most so long; nullopt if it still runs.
+    std::optional<exit_status> wait_blocking_for(int milliseconds) {
+        if (!running()) return status_;
+        pollfd waits{pidfd_.get(), POLLIN, 0};
+        ::poll(&waits, 1, milliseconds);
+        return try_wait();
+    }
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words() {
+        std::string text;
+        char piece[4096];
+        for (;;) {
+            auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
+            if (n <= 0 || text.size() > 65536) return text;
+            text.append(piece, std::size_t(n));
+        }
+    }
+
+private:
+    void reap(int flags) noexcept {
+        int raw = 0;
+        pid_t got = 0;
+        do {
+            got = ::waitpid(pid_, &raw, flags);
+        } while (got < 0 && errno == EINTR);
+        if (got == pid_) status_ = exit_status(raw);
+        // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
+        if (got < 0) status_ = exit_status(0xff00);
+    }
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    detail::unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+inline child_process child_process::spawn(process_options how) {
+    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
+    if (how.executable.empty()) how.executable = how.argv[0];
+
+    detail::unique_fd words_in, words_out;
+    int words_target = -1;
+    int first_free = 3;
+    for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+    if (how.last_words) {
+        std::tie(words_in, words_out) = detail::make_pipe();
+        words_target = first_free++;
+        how.fds.emplace_back(words_out.get(), words_target);
+    }
+    if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+    if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+    auto environment = detail::merged_environment(how);
+    if (how.last_words)
+        environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+    auto env = detail::c_strings(environment);
+    auto argv = detail::c_strings(how.argv);
+    auto [report_in, report_out] = detail::make_pipe();
+
+    detail::child_plan plan;
+    plan.executable = how.executable.c_str();
+    plan.argv = argv.data();
+    plan.env = env.data();
+    plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+    plan.fds = how.fds;
+    plan.first_free = first_free;
+    plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+    plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+    plan.null_stdin = !how.keep_stdin;
+    plan.own_group = how.own_group;
+    plan.die_with_parent = how.die_with_parent;
+    plan.parent = ::getpid();
+    // The report must not sit on a number that the child gives to something else.
+    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
+    detail::unique_fd report_copy(plan.report);
+
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = ::fork();
+    if (pid == 0) detail::become(plan);
+    int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", how.executable,
+                                          std::strerror(fork_error)));
+
+    report_out.reset();
+    report_copy.reset();
+    child_process child;
+    child.pid_ = pid;
+    child.own_group_ = how.own_group;
+    // Until exec the report pipe is open in the child; its closing without a message is success.
+    pollfd waits{report_in.get(), POLLIN, 0};
+    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
+    int message[2];
+    if (::read(report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+        child.wait_blocking();
+        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
+                                                "change to its folder", "execute"};
+        auto code = message[1] == ENOENT   ? errc::not_found
+                    : message[1] == EACCES ? errc::permission_denied
+                                           : errc::io;
+        throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
+                                      std::strerror(message[1])));
+    }
+    child.pidfd_ = detail::unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    if (child.pidfd_.get() < 0)
+        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
+                                                     "is needed)", std::strerror(errno)));
+    child.words_ = std::move(words_in);
+    return child;
+}
+
+} // namespace skein::rt
