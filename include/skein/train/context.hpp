@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where a training program runs: which rank of how many, and what connects the ranks.
+//
+// train::launch() makes it; user code only reads it. A program that is not launched (a test, a
+// notebook, a plain binary) uses context::single(), and the same training code runs in one process.
+//
+//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
+
+#include <skein/core/check.hpp>
+
+#include <atomic>
+#include <string>
+#include <utility>
+
+namespace skein::cluster {
+class rendezvous;
+}
+namespace skein::dist {
+class comm_thread;
+}
+
+namespace skein::train {
+
+/// The place of this process in the training world.
+struct world_info {
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
+    int attempt = 0;
+    std::string host;
+    /// The same for all ranks and all attempts of one job; empty when nobody gave one.
+    std::string job_id;
+};
+
+/// What a training function gets. Pointers are not owned and outlive the context.
+class context {
+public:
+    /// One process, no communication.
+    [[nodiscard]] static context single() { return context(); }
+
+    /// One rank of a world. comm may be null only when world_size is 1.
+    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
+        : where_(std::move(where)), world_(world), comm_(comm) {
+        SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
+        SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}", where_.rank,
+                    where_.world_size);
+        SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
+                    "a world of {} ranks needs a communicator", where_.world_size);
+    }
+
+    [[nodiscard]] int rank() const noexcept { return where_.rank; }
+    [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
+    [[nodiscard]] int local_rank() const noexcept { return where_.local_rank; }
+    [[nodiscard]] int local_size() const noexcept { return where_.local_size; }
+    [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
+    [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
+    [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
+    [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
+
+    /// Null in a single process.
+    [[nodiscard]] cluster::rendezvous* world() const noexcept { return world_; }
+    /// Null in a single process.
+    [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
+
+    /// launch() points this at a flag that a signal sets; training then saves and ends in order.
+    void watch_stop_flag(const std::atomic<bool>* flag) noexcept { stop_ = flag; }
+    [[nodiscard]] bool stop_requested() const noexcept {
+        return stop_ != nullptr && stop_->load(std::memory_order_relaxed);
+    }
+
+private:
+    context() = default;
+
+    world_info where_;
+    cluster::rendezvous* world_ = nullptr;
+    dist::comm_thread* comm_ = nullptr;
+    const std::atomic<bool>* stop_ = nullptr;
+};
+
+} // namespace skein::train

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Everything about a training run that is not the model, the data or the optimizer.
+//
+// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
+//
+//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+
+#include <skein/core/error.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// What to do with the checkpoints of an earlier run of the same name.
+enum class resume_mode : std::uint8_t {
+    fresh,  ///< start new; a restart after a failure within the same job still resumes
+    latest, ///< go on from the newest valid checkpoint; start new if there is none
+};
+
+/// What a person sees.
+enum class output_mode : std::uint8_t {
+    automatic, ///< a live line on a terminal, plain lines elsewhere
+    plain,     ///< plain lines
+    quiet,     ///< errors only
+    json,      ///< one JSON object per line on stdout
+};
+
+/// Settings of one run. All counts are over all ranks together.
+struct run_config {
+    // Where its files go: <runs_dir>/<name>/
+    std::string runs_dir = "runs";
+    std::string name = "run";
+    resume_mode resume = resume_mode::fresh;
+
+    // How it trains
+    std::int64_t max_steps = 1000;  ///< optimizer steps of the whole run, not of this start
+    std::int64_t global_batch = 16; ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1;  ///< micro-batches per rank and step
+    std::uint64_t seed = 1;         ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
+    int threads = 0;                ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::string precision = "float32";
+
+    // Evaluation: every so many steps and at the end; 0 = only at the end
+    std::int64_t eval_every = 100;
+    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
+    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
+
+    // Checkpoints: every so many steps and at the end; 0 = only at the end
+    std::int64_t checkpoint_every = 200;
+    int keep_last = 2;
+    int keep_best = 1;
+    std::string best_metric = "val_loss";
+    bool best_is_lowest = true;
+    bool checkpoints = true; ///< false writes none at all
+
+    // Failures
+    int workers = 1;      ///< local processes, when no launcher has set up a world already
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    std::chrono::nanoseconds restart_backoff = std::chrono::milliseconds(200); ///< doubles each time
+    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+
+    // What it says
+    output_mode output = output_mode::automatic;
+    std::int64_t log_every = 10;          ///< steps between plain progress lines
+    std::int64_t tokens_per_sample = 0;   ///< for tokens/s; 0 counts samples/s
+    bool write_files = true;              ///< metrics.csv, metrics.jsonl, event file, loss.svg
+};
+
+/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
+inline void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.workers < 1)
+        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
+    if (config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                           config.global_batch, world_size, config.accumulation),
+               "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("this version trains in float32");
+    if (config.name.empty() || config.name.find('/') != std::string::npos || config.name[0] == '.')
+        refuse(fmt::format("run name '{}'", config.name), "use a plain folder name");
+}
+
+} // namespace skein::train
+
+namespace skein {
+using train::run_config;
+}
