@@ -149,8 +149,10 @@ inline result<void> disk::remove_tree(const std::string& path) {
     if (what->is_directory) {
         const auto inside = list(path);
         if (!inside) return inside.error();
-        for (const auto& entry : *inside)
-            if (auto done = remove_tree(join_path(path, entry.name)); !done) return done;
+        for (const auto& entry : *inside) { // a link to a folder is removed, not what it points at
+            const auto child = join_path(path, entry.name);
+            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+        }
     }
     return remove(path);
 }

@@ -217,7 +217,7 @@ public:
     }
     result<dir_entry> status(const std::string& path) override {
         struct stat info {};
-        if (::lstat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+        if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
         dir_entry entry;
         const auto slash = path.find_last_of('/');
         entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
