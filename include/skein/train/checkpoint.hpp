@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Checkpoints that are either whole or not there, for any number of writers and readers.
+//
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share of the tensors
+//                         shard-1-of-2.safetensors
+//                         manifest.json                 last: sizes and a CRC-32C per chunk
+//
+// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
+// it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
+// it. Loading verifies every byte first; a broken checkpoint is named, renamed to .broken and passed
+// over for the one before it.
+//
+//     checkpointer saver(disk, "runs/gpt/checkpoints", {.keep_last = 2}, world);
+//     saver.save(state);                              // every rank calls it
+//     if (auto found = saver.load_latest()) found->read("model.wte", bytes_of_wte);
+
+#include <skein/core/disk.hpp>
+#include <skein/core/error.hpp>
+#include <skein/train/json.hpp>
+#include <skein/train/manifest.hpp>
+#include <skein/train/safetensors.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// All-gather of small blobs in rank order; throws when a rank is lost.
+using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)>;
+
+/// Who takes part in saving and loading. The default is a program alone.
+struct checkpoint_world {
+    int rank = 0;
+    int size = 1;
+    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
+};
+
+struct checkpoint_options {
+    std::size_t keep_last = 2;        ///< newest checkpoints kept, at least 1
+    std::size_t keep_best = 0;        ///< besides those, the best by `metric`
+    std::string metric = "val_loss";  ///< name in checkpoint_state::metrics
+    bool lower_is_better = true;
+    std::size_t chunk_bytes = 1u << 20;    ///< bytes covered by one checksum
+    std::function<void(const std::string&)> warn; ///< default: one line on stderr
+};
+
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
+/// writes only its share. `step` is the number of finished optimizer steps.
+struct checkpoint_state {
+    std::uint64_t step = 0;
+    std::vector<tensor_view> tensors;       ///< bytes must stay unchanged during save()
+    json extra = json::object();            ///< sampler position, RNG, schedule...; rank 0's is kept
+    std::map<std::string, double> metrics;  ///< for keep_best and for people; rank 0's is kept
+    std::string config_hash;                ///< tells a resume with another model; rank 0's is kept
+};
+
+/// What a finished save tells.
+struct saved_checkpoint {
+    std::uint64_t step = 0;
+    std::string path;
+    std::uint64_t bytes = 0; ///< all shards
+    double seconds = 0.0;
+};
+
+/// A verified checkpoint, open for reading on this rank.
+class loaded_checkpoint {
+public:
+    [[nodiscard]] std::uint64_t step() const noexcept { return manifest_.step; }
+    [[nodiscard]] const checkpoint_manifest& manifest() const noexcept { return manifest_; }
+    [[nodiscard]] const json& extra() const noexcept { return manifest_.extra; }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+    /// All tensors of all shards by name.
+    [[nodiscard]] const std::map<std::string, tensor_info>& tensors() const noexcept { return tensors_; }
+    [[nodiscard]] bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+    /// Reads one tensor into memory of exactly its size. Throws not_found, mismatch (another size) or
+    /// a disk error, each with tensor and file.
+    void read(const std::string& name, mut_byte_span into) const;
+    /// The same, and the type and shape must be the ones given: "saved as F32 [50, 64], the model has
+    /// F32 [50, 128]".
+    void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+              mut_byte_span into) const;
+    [[nodiscard]] byte_buffer read(const std::string& name) const;
+
+private:
+    friend class checkpointer;
+    [[nodiscard]] const tensor_info& info(const std::string& name) const;
+
+    std::string path_;
+    checkpoint_manifest manifest_;
+    std::map<std::string, tensor_info> tensors_;
+    std::map<std::string, std::size_t> shard_of_;
+    std::vector<std::unique_ptr<file>> shards_;
+};
+
+/// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
+/// calls them in the same order, and all ranks see the same outcome.
+class checkpointer {
+public:
+    /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
+    checkpointer(disk& where, std::string dir, checkpoint_options options = {},
+                 checkpoint_world world = {});
+
+    /// Blocks until the checkpoint is durable or has failed. On failure throws the first failing
+    /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
+    /// is gone and older checkpoints are untouched. Older ones are removed only after success.
+    saved_checkpoint save(const checkpoint_state& state);
+
+    /// The newest checkpoint that verifies, or nothing when there is none. Broken ones are reported
+    /// through options.warn and renamed to .broken. Throws only when the folder cannot be read.
+    [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
+
+    /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
+    [[nodiscard]] std::vector<std::uint64_t> steps() const;
+
+    /// Verifies one checkpoint folder, every byte of it: errc::corrupt, malformed or not_found with
+    /// file and reason. Not collective.
+    [[nodiscard]] static result<loaded_checkpoint> open(disk& where, const std::string& path,
+                                                        bool verify_bytes = true);
+
+    [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
+
+private:
+    struct shard_outcome;
+    [[nodiscard]] std::vector<byte_buffer> exchange(byte_span mine) const;
+    [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&, const std::string& folder) const;
+    [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
+                                      std::vector<shard_entry> shards) const;
+    [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
+    void clean_up() const;
+    void retire() const;
+    void warn(const std::string& line) const;
+    [[nodiscard]] std::string step_path(std::uint64_t step) const;
+    [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+
+    disk& disk_;
+    std::string dir_;
+    checkpoint_options options_;
+    checkpoint_world world_;
+};
+
+} // namespace skein::train
+
+#include <skein/train/detail/checkpoint.hpp>

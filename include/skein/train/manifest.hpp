@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The last file of a checkpoint: what the others must look like, and what the run was.
+//
+//     {"format": "skein-checkpoint-1", "step": 120, "world_size": 2, "chunk_bytes": 1048576,
+//      "shards": [{"name": "shard-0-of-2.safetensors", "bytes": 4242, "crc32c": [...]}, ...],
+//      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
+//
+// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/config.hpp>
+#include <skein/core/crc32c.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/result.hpp>
+#include <skein/train/json.hpp>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+/// One file of a checkpoint.
+struct shard_entry {
+    std::string name; ///< within the checkpoint's folder
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> crcs; ///< one per chunk, the last chunk may be short
+
+    friend bool operator==(const shard_entry&, const shard_entry&) = default;
+};
+
+struct checkpoint_manifest {
+    static constexpr std::string_view format = "skein-checkpoint-1";
+
+    std::uint64_t step = 0;
+    int world_size = 1;              ///< of the run that wrote it
+    std::uint64_t chunk_bytes = 0;
+    std::vector<shard_entry> shards;
+    std::map<std::string, double> metrics;
+    json extra = json::object();
+    std::string config_hash;
+    std::string skein_version = SKEIN_VERSION_STRING;
+    double wall_time = 0.0;          ///< seconds since 1970 when it was written
+};
+
+[[nodiscard]] json to_json(const shard_entry& shard);
+[[nodiscard]] result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes);
+
+/// The bytes of the file: indented JSON that ends with its own checksum.
+[[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
+
+/// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
+/// not_supported for another format.
+[[nodiscard]] result<checkpoint_manifest> parse_manifest(byte_span bytes);
+
+/// Adds up checksums per chunk while a file is written or read in pieces of any size.
+class chunk_checksums {
+public:
+    explicit chunk_checksums(std::uint64_t chunk_bytes) : chunk_(chunk_bytes) {}
+
+    void add(byte_span part) {
+        while (!part.empty()) {
+            const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
+            current_ = crc32c(part.first(take), current_);
+            filled_ += take;
+            bytes_ += take;
+            part = part.subspan(take);
+            if (filled_ == chunk_) close_chunk();
+        }
+    }
+    /// The checksums so far; the last chunk may be short.
+    [[nodiscard]] std::vector<std::uint32_t> finish() {
+        if (filled_ > 0) close_chunk();
+        return std::move(crcs_);
+    }
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    void close_chunk() {
+        crcs_.push_back(current_);
+        current_ = 0;
+        filled_ = 0;
+    }
+
+    std::uint64_t chunk_, filled_ = 0, bytes_ = 0;
+    std::uint32_t current_ = 0;
+    std::vector<std::uint32_t> crcs_;
+};
+
+} // namespace skein::train
+
+#include <skein/train/detail/manifest.hpp>
