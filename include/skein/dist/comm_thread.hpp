@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A communicator on its own thread, so that collectives run beside the compute thread's work.
+//
+// Operations are submitted from the compute thread, run one at a time in the order of submission,
+// and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
+//
+//     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
+//     ... more backward ...
+//     t.wait();                                              // throws if the collective failed
+
+#include <skein/core/error.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/task.hpp>
+#include <skein/dist/communicator.hpp>
+#include <skein/net/loop_thread.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein::dist {
+
+/// The end of one submitted operation. Copies share it; any thread may ask or wait.
+class [[nodiscard]] ticket {
+public:
+    /// An already finished one.
+    ticket() = default;
+
+    [[nodiscard]] bool done() const noexcept {
+        return !state_ || state_->phase.load(std::memory_order_acquire) != running;
+    }
+    /// Blocks until the operation has ended; throws its error. May be called again.
+    void wait() const {
+        if (!state_) return;
+        for (int spin = 0; spin < spins && !done(); ++spin) detail_pause();
+        while (!done()) state_->phase.wait(running, std::memory_order_acquire);
+        if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
+    }
+
+private:
+    friend class comm_thread;
+    static constexpr std::uint32_t running = 0, succeeded = 1, failed = 2;
+    static constexpr int spins = 200; // about 5 us: longer costs the comm thread its core
+    struct state {
+        std::atomic<std::uint32_t> phase{running};
+        std::optional<error> why; // written before phase becomes failed
+    };
+    static void detail_pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#else
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+#endif
+    }
+    explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
+    std::shared_ptr<state> state_;
+};
+
+/// Sums of what a comm_thread has done; for overlap and bandwidth reports.
+struct comm_stats {
+    std::uint64_t operations = 0;
+    std::uint64_t bytes = 0; ///< of the buffers given, not of the wire
+    duration busy{};         ///< time in which an operation was running
+};
+
+/// Owns the loop thread and the communicator. Submit from one thread (the compute thread);
+/// abort() and stats() from any. The destructor ends the running operations in order, then leaves
+/// the group in an orderly way; after an abort it does not wait for peers.
+class comm_thread {
+public:
+    /// comm must live on worker's loop.
+    comm_thread(std::unique_ptr<net::loop_thread> worker, any_communicator comm);
+    comm_thread(const comm_thread&) = delete;
+    comm_thread& operator=(const comm_thread&) = delete;
+    ~comm_thread();
+
+    [[nodiscard]] int rank() const noexcept { return rank_; }
+    [[nodiscard]] int world_size() const noexcept { return world_size_; }
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+
+    // Each returns at once; see the communicator concept for the meaning.
+    ticket all_reduce(buffer_view io, reduce_op op);
+    ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
+    ticket all_gather(buffer_view in, buffer_view out);
+    ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
+    ticket broadcast(buffer_view io, int root);
+    ticket barrier();
+    ticket send(buffer_view io, int to);
+    ticket recv(buffer_view io, int from);
+
+    /// Any thread: fails the running, the queued and every later operation, here and at the peers.
+    void abort(error why) noexcept;
+    /// For the operations submitted after it.
+    void set_deadline(duration limit);
+    [[nodiscard]] comm_stats stats() const;
+    /// The loop it runs on, for other work that should share the thread.
+    [[nodiscard]] net::loop_thread& worker() noexcept { return *worker_; }
+
+private:
+    struct operation {
+        std::shared_ptr<ticket::state> end;
+        unique_function<task<void>(any_communicator&)> start;
+        std::size_t bytes = 0;
+    };
+    ticket submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start);
+    task<void> drive();
+    task<void> leave();
+    std::optional<operation> take();
+
+    std::unique_ptr<net::loop_thread> worker_;
+    any_communicator comm_;
+    int rank_ = 0, world_size_ = 1;
+    std::string name_;
+
+    mutable std::mutex guard_; // the fields below
+    std::deque<operation> queue_;
+    bool driving_ = false;
+    std::optional<error> aborted_;
+    comm_stats stats_;
+};
+
+} // namespace skein::dist
