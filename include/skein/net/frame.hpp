@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Frames: what a connection carries. A header of 24 bytes, then the body.
+//
+//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
+//
+// The length is checked against its limit, and the header against its CRC, before one byte is
+// allocated. All numbers are little-endian.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/crc32c.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/result.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// A frame with its own body. Kinds from first_reserved_kind on belong to the connection itself.
+struct frame {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
+    std::uint64_t id = 0;
+    byte_buffer body;
+};
+
+inline constexpr std::uint16_t first_reserved_kind = 0xff00;
+inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
+
+/// A received frame as a view: valid only during the call that hands it out.
+struct frame_view {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    byte_span body;
+    byte_buffer* owned = nullptr; ///< set when the body has a buffer of its own (large frames)
+
+    /// The body as an owned buffer: moved when it has its own buffer, else copied. Call once.
+    [[nodiscard]] byte_buffer take_body() const {
+        return owned != nullptr ? std::move(*owned) : to_buffer(body);
+    }
+};
+
+/// The fixed part in front of each body.
+struct frame_header {
+    static constexpr std::size_t bytes = 24;
+
+    std::uint32_t length = 0;
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    std::uint32_t body_crc = 0;
+
+    void encode(std::byte* to) const noexcept {
+        store_le(to, length);
+        store_le(to + 4, kind);
+        store_le(to + 6, flags);
+        store_le(to + 8, id);
+        store_le(to + 16, body_crc);
+        store_le(to + 20, crc32c(byte_span(to, 20)));
+    }
+
+    /// Reads a header from `bytes` bytes.
+    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body) {
+        frame_header h;
+        if (const auto fault = h.read(from, max_body)) return *fault;
+        return h;
+    }
+
+    /// The same without a result object, for the hot path: nothing = good.
+    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body) {
+        length = load_le<std::uint32_t>(from);
+        kind = load_le<std::uint16_t>(from + 4);
+        flags = load_le<std::uint16_t>(from + 6);
+        id = load_le<std::uint64_t>(from + 8);
+        body_crc = load_le<std::uint32_t>(from + 16);
+        if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
+            return error(errc::malformed, "frame header with a wrong checksum")
+                .with_hint("the stream is out of step or the peer does not speak this protocol");
+        }
+        if (length > max_body) [[unlikely]] {
+            return error(errc::too_large, fmt::format("frame of {} bytes is above the limit of {}",
+                                                      length, max_body))
+                .with_hint("send it in pieces or raise limits::max_frame on both sides");
+        }
+        return std::nullopt;
+    }
+
+    /// True unless the header carries a CRC that does not fit the body.
+    [[nodiscard]] bool accepts(byte_span body) const noexcept {
+        return (flags & body_crc_flag) == 0 || crc32c(body) == body_crc;
+    }
+};
+
+/// Cuts one stream of bytes into frames: feed pieces of any size, take frames out. Used where no
+/// connection is at hand (tests, fuzzing, recorded streams); connection has its own read path.
+class frame_decoder {
+public:
+    explicit frame_decoder(std::size_t max_body) : max_body_(max_body) {}
+
+    /// Appends bytes. Memory held is what was fed and not yet taken.
+    void feed(byte_span bytes) { append(buffer_, bytes); }
+
+    /// The next whole frame, nothing if more bytes are needed, or an error (then for ever).
+    [[nodiscard]] result<std::optional<frame>> next() {
+        if (failure_) return *failure_;
+        if (buffer_.size() - taken_ < frame_header::bytes) return std::optional<frame>();
+        frame_header h;
+        if ((failure_ = h.read(buffer_.data() + taken_, max_body_))) return *failure_;
+        if (buffer_.size() - taken_ - frame_header::bytes < h.length) return std::optional<frame>();
+        const auto body = byte_span(buffer_).subspan(taken_ + frame_header::bytes, h.length);
+        if (!h.accepts(body)) {
+            failure_ = error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) with a "
+                                                        "wrong checksum", h.id, h.kind, h.length));
+            return *failure_;
+        }
+        std::optional<frame> out(std::in_place);
+        out->kind = h.kind;
+        out->flags = static_cast<std::uint16_t>(h.flags & ~body_crc_flag);
+        out->id = h.id;
+        out->body = to_buffer(body);
+        taken_ += frame_header::bytes + h.length;
+        if (taken_ == buffer_.size() || taken_ > (std::size_t{1} << 16)) {
+            buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
+            taken_ = 0;
+        }
+        return out;
+    }
+
+private:
+    std::size_t max_body_;
+    byte_buffer buffer_;
+    std::size_t taken_ = 0;
+    std::optional<error> failure_;
+};
+
+/// Header and body as one buffer, for tests and recorded streams.
+[[nodiscard]] inline byte_buffer encode_frame(const frame& f, bool checksum = true) {
+    byte_buffer out(frame_header::bytes);
+    frame_header h;
+    h.length = static_cast<std::uint32_t>(f.body.size());
+    h.kind = f.kind;
+    h.flags = f.flags;
+    h.id = f.id;
+    if (checksum) {
+        h.flags |= body_crc_flag;
+        h.body_crc = crc32c(f.body);
+    }
+    h.encode(out.data());
+    append(out, f.body);
+    return out;
+}
+
+} // namespace skein::net
