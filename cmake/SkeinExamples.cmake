@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+# examples/NNN_name.cpp or examples/NNN_name/main.cpp: one program each. A file NNN_name.expected beside it
+# (or in the folder) makes it a test: cmake/run_example.py compares what it prints.
+file(GLOB example_sources CONFIGURE_DEPENDS examples/[0-9]*_*.cpp examples/[0-9]*_*/main.cpp)
+skein_needs_torch(torch_examples ${example_sources})
+foreach(source IN LISTS example_sources)
+  cmake_path(GET source STEM name)
+  cmake_path(GET source PARENT_PATH folder)
+  if(name STREQUAL "main")
+    cmake_path(GET folder FILENAME name)
+  endif()
+  set(kind runtime)
+  set(label example)
+  if(source IN_LIST torch_examples)
+    if(NOT SKEIN_HAVE_TORCH)
+      message(STATUS "example ${name}: off, it needs LibTorch")
+      continue()
+    endif()
+    set(kind train)
+  endif()
+  skein_program(${name} examples ${kind} ${source})
+  set(expected "${folder}/${name}.expected")
+  if(SKEIN_TESTS AND EXISTS "${expected}")
+    add_test(NAME example.${name}
+             COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/run_example.py" "$<TARGET_FILE:${name}>" "${expected}")
+    set_tests_properties(example.${name} PROPERTIES LABELS "example;${kind}" TIMEOUT 600 SKIP_RETURN_CODE 77)
+  endif()
+endforeach()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# What tests, examples and benchmarks share: warnings, linker, precompiled headers, and which source
+# file needs LibTorch.
+find_package(Python3 3.9 COMPONENTS Interpreter REQUIRED)
+
+# Warnings are for our own programs only; a user of the library never gets them from us.
+add_library(skein_developer INTERFACE)
+target_compile_options(skein_developer INTERFACE -Wall -Wextra)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(skein_developer INTERFACE -fconcepts-diagnostics-depth=10)
+  # g++ 12 sees uninitialised and dangling memory in coroutine frames and std::variant where there is none
+  # (GCC bugs 95137, 105562, 105593); clang's warnings and the sanitizers watch the same.
+  target_compile_options(skein_developer INTERFACE -Wno-maybe-uninitialized -Wno-dangling-pointer)
+else()
+  target_compile_options(skein_developer INTERFACE "SHELL:-Xclang -fno-pch-timestamp")   # lets ccache keep the PCH
+endif()
+target_compile_definitions(skein_developer INTERFACE _GLIBCXX_ASSERTIONS)
+include(CheckLinkerFlag)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  check_linker_flag(CXX -fuse-ld=lld SKEIN_HAVE_LLD)
+  if(SKEIN_HAVE_LLD)
+    target_link_options(skein_developer INTERFACE -fuse-ld=lld)
+  endif()
+endif()
+
+# Precompiled headers: one light, one with Asio, one with LibTorch; every program reuses one of them.
+function(skein_pch name link)
+  set(lines ${ARGN})
+  list(JOIN lines "\n" text)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.cpp" CONTENT "// made by cmake/SkeinPrograms.cmake\n")
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.hpp" CONTENT "#pragma once\n${text}\n")
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/pch/${name}.cpp")
+  target_link_libraries(${name} PRIVATE ${link} skein_developer)
+  target_precompile_headers(${name} PRIVATE "${CMAKE_BINARY_DIR}/pch/${name}.hpp")
+endfunction()
+set(std_headers "#include <algorithm>" "#include <chrono>" "#include <coroutine>" "#include <functional>" "#include <map>"
+    "#include <memory>" "#include <optional>" "#include <span>" "#include <string>" "#include <thread>" "#include <variant>"
+    "#include <vector>" "#include <fmt/format.h>")
+set(asio_door "#if __has_include(<skein/net/asio.hpp>)" "#include <skein/net/asio.hpp>" "#endif")
+set(catch "#if __has_include(<catch2/catch_test_macros.hpp>)" "#include <catch2/catch_test_macros.hpp>" "#endif")
+option(SKEIN_PCH "Precompiled headers" ON)
+if(SKEIN_PCH)
+  skein_pch(skein_pch_light skein::core ${std_headers} ${catch})
+  skein_pch(skein_pch_asio skein::runtime ${std_headers} ${asio_door} ${catch})
+  if(SKEIN_HAVE_TORCH)
+    skein_pch(skein_pch_torch skein::train ${std_headers} ${asio_door} ${catch} "#include <torch/torch.h>")
+  endif()
+endif()
+
+# skein_needs_torch(OUT files...): those of the files whose skein includes reach LibTorch.
+function(skein_needs_torch out)
+  set(${out} "" PARENT_SCOPE)
+  if(ARGN)
+    execute_process(COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/scripts/needs_torch.py" ${ARGN}
+                    OUTPUT_VARIABLE text OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    set(${out} "${text}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# skein_program(NAME FOLDER kind sources...): kind is core, runtime or train.
+function(skein_program name folder kind)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE skein::${kind} skein_developer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${folder}")
+  if(SKEIN_PCH)
+    set(pch_core skein_pch_light)
+    set(pch_runtime skein_pch_asio)
+    set(pch_train skein_pch_torch)
+    target_precompile_headers(${name} REUSE_FROM ${pch_${kind}})
+  endif()
+endfunction()

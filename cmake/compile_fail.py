@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""compile_fail.py FILE -- COMPILER FLAGS...: FILE must not compile, and say what it promises.
+
+FILE holds one or more comments `// expect: text`; each text must appear in the compiler's output. When
+FILE mentions the macro SKEIN_COMPILES it must compile with it defined: the failure has the cause it claims.
+"""
+import re
+import subprocess
+import sys
+
+
+def main() -> int:
+    source, command = sys.argv[1], sys.argv[3:]
+    with open(source, encoding="utf-8") as file:
+        text = file.read()
+    expected = [line.strip() for line in re.findall(r"//\s*expect:(.*)", text)]
+    if not expected:
+        print(f"{source}: no comment `// expect: text`")
+        return 1
+    failing = subprocess.run([*command, source], capture_output=True, text=True, check=False)
+    output = failing.stdout + failing.stderr
+    if failing.returncode == 0:
+        print(f"{source}: compiles, but must not")
+        return 1
+    missing = [text for text in expected if text not in output]
+    if missing:
+        print(output[:6000])
+        print(f"{source}: fails as it should, but the output lacks: {missing}")
+        return 1
+    if "SKEIN_COMPILES" in text:
+        control = subprocess.run([*command, "-DSKEIN_COMPILES", source], capture_output=True, text=True, check=False)
+        if control.returncode != 0:
+            print((control.stdout + control.stderr)[:6000])
+            print(f"{source}: must compile with SKEIN_COMPILES defined, but does not")
+            return 1
+    print(f"{source}: {len(expected)} promised texts found")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
