@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
+// wait for the outside world.
+//
+// Two worlds derive from it: net::real_loop (Asio) and net::sim_loop (virtual time, seeded). Protocol
+// code sees only this class and cannot tell which one it is on. A coroutine stays on its loop. One
+// turn: run what is ready, run the turn hooks (one flush per connection), wait for I/O or the next
+// timer, fire timers, take what other threads posted.
+
+#include <skein/core/cancel.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/timer_wheel.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
+class turn_hook : public list_node<turn_hook> {
+public:
+    explicit turn_hook(void (*run)(turn_hook&)) noexcept : run_(run) {}
+
+private:
+    friend class loop;
+    void (*run_)(turn_hook&);
+};
+
+/// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
+class loop {
+public:
+    loop(const loop&) = delete;
+    loop& operator=(const loop&) = delete;
+    virtual ~loop() {
+        for (const item& i : ready_) {
+            if (i.run == &run_call) delete static_cast<unique_function<void()>*>(i.what);
+        }
+    }
+
+    /// The loop that runs on this thread; a bug if there is none.
+    [[nodiscard]] static loop& current() {
+        SKEIN_CHECK(current_ != nullptr, "no skein loop runs on this thread");
+        return *current_;
+    }
+    [[nodiscard]] static loop* try_current() noexcept { return current_; }
+
+    /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
+    /// cancelled by the token. Not re-entrant.
+    template <class T>
+    T run(task<T> work, cancel_token token = {});
+
+    /// Queues a suspended coroutine; it is resumed in this turn or the next.
+    void post(std::coroutine_handle<> handle) {
+        ready_.push_back({&run_frame, handle.address()});
+    }
+    /// Queues a call.
+    template <class F>
+        requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
+    void post(F call) {
+        ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
+    }
+    /// Queues a call from any thread and wakes the loop. The only thread-safe member.
+    void post_from_any_thread(unique_function<void()> call) {
+        {
+            const std::lock_guard lock(remote_mutex_);
+            remote_.push_back(std::move(call));
+            has_remote_.store(true, std::memory_order_seq_cst);
+        }
+        if (blocked_.load(std::memory_order_seq_cst)) notify();
+    }
+
+    /// The time of this turn.
+    [[nodiscard]] time_point now() const noexcept { return now_; }
+
+    /// Sets a timer of this loop (again).
+    void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
+
+    /// Runs the hook once when the ready work of this turn is done, before the loop waits.
+    void at_turn_end(turn_hook& hook) noexcept {
+        if (!hook.is_linked()) hooks_.push_back(hook);
+    }
+
+    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
+    /// a world, called on the loop's thread, never from inside a coroutine.
+    static void resume(std::coroutine_handle<> handle) {
+        // After this many hand-overs others get their turn.
+        constexpr int budget = 4096;
+        int left = budget;
+        while (handle) {
+            if (--left == 0 && current_ != nullptr) {
+                current_->post(handle);
+                return;
+            }
+            detail::next_to_run = {};
+            handle.resume();
+            handle = std::exchange(detail::next_to_run, {});
+        }
+    }
+
+protected:
+    explicit loop(time_point start = {}) : now_(start), timers_(start) {}
+
+    /// The world's clock now.
+    virtual time_point read_clock() noexcept = 0;
+    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
+    /// or until the time given (nothing: no timer is set); without, it returns at once.
+    virtual void poll(std::optional<time_point> until, bool may_block) = 0;
+    /// Thread-safe: makes a poll that waits return, or the next one not wait.
+    virtual void notify() noexcept = 0;
+
+    /// One turn. For worlds that drive themselves.
+    void turn(bool may_block) {
+        run_ready();
+        run_hooks();
+        const bool idle = ready_.empty() && may_block;
+        if (idle) blocked_.store(true, std::memory_order_seq_cst);
+        const bool remote = has_remote_.load(std::memory_order_seq_cst);
+        poll(timers_.next(), idle && !remote);
+        if (idle) blocked_.store(false, std::memory_order_relaxed);
+        now_ = std::max(now_, read_clock());
+        timers_.advance(now_);
+        if (has_remote_.load(std::memory_order_acquire)) take_remote();
+    }
+
+private:
+    struct item {
+        void (*run)(void*);
+        void* what;
+    };
+
+    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
+    static void run_call(void* p) {
+        const std::unique_ptr<unique_function<void()>> owned(static_cast<unique_function<void()>*>(p));
+        (*owned)();
+    }
+    void run_ready() {
+        // Work that posts itself for ever must not keep the world out.
+        for (int round = 0; round < 16 && !ready_.empty(); ++round) {
+            running_.swap(ready_);
+            for (const item& i : running_) i.run(i.what);
+            running_.clear();
+        }
+    }
+    void run_hooks() {
+        intrusive_list<turn_hook, turn_hook> due;
+        due.splice_back(hooks_);
+        while (!due.empty()) {
+            auto& hook = due.pop_front();
+            hook.run_(hook);
+        }
+    }
+    void take_remote() {
+        std::vector<unique_function<void()>> taken;
+        {
+            const std::lock_guard lock(remote_mutex_);
+            taken.swap(remote_);
+            has_remote_.store(false, std::memory_order_relaxed);
+        }
+        for (auto& call : taken) call();
+    }
+
+    static inline constinit thread_local loop* current_ = nullptr;
+
+    time_point now_;
+    timer_wheel timers_;
+    std::vector<item> ready_, running_;
+    intrusive_list<turn_hook, turn_hook> hooks_;
+
+    std::mutex remote_mutex_;
+    std::vector<unique_function<void()>> remote_;
+    std::atomic<bool> has_remote_{false};
+    std::atomic<bool> blocked_{false};
+};
+
+namespace detail {
+
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
+/// loop::run make them; nothing else may run without an owner.
+struct self_owned {
+    struct promise_type : promise_base {
+        self_owned get_return_object() noexcept {
+            return {std::coroutine_handle<promise_type>::from_promise(*this)};
+        }
+        std::suspend_always initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+    };
+    std::coroutine_handle<promise_type> frame;
+};
+
+template <class T>
+self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+        } else {
+            out->return_value(co_await work);
+        }
+    } catch (...) {
+        out->unhandled_exception();
+    }
+    work = {};
+    *done = true;
+}
+
+} // namespace detail
+
+template <class T>
+T loop::run(task<T> work, cancel_token token) {
+    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
+    struct current_guard {
+        explicit current_guard(loop* l) { current_ = l; }
+        ~current_guard() { current_ = nullptr; }
+    } guard(this);
+
+    now_ = std::max(now_, read_clock());
+    detail::task_promise<T> outcome;
+    bool done = false;
+    auto guarded = with_cancel(std::move(token), std::move(work));
+    auto root = detail::run_root<T>(std::move(guarded), &outcome, &done);
+    post(root.frame);
+    while (!done) turn(true);
+    return outcome.take();
+}
+
+} // namespace skein
