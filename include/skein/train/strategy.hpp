@@ -36,6 +36,7 @@ concept strategy = requires(S s, bool last, double x) {
     s.finish_backward();
     { s.squared_norm(x) } -> std::convertible_to<double>;
     s.publish();
+    s.sync_buffers();
 };
 
 } // namespace skein::train

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Flat storage: all trainable parameters of a module are views of one buffer, all gradients of another.
+//
+// Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
+// hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
+// objects (their data is re-pointed), so user code sees ordinary parameters.
+//
+// The order is the reverse of registration, about the order in which gradients become ready, so that
+// a slice of the buffer is a bucket that can be sent while the rest of the backward pass runs. Every
+// parameter starts at a multiple of 64 bytes; the padding stays zero.
+
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
+#include <skein/torch/torch.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+
+namespace skein::train {
+
+// P elements of a flat buffer, padding included
+
+/// Zeroed float32 storage straight from the system, given back when the last view is gone.
+[[nodiscard]] inline at::Tensor make_flat_buffer(std::int64_t elements) {
+    const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
+            .with_hint("use a smaller model or a machine with more memory");
+    return at::from_blob(memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
+                         at::TensorOptions().dtype(at::kFloat));
+}
+
+/// One trainable parameter inside the flat buffers.
+struct flat_segment {
+    std::string name;          ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;      ///< the module's own tensor
+    std::int64_t offset = 0;   ///< elements; a multiple of flat_storage::alignment
+    std::int64_t count = 0;    ///< elements of the parameter
+    std::int64_t padded = 0;   ///< elements up to the next segment
+};
+
+/// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
+struct fixed_tensor {
+    std::string name;
+    at::Tensor tensor;
+    bool is_buffer = false;
+};
+
+/// The flat parameters and gradients of one module. Not thread-safe.
+class flat_storage {
+public:
+    static constexpr std::int64_t alignment = 16; // float32 elements
+
+    /// Moves the module's trainable parameters into flat storage.
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
+    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
+    explicit flat_storage(torch::nn::Module& module) {
+        at::NoGradGuard no_grad;
+        collect(module);
+        params_P_ = make_flat_buffer(size_);
+        grads_P_ = make_flat_buffer(size_);
+        for (auto& s : segments_) {
+            const auto sizes = s.parameter.sizes().vec();
+            auto view = params_P_.narrow(0, s.offset, s.count).view(sizes);
+            view.copy_(s.parameter);
+            s.parameter.set_data(view);
+        }
+        attach_gradients();
+    }
+    flat_storage(const flat_storage&) = delete;
+    flat_storage& operator=(const flat_storage&) = delete;
+
+    /// Elements of each buffer, padding included.
+    [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+    /// Trainable elements, without padding.
+    [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
+    [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
+    /// In buffer order.
+    [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
+    [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
+
+    /// A flat tensor's part for one segment, in the parameter's shape.
+    [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s) {
+        return flat_P.narrow(0, s.offset, s.count).view(s.parameter.sizes());
+    }
+
+    /// Makes every parameter's grad its view of the gradient buffer again (a module's own zero_grad()
+    /// takes it away) and sets all gradients to zero.
+    void zero_gradients() {
+        at::NoGradGuard no_grad;
+        attach_gradients();
+        grads_P_.zero_();
+    }
+
+    /// Equal on two ranks exactly when names, shapes and order are equal.
+    [[nodiscard]] std::uint64_t layout_hash() const {
+        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
+        const auto mix = [&h](std::uint64_t value) {
+            for (int i = 0; i < 8; ++i) h = (h ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
+        };
+        const auto add = [&mix](const std::string& name, const at::Tensor& t) {
+            for (unsigned char c : name) mix(c);
+            mix(static_cast<std::uint64_t>(t.scalar_type()));
+            for (auto n : t.sizes()) mix(static_cast<std::uint64_t>(n));
+        };
+        for (auto& s : segments_) add(s.name, s.parameter);
+        for (auto& f : fixed_) add(f.name, f.tensor);
+        return h;
+    }
+
+private:
+    void collect(torch::nn::Module& module) {
+        std::unordered_map<const void*, std::string> seen;    // tensor objects: tied parameters
+        std::unordered_map<const void*, std::string> memory;  // data pointers: hidden aliases
+        const auto named = module.named_parameters(true);
+        for (const auto& item : named) {
+            const auto& p = item.value();
+            if (!p.defined() || !seen.emplace(p.unsafeGetTensorImpl(), item.key()).second) continue;
+            if (!p.requires_grad()) {
+                fixed_.push_back({item.key(), p, false});
+                continue;
+            }
+            if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+                throw error(errc::not_supported,
+                            fmt::format("not supported: trainable parameter {} of type {} on {}",
+                                        item.key(), c10::toString(p.scalar_type()), p.device().str()))
+                    .with_hint("this version trains float32 parameters on the CPU");
+            if (p.numel() > 0) {
+                const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
+                if (!is_new)
+                    throw error(errc::not_supported,
+                                fmt::format("not supported: parameters {} and {} are different tensors "
+                                            "in the same memory", other->second, item.key()))
+                        .with_hint("tie weights by using one tensor in both places");
+            }
+            segments_.push_back({item.key(), p, 0, p.numel(), 0});
+        }
+        for (const auto& item : module.named_buffers(true))
+            if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
+        if (segments_.empty())
+            throw error(errc::invalid_argument, "the model has no trainable parameter")
+                .with_hint("is every parameter frozen, or was no submodule registered?");
+
+        std::reverse(segments_.begin(), segments_.end());
+        for (auto& s : segments_) {
+            s.offset = size_;
+            s.padded = (s.count + alignment - 1) / alignment * alignment;
+            size_ += s.padded;
+            trainable_ += s.count;
+        }
+    }
+
+    void attach_gradients() {
+        for (auto& s : segments_) {
+            auto& grad = s.parameter.mutable_grad();
+            const auto* expected = static_cast<const float*>(grads_P_.const_data_ptr()) + s.offset;
+            if (grad.defined() && grad.const_data_ptr() == expected) continue;
+            grad = view_of(grads_P_, s);
+        }
+    }
+
+    std::vector<flat_segment> segments_;
+    std::vector<fixed_tensor> fixed_;
+    std::int64_t size_ = 0;
+    std::int64_t trainable_ = 0;
+    at::Tensor params_P_, grads_P_;
+};
+
+} // namespace skein::train

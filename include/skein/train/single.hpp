@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The strategy for one process: no communication at all. Also the oracle of every other strategy.
+
+#include <skein/train/context.hpp>
+#include <skein/train/flat.hpp>
+#include <skein/train/strategy.hpp>
+
+namespace skein {
+
+/// Trains in this process alone.
+class Single {
+public:
+    Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
+        if (ctx.world_size() != 1)
+            throw error(errc::usage, fmt::format("strategy Single in a world of {} workers",
+                                                 ctx.world_size()))
+                .with_hint("use Trainer<DDP<>>, or one worker");
+    }
+
+    [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
+    void begin_step() { storage_.zero_gradients(); }
+    void begin_micro(bool /*last*/) noexcept {}
+    void finish_backward() noexcept {}
+    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    void publish() noexcept {}
+    void sync_buffers() noexcept {}
+
+private:
+    train::flat_storage storage_;
+};
+
+static_assert(train::strategy<Single>);
+
+} // namespace skein
