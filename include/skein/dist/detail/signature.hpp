@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
+
+#include <skein/core/error.hpp>
+#include <skein/dist/communicator.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::dist::detail {
+
+enum class op_kind : std::uint8_t {
+    none = 0,
+    all_reduce = 1,
+    reduce_scatter = 2,
+    all_gather = 3,
+    all_gather_v = 4,
+    broadcast = 5,
+    barrier = 6,
+    message = 7,
+    reduce = 8,
+};
+
+[[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
+    switch (kind) {
+    case op_kind::none: return "nothing";
+    case op_kind::all_reduce: return "all_reduce";
+    case op_kind::reduce_scatter: return "reduce_scatter";
+    case op_kind::all_gather: return "all_gather";
+    case op_kind::all_gather_v: return "all_gather_v";
+    case op_kind::broadcast: return "broadcast";
+    case op_kind::barrier: return "barrier";
+    case op_kind::message: return "send/recv";
+    case op_kind::reduce: return "reduce";
+    }
+    return "?";
+}
+
+/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies in
+/// shared memory and in frame headers.
+struct signature {
+    std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
+    std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
+    std::uint64_t detail = 0;   ///< root, or a hash of the counts
+    op_kind kind = op_kind::none;
+    dtype type = dtype::f32;
+    reduce_op op = reduce_op::sum;
+    std::uint8_t unused = 0;
+    std::uint32_t unused2 = 0;
+
+    friend bool operator==(const signature&, const signature&) = default;
+};
+
+/// "all_reduce #7 (f32 x 100, sum)"
+[[nodiscard]] inline std::string describe(const signature& s) {
+    if (s.kind == op_kind::none) return "no collective";
+    if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
+    std::string more;
+    if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter || s.kind == op_kind::reduce) {
+        more = fmt::format(", {}", to_string(s.op));
+    }
+    if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
+        more += fmt::format(", root {}", s.detail);
+    }
+    if (s.kind == op_kind::all_gather_v) more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type), s.count,
+                       more);
+}
+
+[[nodiscard]] inline error mismatch_error(int rank_a, const signature& a, int rank_b,
+                                          const signature& b) {
+    return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
+                                             rank_a, describe(a), rank_b, describe(b)))
+        .with_hint("every rank must call the same collectives with the same counts in the same order");
+}
+
+[[nodiscard]] inline std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
+    std::uint64_t h = 0xcbf29ce484222325u; // FNV-1a over the numbers
+    for (const std::size_t c : counts) h = (h ^ c) * 0x100000001b3u;
+    return h;
+}
+
+} // namespace skein::dist::detail

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A doorbell: how one thread sleeps until another one, maybe of another process, has changed
+// something in shared memory. Lives in the shared segment, one per sleeper.
+//
+//     sleeper:  wait_at(bell, spin, until, ready)      ringer:  counter.store(n); bell.ring();
+//
+// States of asleep: 0 the owner looks by itself, nobody needs to ring; 1 it is about to sleep or
+// sleeps. Invariant (all of these are seq_cst): the sleeper sets asleep = 1, then reads the bell,
+// then looks once more, then sleeps if the bell is still the same; a ringer changes the world, then
+// reads asleep. So either the ringer sees 1 and rings, or the sleeper sees the change.
+
+#include <skein/core/time.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace skein::dist {
+
+/// The system's monotonic clock: shared memory exists only in the real world.
+[[nodiscard]] inline time_point steady_now() noexcept {
+    return time_point(std::chrono::duration_cast<duration>(
+        std::chrono::steady_clock::now().time_since_epoch()));
+}
+
+inline void cpu_pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+/// All zero is a valid new doorbell, so that fresh shared memory needs no construction.
+struct alignas(128) doorbell {
+    std::atomic<std::uint32_t> rings;
+    std::atomic<std::uint32_t> asleep;
+
+    /// Wakes the owner if it sleeps; a load and nothing else if it does not. Any thread or process.
+    void ring() noexcept {
+        if (asleep.load(std::memory_order_seq_cst) != 0) ring_always();
+    }
+    void ring_always() noexcept {
+        rings.fetch_add(1, std::memory_order_seq_cst);
+        ::syscall(SYS_futex, address(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    }
+    /// Sleeps while rings is `seen`, at most for `longest`.
+    void sleep(std::uint32_t seen, duration longest) noexcept {
+        const auto ns = std::max<std::int64_t>(longest.count(), 0);
+        const std::timespec limit{static_cast<std::time_t>(ns / 1'000'000'000),
+                                  static_cast<long>(ns % 1'000'000'000)};
+        ::syscall(SYS_futex, address(), FUTEX_WAIT, seen, &limit, nullptr, 0);
+    }
+
+private:
+    std::uint32_t* address() noexcept { return reinterpret_cast<std::uint32_t*>(&rings); }
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
+
+/// How long to look before sleeping: long when looking has paid off lately, short when it has not.
+class spin_budget {
+public:
+    [[nodiscard]] int rounds() const noexcept { return rounds_; }
+    void paid_off() noexcept { rounds_ = std::min(rounds_ + rounds_ / 4 + 16, most); }
+    void wasted() noexcept { rounds_ = std::max(rounds_ / 2, least); }
+
+private:
+    static constexpr int least = 32, most = 4096; // a pause takes about 20-40 ns
+    int rounds_ = 512;
+};
+
+/// Blocks the thread until ready(). Between sleeps of at most `slice`, still_good() may throw.
+template <class Ready, class Check>
+void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
+    if (ready()) return;
+    for (int i = spin.rounds(); i > 0; --i) {
+        cpu_pause();
+        if (ready()) {
+            spin.paid_off();
+            return;
+        }
+    }
+    spin.wasted();
+    struct awake_again {
+        doorbell& bell;
+        ~awake_again() { bell.asleep.store(0, std::memory_order_relaxed); }
+    } guard{bell};
+    for (;;) {
+        bell.asleep.store(1, std::memory_order_seq_cst);
+        const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
+        if (ready()) return;
+        still_good();
+        bell.sleep(seen, slice);
+    }
+}
+
+} // namespace skein::dist
