@@ -122,7 +122,7 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block;
+        const bool idle = ready_.empty() && may_block && !finished_;
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         poll(timers_.next(), idle && !remote);
@@ -171,6 +171,7 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
+    bool finished_ = false; ///< the task of run() has ended
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -226,11 +227,11 @@ T loop::run(task<T> work, cancel_token token) {
 
     now_ = std::max(now_, read_clock());
     detail::task_promise<T> outcome;
-    bool done = false;
+    finished_ = false;
     auto guarded = with_cancel(std::move(token), std::move(work));
-    auto root = detail::run_root<T>(std::move(guarded), &outcome, &done);
+    auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
     post(root.frame);
-    while (!done) turn(true);
+    while (!finished_) turn(true);
     return outcome.take();
 }
 

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// event: a flag one can wait for. Manual reset; one loop.
+
+#include <skein/core/wait.hpp>
+
+namespace skein {
+
+class event {
+public:
+    /// Wakes all who wait, and lets later waits pass until reset().
+    void set() noexcept {
+        set_ = true;
+        waiting_.wake_all();
+    }
+    void reset() noexcept { set_ = false; }
+    [[nodiscard]] bool is_set() const noexcept { return set_; }
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
+        bool await_ready() const noexcept { return event_.set_; }
+
+    private:
+        event& event_;
+    };
+    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+
+private:
+    bool set_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
