@@ -26,6 +26,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,7 @@ struct checkpoint_options {
     std::string metric = "val_loss";  ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
     std::size_t chunk_bytes = 1u << 20;    ///< bytes covered by one checksum
-    std::function<void(const std::string&)> warn; ///< default: one line on stderr
+    std::function<void(const std::string&)> warn; ///< default: a warning in the log
 };
 
 /// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
@@ -129,8 +130,7 @@ public:
     [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
 
 private:
-    struct shard_outcome;
-    [[nodiscard]] std::vector<byte_buffer> exchange(byte_span mine) const;
+    std::vector<json> gather(const json& mine) const;
     [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&, const std::string& folder) const;
     [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
                                       std::vector<shard_entry> shards) const;

@@ -15,6 +15,7 @@
 #include <skein/core/result.hpp>
 #include <skein/train/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>

@@ -18,6 +18,7 @@
 #include <skein/train/svg.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
