@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A growing buffer that values are encoded into.
+//
+// The positions that padding refers to count from the first byte of the buffer, so a message and
+// what is appended to it later by the same writer are read back by one reader.
+//
+//     wire::writer out;
+//     wire::encode(out, header);
+//     wire::encode(out, body);
+//     connection.send(kind, std::move(out).take());
+
+#include <skein/core/bytes.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace skein::wire {
+
+class writer {
+public:
+    writer() = default;
+    /// Continues after what is in the buffer.
+    explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
+    writer(const writer&) = delete;
+    writer& operator=(const writer&) = delete;
+
+    /// Bytes written so far.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
+    /// Gives the buffer away; the writer is empty afterwards.
+    [[nodiscard]] byte_buffer take() && {
+        buffer_.resize(std::exchange(size_, 0));
+        return std::move(buffer_);
+    }
+    /// Makes room for `bytes` more.
+    void reserve(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+    }
+    /// Starts anew and keeps the memory.
+    void clear() noexcept { size_ = 0; }
+
+    /// Appends bytes as they are.
+    void raw(byte_span bytes) {
+        if (buffer_.size() - size_ < bytes.size()) {
+            if (bytes.size() >= 4096) { // a large piece: let the vector copy without clearing first
+                buffer_.resize(size_);
+                buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+                size_ = buffer_.size();
+                return;
+            }
+            grow(bytes.size());
+        }
+        if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
+        size_ += bytes.size();
+    }
+    /// Appends the memory of a value: sizeof(T) bytes, little endian.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    void fixed(const T& value) {
+        if (buffer_.size() - size_ < sizeof(T)) grow(sizeof(T));
+        std::memcpy(buffer_.data() + size_, &value, sizeof(T));
+        size_ += sizeof(T);
+    }
+    /// Appends a number in groups of seven bits, the lowest first: one byte below 128.
+    void varint(std::uint64_t value) {
+        if (buffer_.size() - size_ < 10) grow(10);
+        std::byte* to = buffer_.data() + size_;
+        std::byte* const start = to;
+        for (; value >= 128; value >>= 7) *to++ = static_cast<std::byte>(value | 128);
+        *to++ = static_cast<std::byte>(value);
+        size_ += static_cast<std::size_t>(to - start);
+    }
+    /// Appends zeros up to a multiple of `alignment` (a power of two).
+    void align(std::size_t alignment) {
+        const std::size_t zeros = (0 - size_) & (alignment - 1);
+        if (zeros == 0) return;
+        if (buffer_.size() - size_ < zeros) grow(zeros);
+        std::memset(buffer_.data() + size_, 0, zeros);
+        size_ += zeros;
+    }
+    /// Overwrites bytes written before, e.g. a length that is known only now.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    void patch(std::size_t at, const T& value) noexcept {
+        std::memcpy(buffer_.data() + at, &value, sizeof(T));
+    }
+
+private:
+    void grow(std::size_t bytes) {
+        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(64, buffer_.size() * 2)));
+    }
+
+    byte_buffer buffer_; // size() is what may be written to, not what has been written
+    std::size_t size_ = 0;
+};
+
+} // namespace skein::wire
