@@ -77,6 +77,9 @@ public:
     /// Cuts the file before the first event whose step is above `step`, or that cannot be read.
     [[nodiscard]] result<void> truncate_after(std::uint64_t step);
 
+    /// Cuts everything but the version line.
+    [[nodiscard]] result<void> clear(double wall_time);
+
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
 private:

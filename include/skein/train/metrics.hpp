@@ -12,6 +12,7 @@
 //     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
 //     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
@@ -36,6 +37,8 @@ enum class metric_kind : std::uint8_t {
     min,
     last, ///< the newest value of rank 0 (learning rate, step number)
 };
+
+using skein::to_string; // the overload below must not hide those of the core
 
 [[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
     switch (kind) {

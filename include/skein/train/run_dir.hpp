@@ -58,8 +58,10 @@ public:
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
     [[nodiscard]] std::string file(std::string_view base) const { return path_ + "/" + std::string(base); }
 
-    /// Drops every row and event after `step`; call once after a checkpoint was loaded (0: all).
+    /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
     void truncate_after(std::uint64_t step);
+    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts over.
+    void clear();
 
     /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not
     /// synced). A new name in `values` rewrites metrics.csv once with one more column.
@@ -77,6 +79,8 @@ public:
 
 private:
     run_dir() = default;
+    template <class Keep>
+    void cut(Keep keep);
 
     std::string path_, name_;
     run_dir_options options_;

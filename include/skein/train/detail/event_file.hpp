@@ -115,7 +115,7 @@ inline result<tb_event> decode_event(byte_span bytes) {
     while (fields.next()) {
         if (fields.field == 1 && fields.type == 1) event.wall_time = std::bit_cast<double>(fields.number);
         if (fields.field == 2 && fields.type == 0) event.step = static_cast<std::int64_t>(fields.number);
-        if (fields.field == 3 && fields.type == 2) event.file_version = to_string(fields.bytes);
+        if (fields.field == 3 && fields.type == 2) event.file_version = skein::to_string(fields.bytes);
         if (fields.field != 5 || fields.type != 2) continue;
         detail::proto_reader values(fields.bytes);
         while (values.next()) {
@@ -123,7 +123,7 @@ inline result<tb_event> decode_event(byte_span bytes) {
             std::pair<std::string, float> scalar;
             detail::proto_reader parts(values.bytes);
             while (parts.next()) {
-                if (parts.field == 1 && parts.type == 2) scalar.first = to_string(parts.bytes);
+                if (parts.field == 1 && parts.type == 2) scalar.first = skein::to_string(parts.bytes);
                 if (parts.field == 2 && parts.type == 5)
                     scalar.second = std::bit_cast<float>(static_cast<std::uint32_t>(parts.number));
             }
@@ -179,11 +179,14 @@ inline result<std::unique_ptr<event_file>> event_file::open(const std::string& f
     auto events = std::unique_ptr<event_file>(new event_file(std::move(*opened), path));
     const auto size = events->file_->size();
     if (!size) return size.error();
-    if (*size == 0) {
-        tb_event first{.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}};
-        if (auto done = events->append(first); !done) return done.error();
-    }
+    if (*size == 0)
+        if (auto done = events->clear(wall_time); !done) return done.error();
     return events;
+}
+
+inline result<void> event_file::clear(double wall_time) {
+    if (auto done = file_->truncate(0); !done) return done;
+    return append({.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
 }
 
 inline result<void> event_file::append(const tb_event& event) {

@@ -79,7 +79,7 @@ inline std::optional<std::uint64_t> leading_step(std::string_view line) {
 inline std::string read_text(const std::string& path) {
     posix_disk disk;
     const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
-    if (bytes) return to_string(*bytes);
+    if (bytes) return skein::to_string(byte_span(*bytes));
     if (bytes.error().code() == errc::not_found) return {};
     throw bytes.error();
 }
@@ -149,23 +149,34 @@ inline run_dir run_dir::create(const std::string& root, const std::string& name,
 }
 
 inline void run_dir::truncate_after(std::uint64_t step) {
+    cut([step](std::uint64_t row) { return row <= step; });
+    events_->truncate_after(step).value();
+}
+
+inline void run_dir::clear() {
+    columns_.clear();
+    cut([](std::uint64_t) { return false; });
+    events_->clear(options_.wall_time()).value();
+}
+
+template <class Keep>
+void run_dir::cut(Keep keep) {
     posix_disk disk;
     const auto csv = detail::read_text(file("metrics.csv"));
     std::string kept = detail::csv_header(columns_);
     const auto lines = detail::whole_lines(csv);
     for (std::size_t i = 1; i < lines.size(); ++i)
-        if (auto at = detail::leading_step(lines[i]); at && *at <= step) kept.append(lines[i]) += '\n';
+        if (auto step = detail::leading_step(lines[i]); step && keep(*step)) kept.append(lines[i]) += '\n';
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
 
     const auto rows = detail::read_text(file("metrics.jsonl"));
     kept.clear();
     for (auto line : detail::whole_lines(rows)) {
         const auto row = parse_json(line);
-        const auto at = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
-        if (at && *at <= step) kept.append(line) += '\n';
+        const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
+        if (step && keep(*step)) kept.append(line) += '\n';
     }
     if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
-    events_->truncate_after(step).value();
 }
 
 inline void run_dir::append(const metrics_row& row) {
