@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Collectives between ranks of one host, through shared memory.
+//
+// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its own
+// slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and then
+// everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring, but
+// without a system call. Small operations take one exchange: all publish all, all reduce all.
+//
+// Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
+// A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
+// deadline, and names it.
+
+#include <skein/dist/communicator.hpp>
+#include <skein/dist/detail/shm_segment.hpp>
+#include <skein/dist/reduce.hpp>
+#include <skein/dist/shared_memory.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <signal.h>
+
+namespace skein::dist {
+
+/// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
+/// have attached (bootstrap.hpp does it).
+class shm_communicator {
+public:
+    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
+    shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
+                     shm_options pieces = {}, collective_options limits = {})
+        : segment_(std::move(segment)), layout_(size, pieces), rank_(rank), size_(size),
+          labels_(std::move(labels)), deadline_(limits.deadline) {
+        SKEIN_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
+        SKEIN_CHECK(segment_.bytes() == layout_.bytes(), "segment of {} bytes, {} expected",
+                    segment_.bytes(), layout_.bytes());
+        for (int r = static_cast<int>(labels_.size()); r < size; ++r) labels_.push_back(r);
+        me().pid.store(::getpid(), std::memory_order_seq_cst);
+    }
+    shm_communicator(const shm_communicator&) = delete;
+    shm_communicator& operator=(const shm_communicator&) = delete;
+    ~shm_communicator() {
+        for (const int fd : watched_) {
+            if (fd >= 0) ::close(fd);
+        }
+    }
+
+    [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {}) {
+        return detail::shm_layout(size, pieces).bytes();
+    }
+    /// Once every member has been constructed: from here on the death of their processes is noticed.
+    void join() {
+        for (int r = 0; r < size_; ++r) {
+            const int pid = at(r).pid.load(std::memory_order_seq_cst);
+            SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));
+            // Without pidfd_open (before Linux 5.3) the pid is asked instead.
+            watched_.push_back(pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+        }
+    }
+
+    [[nodiscard]] int rank() const noexcept { return rank_; }
+    [[nodiscard]] int world_size() const noexcept { return size_; }
+    [[nodiscard]] std::string name() const { return fmt::format("shm x{}", size_); }
+    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+
+    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
+    task<void> all_gather(buffer_view in, buffer_view out);
+    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
+    task<void> broadcast(buffer_view io, int root);
+    task<void> barrier();
+    task<void> send(buffer_view io, int to);
+    task<void> recv(buffer_view io, int from);
+    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
+    task<void> reduce_to(buffer_view io, reduce_op op, int root);
+    task<void> close();
+    void abort(error why) noexcept;
+
+private:
+    using counter = std::atomic<std::uint32_t> detail::shm_rank::*;
+
+    detail::shm_rank& at(int r) const noexcept { return layout_.rank(segment_.data(), r); }
+    detail::shm_rank& me() const noexcept { return at(rank_); }
+    detail::shm_head& head() const noexcept { return layout_.head(segment_.data()); }
+    int label(int r) const noexcept { return labels_[static_cast<std::size_t>(r)]; }
+
+    // doing (detail/shm_steps.hpp)
+    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op, std::uint64_t more);
+    void begin_message(buffer_view io);
+    void arrive();
+    void meet();
+    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n, reduce_op op,
+                      int divisor);
+    void reduce_steps(const std::byte* in, std::byte* out, std::size_t count, dtype type, reduce_op op,
+                      int divisor, bool scattered, int only_root);
+    void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
+    void publish(counter which, std::uint32_t value) noexcept;
+
+    // waiting (below)
+    template <class Reached>
+    void wait_until(Reached reached);
+    void wait_all(counter which, std::uint32_t value);
+    void still_good(int behind);
+    [[noreturn]] void blame(errc code, int culprit, std::string what);
+    void throw_if_aborted() const;
+    bool is_gone(int r) const noexcept;
+
+    shared_memory segment_;
+    detail::shm_layout layout_;
+    int rank_, size_;
+    std::vector<int> labels_;
+    duration deadline_;
+    std::vector<int> watched_; // pidfd of each member, -1 none
+    std::vector<const void*> sources_;
+
+    detail::signature doing_;   // the running collective; sequence grows for ever
+    std::uint32_t steps_ = 0;   // steps finished in all collectives so far
+    time_point until_{};
+    spin_budget spin_;
+};
+
+} // namespace skein::dist
+
+#include <skein/dist/detail/shm_steps.hpp>
