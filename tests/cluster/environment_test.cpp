@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/cluster/environment.hpp>
+
+#include <map>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_exception.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+using namespace skein;
+using namespace skein::cluster;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+using variables = std::map<std::string, std::string, std::less<>>;
+
+launch_environment discover_in(variables set) {
+    return discover([&](std::string_view name) -> std::optional<std::string> {
+        const auto found = set.find(name);
+        if (found == set.end()) return std::nullopt;
+        return found->second;
+    });
+}
+
+std::string refusal(variables set) {
+    try {
+        (void)discover_in(std::move(set));
+    } catch (const error& e) {
+        return e.what();
+    }
+    return "accepted";
+}
+
+const variables torchrun{{"RANK", "3"},          {"WORLD_SIZE", "4"},      {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node-0"}, {"MASTER_PORT", "29500"}};
+const variables srun{{"SLURM_PROCID", "5"},
+                     {"SLURM_STEP_ID", "2"},
+                     {"SLURM_JOB_ID", "77"},
+                     {"SLURM_STEP_NUM_TASKS", "7"},
+                     {"SLURM_LOCALID", "1"},
+                     {"SLURM_NODEID", "2"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                     {"SLURM_STEP_NODELIST", "n[01-03],big"}};
+
+} // namespace
+
+TEST_CASE("a process without a launcher is alone") {
+    const auto e = discover_in({{"HOME", "/home/a"}});
+    CHECK_FALSE(e.is_launched());
+    CHECK(e.rank == 0);
+    CHECK(e.world_size == 1);
+}
+
+TEST_CASE("torchrun's variables give rank, world and the master") {
+    const auto e = discover_in(torchrun);
+    CHECK(e.source == "torch");
+    CHECK(e.rank == 3);
+    CHECK(e.world_size == 4);
+    CHECK(e.local_rank == 1);
+    CHECK(e.local_size == 2);
+    CHECK(e.master_host == "node-0");
+    CHECK(e.master_port == 29500);
+}
+
+TEST_CASE("torchrun's own store keeps its port and ours takes the next") {
+    auto set = torchrun;
+    set["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+    set["TORCHELASTIC_RESTART_COUNT"] = "2";
+    const auto e = discover_in(set);
+    CHECK(e.master_port == 29501);
+    CHECK(e.attempt == 2);
+}
+
+TEST_CASE("a Slurm step gives rank, tasks of this node and the first node") {
+    const auto e = discover_in(srun);
+    CHECK(e.source == "slurm");
+    CHECK(e.rank == 5);
+    CHECK(e.world_size == 7);
+    CHECK(e.local_rank == 1);
+    CHECK(e.local_size == 2);
+    CHECK(e.master_host == "n01");
+    CHECK(e.master_port >= 20000);
+    CHECK(e.job_id == "77.2");
+}
+
+TEST_CASE("ranks of one Slurm step agree on the port and two steps differ") {
+    auto other_rank = srun, other_step = srun;
+    other_rank["SLURM_PROCID"] = "0";
+    other_step["SLURM_STEP_ID"] = "3";
+    CHECK(discover_in(srun).master_port == discover_in(other_rank).master_port);
+    CHECK(discover_in(srun).master_port != discover_in(other_step).master_port);
+}
+
+TEST_CASE("a Slurm batch script outside a step is not a world") {
+    CHECK_FALSE(discover_in({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}})
+                    .is_launched());
+}
+
+TEST_CASE("a Kubernetes indexed job gives its index as rank") {
+    const auto e = discover_in({{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"},
+                                {"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "6000"}});
+    CHECK(e.source == "kubernetes");
+    CHECK(e.rank == 1);
+    CHECK(e.master_host == "train-0.train");
+}
+
+TEST_CASE("Open MPI's variables give rank and local rank") {
+    const auto e = discover_in({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                {"PMIX_NAMESPACE", "prterun-1"}});
+    CHECK(e.source == "openmpi");
+    CHECK(e.rank == 1);
+    CHECK(e.local_size == 2);
+    CHECK(e.master_port >= 20000);
+}
+
+TEST_CASE("MPICH's variables give rank and size") {
+    const auto e = discover_in({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"},
+                                {"MPI_LOCALNRANKS", "3"}});
+    CHECK(e.source == "pmi");
+    CHECK(e.rank == 2);
+    CHECK(e.local_rank == 2);
+}
+
+TEST_CASE("SageMaker's host list gives the rank of this host") {
+    const auto e = discover_in({{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}});
+    CHECK(e.source == "sagemaker");
+    CHECK(e.rank == 1);
+    CHECK(e.world_size == 2);
+    CHECK(e.master_host == "algo-1");
+}
+
+TEST_CASE("SkyPilot's node list gives the rank of this node") {
+    const auto e = discover_in({{"SKYPILOT_NODE_RANK", "1"}, {"SKYPILOT_NUM_NODES", "2"},
+                                {"SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2"}});
+    CHECK(e.source == "skypilot");
+    CHECK(e.master_host == "10.0.0.1");
+}
+
+TEST_CASE("skein's own variables win over every launcher's") {
+    auto set = torchrun;
+    set.insert(srun.begin(), srun.end());
+    set["SKEIN_RANK"] = "0";
+    set["SKEIN_WORLD_SIZE"] = "2";
+    CHECK(discover_in(set).source == "skein");
+}
+
+TEST_CASE("torchrun inside a Slurm step counts as torchrun") {
+    auto set = torchrun;
+    set.insert(srun.begin(), srun.end());
+    CHECK(discover_in(set).source == "torch");
+}
+
+TEST_CASE("a half-set environment names the missing variable") {
+    auto set = torchrun;
+    set.erase("MASTER_ADDR");
+    CHECK_THAT(refusal(set), ContainsSubstring("MASTER_ADDR"));
+    CHECK_THAT(refusal({{"OMPI_COMM_WORLD_RANK", "0"}}), ContainsSubstring("OMPI_COMM_WORLD_SIZE"));
+}
+
+TEST_CASE("a variable that is no number is refused by name and value") {
+    auto set = torchrun;
+    set["RANK"] = "first";
+    CHECK_THAT(refusal(set), ContainsSubstring("RANK='first'"));
+    set["RANK"] = "-1";
+    CHECK_THAT(refusal(set), ContainsSubstring("RANK='-1'"));
+}
+
+TEST_CASE("a rank outside its world is refused") {
+    auto set = torchrun;
+    set["RANK"] = "4";
+    CHECK_THAT(refusal(set), ContainsSubstring("rank 4 of 4"));
+}
+
+TEST_CASE("Slurm's node lists are expanded") {
+    CHECK(expand_hostlist("a") == std::vector<std::string>{"a"});
+    CHECK(expand_hostlist("n[1-3,07],gpu") == std::vector<std::string>{"n1", "n2", "n3", "n07", "gpu"});
+    CHECK(expand_hostlist("r[09-11]x") == std::vector<std::string>{"r09x", "r10x", "r11x"});
+    CHECK(expand_hostlist("").empty());
+}
