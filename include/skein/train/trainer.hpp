@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The training loop: the same for one process and many, and the only place that knows all parts.
+//
+// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
+// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
+// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+//
+//     skein::Trainer<skein::DDP<>> trainer(ctx, config);
+//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//
+// Same seed and world size: the same bits, also when a run was interrupted and resumed.
+
+#include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/callbacks.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/optimizer.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/sampler.hpp>
+#include <skein/train/schedule.hpp>
+#include <skein/train/strategy.hpp>
+#include <skein/train/training_state.hpp>
+
+#include <chrono>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+template <class D>
+concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
+    { data.size() } -> std::convertible_to<std::uint64_t>;
+    data.batch(ids);
+};
+
+template <class D>
+using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
+
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
+/// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
+template <class L, class Model, class Batch>
+concept loss_function =
+    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
+    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, metric_set&>, at::Tensor>;
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
+class run_of;
+}
+
+namespace skein {
+
+/// Trains a module under a strategy. One fit() at a time; all ranks call fit() alike.
+template <class Strategy, class... Callbacks>
+    requires train::strategy<Strategy>
+class Trainer {
+public:
+    /// Throws errc::usage when the configuration makes no sense for this world.
+    Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
+        : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
+        train::validate(config_, ctx.world_size());
+        at::set_num_threads(config_.threads > 0 ? config_.threads : 1);
+    }
+
+    /// More settings for the run's config.json: model sizes and the like.
+    void describe(train::json settings) { settings_ = std::move(settings); }
+
+    /// A number of this rank for the row of the step that is running (from a callback: of the next
+    /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
+    /// "grad_norm" and "stop" are taken.
+    void report(train::metric_kind kind, std::string_view name, double value, double weight = 1.0) {
+        reported_.add(kind, name, value, weight);
+    }
+
+    /// Runs until config.max_steps, a stop request or an error.
+    ///   model     a module holder or pointer; its parameters move into flat storage for good
+    ///   held_out  the evaluation set; its size may be 0
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch, disk errors, and the
+    ///             transport's; the other ranks are told before an error leaves
+    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
+    train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
+                          Loss loss, const Data& data, const HeldOut& held_out) {
+        try {
+            train::detail::run_of<Trainer, Model, Loss, Data, HeldOut> run(
+                *this, model, std::move(options), std::move(schedule), loss, data, held_out);
+            return run.all();
+        } catch (...) {
+            if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
+            throw;
+        }
+    }
+
+    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
+    template <class C>
+    [[nodiscard]] C& callback() noexcept { return std::get<C>(callbacks_); }
+
+private:
+    template <class, class, class, class, class>
+    friend class train::detail::run_of;
+    using strategy_type = Strategy;
+
+    template <class Event>
+    void tell(const Event& event) {
+        std::apply([&](auto&... c) { (train::detail::tell(c, event), ...); }, callbacks_);
+    }
+
+    train::context* ctx_;
+    train::run_config config_;
+    std::tuple<Callbacks...> callbacks_;
+    train::json settings_ = train::json::object();
+    train::metric_set reported_;
+};
+
+} // namespace skein
+
+#include <skein/train/detail/trainer.hpp>
