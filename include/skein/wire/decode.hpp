@@ -254,6 +254,7 @@ result<void> decode(reader& in, T& into) {
 /// Reads the next value.
 template <encodable T>
 result<T> decode(reader& in) {
+    static_assert(!std::is_same_v<T, skein::error>, "decode an error into an object: decode(in, e)");
     auto value = detail::fresh<T>();
     if (!detail::read(in, value)) return in.status().error();
     return value;
@@ -270,6 +271,7 @@ result<void> decode(byte_span bytes, T& into, limits bounds = {}) {
 /// Decodes a whole message; bytes left over are malformed.
 template <encodable T>
 result<T> decode(byte_span bytes, limits bounds = {}) {
+    static_assert(!std::is_same_v<T, skein::error>, "decode an error into an object: decode(bytes, e)");
     reader in(bytes, bounds);
     auto value = detail::fresh<T>();
     if (detail::read(in, value) && in.finish()) return value;

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/wire/writer.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <limits>
+
+using skein::wire::writer;
+
+TEST_CASE("a writer continues after what is in its buffer") {
+    writer out(skein::to_buffer("ab"));
+    out.raw(skein::as_bytes("cd"));
+    CHECK(out.size() == 4);
+    CHECK(skein::to_string(std::move(out).take()) == "abcd");
+}
+
+TEST_CASE("small and large pieces come out in order") {
+    writer out;
+    std::string expected;
+    for (int i = 0; i < 300; ++i) {
+        const std::string piece(static_cast<std::size_t>(i * 37 % 9000), static_cast<char>('a' + i % 26));
+        out.raw(skein::as_bytes(piece));
+        out.fixed(static_cast<char>('0' + i % 10));
+        expected += piece;
+        expected += static_cast<char>('0' + i % 10);
+    }
+    CHECK(out.size() == expected.size());
+    CHECK(skein::to_string(std::move(out).take()) == expected);
+}
+
+TEST_CASE("varint uses one byte per seven bits") {
+    writer out;
+    out.varint(0);
+    out.varint(127);
+    out.varint(128);
+    out.varint(std::numeric_limits<std::uint64_t>::max());
+    CHECK(skein::to_hex(out.bytes()) == "007f8001ffffffffffffffffff01");
+}
+
+TEST_CASE("align pads with zeros and patch overwrites") {
+    writer out;
+    out.fixed(std::uint8_t{1});
+    out.align(8);
+    out.align(8);
+    CHECK(out.size() == 8);
+    out.patch(0, std::uint16_t{0x0203});
+    CHECK(skein::to_hex(out.bytes()) == "0302000000000000");
+    out.clear();
+    CHECK(out.size() == 0);
+}
