@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
+// of them is lost.
+//
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
+// connections, in either world. A group forms once, with every rank present, and ends once: when all
+// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
+// attempt is a new group with the next generation.
+//
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/network.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// What a rank says of itself when it joins.
+struct member_info {
+    std::int32_t rank = 0;
+    std::int32_t world_size = 1;
+    std::int32_t local_rank = 0;
+    std::int32_t local_size = 1;
+    std::string host;
+    std::int64_t pid = 0;
+};
+
+/// How a group ended: no failure = every rank left in order.
+struct group_outcome {
+    std::optional<error> failure;
+    int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
+    bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
+};
+
+struct group_options {
+    int world_size = 1;
+    int generation = 0;
+    net::token secret;
+    duration join_deadline = std::chrono::seconds(60);
+    std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
+    net::keep_alive alive{net::keep_alive_mode::on, std::chrono::milliseconds(100),
+                          std::chrono::seconds(1), std::chrono::seconds(3)};
+};
+
+/// The meeting point. Lives on the loop that made it.
+class group_server {
+public:
+    /// Listens at once (port 0: any). `via` must outlive it.
+    group_server(net::network& via, net::address at, group_options options);
+    ~group_server();
+
+    [[nodiscard]] net::address local() const;
+
+    /// Serves the group until it ends; all connections are closed by then. Await it once.
+    [[nodiscard]] task<group_outcome> run();
+
+    /// Ends the group as failed, for a reason from outside (a child process died).
+    void abort(error why, int culprit = -1);
+    /// The ranks that have not joined yet, for messages.
+    [[nodiscard]] std::vector<int> missing() const;
+
+private:
+    struct member;
+    task<void> accept_all();
+    task<void> serve(std::unique_ptr<net::stream> from);
+    task<void> watch_deadline();
+    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link, const net::frame& first);
+    void handle(member& from, const net::frame& f);
+    void start_if_complete();
+    void end(group_outcome how);
+    void tell_everyone();
+
+    group_options options_;
+    std::unique_ptr<net::listener> listener_;
+    std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
+    std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
+    std::optional<group_outcome> outcome_;
+    bool running_ = false;
+    event ended_;
+    scope children_;
+};
+
+/// One rank's end of its group.
+class group_client {
+public:
+    /// Told once, when another rank is lost or fails, or when the server is.
+    using lost_callback = unique_function<void(int rank, const error& why)>;
+
+    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
+    /// until all ranks are there.
+    ///   errors  timeout, permission_denied, mismatch (another world size), already_exists (rank taken)
+    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at, member_info self,
+                                                    group_options options, lost_callback lost);
+    ~group_client();
+
+    /// Every rank's blob in rank order; see rendezvous::exchange.
+    [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
+    /// This rank is done: leaves in order and waits until the server has seen it.
+    [[nodiscard]] task<void> leave();
+    /// This rank fails; the server and all others are told why.
+    [[nodiscard]] task<void> fail(error why);
+
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
+    [[nodiscard]] int generation() const noexcept { return generation_; }
+    [[nodiscard]] const member_info& self() const noexcept { return self_; }
+
+private:
+    struct pending;
+    group_client() = default;
+    task<void> read_all();
+    void handle(const net::frame& f);
+    void lose(int rank, error why);
+    task<void> finish();
+
+    member_info self_;
+    int generation_ = 0;
+    std::shared_ptr<net::connection> link_;
+    std::vector<member_info> members_;
+    std::map<std::string, std::vector<byte_buffer>> gathered_;
+    std::optional<error> lost_;
+    bool leaving_ = false;
+    bool joined_ = false;
+    lost_callback on_lost_;
+    wait_queue changed_;
+    scope reader_;
+};
+
+} // namespace skein::cluster
+
+#include <skein/cluster/detail/group.hpp>
