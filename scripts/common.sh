@@ -3,7 +3,7 @@
 set -euo pipefail
 
 skein_root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-skein_deps="${SKEIN_DEPS:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/skein}"
+skein_deps="${SKEIN_DEPS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/skein}"
 skein_libtorch="$skein_deps/libtorch-2.11.0-cpu"
 skein_libtorch_cuda="$skein_deps/libtorch-2.11.0-cuda"
 skein_test_python="$skein_deps/test-python"

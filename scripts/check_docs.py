@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fails when a C++ snippet of README.md or docs/ is not text of a compiled file, or an example lacks .expected.
+
+Before the block stands `<!-- snippet: PATH -->` or `<!-- snippet: PATH#TAG -->`: the block must be the
+file, a run of its lines, or the lines between `// [TAG]` and `// [/TAG]`. Indentation is not compared.
+"""
+import glob
+import os
+import re
+import sys
+
+import checks
+
+BLOCK = re.compile(r"(?:<!-- snippet: ([^ #]+)(?:#(\w+))? -->\s*\n)?^```cpp\n(.*?)^```", re.S | re.M)
+
+
+def bare(text: str) -> list:
+    return [line.strip() for line in text.strip("\n").splitlines()]
+
+
+def main() -> int:
+    problems = []
+    pages = [page for page in ["README.md", *checks.files("docs", suffixes=(".md",))] if os.path.exists(os.path.join(checks.ROOT, page))]
+    for page in pages:
+        text = checks.read(page)
+        for block in BLOCK.finditer(text):
+            where = f"{page}:{checks.line_of(text, block.start(3)) - 1}"
+            path, tag, snippet = block.groups()
+            if path is None:
+                problems.append(f"{where}: a C++ snippet without <!-- snippet: PATH --> before it; take it from a compiled example")
+                continue
+            if not os.path.exists(os.path.join(checks.ROOT, path)):
+                problems.append(f"{where}: {path} does not exist")
+                continue
+            source = checks.read(path)
+            if tag:
+                region = re.search(rf"// \[{tag}\]\n(.*?)^\s*// \[/{tag}\]", source, re.S | re.M)
+                if not region:
+                    problems.append(f"{where}: {path} has no region // [{tag}] ... // [/{tag}]")
+                    continue
+                source = region.group(1)
+            wanted, lines = bare(snippet), bare(source)
+            if not any(lines[at:at + len(wanted)] == wanted for at in range(len(lines) - len(wanted) + 1)):
+                problems.append(f"{where}: the snippet is not in {path}{'#' + tag if tag else ''}; copy it again")
+    for example in sorted(glob.glob(os.path.join(checks.ROOT, "examples/[0-9]*"))):
+        name = os.path.basename(example)
+        if name.endswith(".cpp"):
+            expected = example[:-4] + ".expected"
+        elif os.path.isdir(example):
+            expected = os.path.join(example, name + ".expected")
+        else:
+            continue
+        if not os.path.exists(expected):
+            problems.append(f"examples/{name}:1: no {os.path.relpath(expected, checks.ROOT)}: nothing compares what it prints")
+    return checks.report(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

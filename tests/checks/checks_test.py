@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# label: runtime
+"""Every structural check finds the violation planted for it, names its line, and is quiet on a clean tree."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ.get("SKEIN_SOURCE_DIR") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+SCRIPTS = os.path.join(SOURCE, "scripts")
+HEAD = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n// A thing: why it is there.\n"
+
+
+def compiler_is_there() -> bool:
+    return bool(os.environ.get("CXX") or shutil.which("clang++-19") or shutil.which("g++"))
+
+
+class planted(unittest.TestCase):
+    def setUp(self):
+        self.tree = tempfile.mkdtemp(prefix="skein-checks-")
+        self.addCleanup(shutil.rmtree, self.tree)
+        os.makedirs(os.path.join(self.tree, "scripts"))
+        shutil.copy(os.path.join(SCRIPTS, "layers.toml"), os.path.join(self.tree, "scripts"))
+        self.put("include/skein/core/config.hpp", HEAD + "#define SKEIN_VERSION_STRING \"0\"\n")
+        self.put("include/skein/core/a.hpp", HEAD + "#include <skein/core/config.hpp>\n")
+        self.put("include/skein/net/b.hpp", HEAD + "#include <skein/core/a.hpp>\n")
+        for test in ("core/config", "core/a", "net/b"):
+            self.put(f"tests/{test}_test.cpp", "// SPDX-License-Identifier: Apache-2.0\n")
+        self.run_script("check_mirror.py", "--write")
+
+    def put(self, path: str, text: str):
+        full = os.path.join(self.tree, path)
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        with open(full, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def run_script(self, name: str, *more: str):
+        return subprocess.run([sys.executable, os.path.join(SCRIPTS, name), self.tree, *more], capture_output=True, text=True, check=False)
+
+    def clean(self, check: str):
+        done = self.run_script(f"check_{check}.py")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def found(self, check: str, *texts: str):
+        done = self.run_script(f"check_{check}.py")
+        self.assertEqual(done.returncode, 1, f"nothing found: {done.stdout}{done.stderr}")
+        for text in texts:
+            self.assertIn(text, done.stdout)
+
+    def test_layers_clean(self):
+        self.clean("layers")
+
+    def test_layers_upward(self):
+        self.put("include/skein/core/up.hpp", HEAD + "#include <skein/net/b.hpp>\n")
+        self.found("layers", "include/skein/core/up.hpp:4", "core -> net goes up")
+
+    def test_layers_foreign_detail(self):
+        self.put("include/skein/core/detail/x.hpp", HEAD)
+        self.put("include/skein/net/c.hpp", HEAD + "#include <skein/core/detail/x.hpp>\n")
+        self.found("layers", "include/skein/net/c.hpp:4", "belongs to core alone")
+
+    def test_layers_umbrella(self):
+        self.put("include/skein/net/c.hpp", HEAD + "#include <skein/core.hpp>\n")
+        self.found("layers", "includes the umbrella")
+
+    def test_layers_door(self):
+        self.put("include/skein/rt/c.hpp", HEAD + "#include <asio/ip/tcp.hpp>\n")
+        self.found("layers", "include/skein/rt/c.hpp:4", "Asio", "outside its door")
+
+    def test_layers_ignores_comments(self):
+        self.put("include/skein/core/c.hpp", HEAD + "// #include <skein/net/b.hpp>\n/*\n#include <torch/torch.h>\n*/\n")
+        self.clean("layers")
+
+    @unittest.skipUnless(compiler_is_there(), "no compiler")
+    def test_torch_free(self):
+        self.clean("torch_free")
+        self.put("include/skein/net/c.hpp", HEAD + "#include <ATen/ATen.h>\n")
+        self.found("torch_free", "must not need LibTorch")
+
+    def test_headers(self):
+        self.clean("headers")
+        self.put("include/skein/core/long.hpp", HEAD + "\n" * 600)
+        self.put("include/skein/core/bare.hpp", "int x;\n")
+        self.found("headers", "long.hpp:600", "603 lines", "bare.hpp:1", "#pragma once", "opening comment")
+
+    def test_mirror(self):
+        self.clean("mirror")
+        self.put("include/skein/core/lonely.hpp", HEAD)
+        self.found("mirror", "tests/core/lonely_test.cpp", "include/skein/core.hpp:1")
+
+    def test_mirror_code_map(self):
+        self.put("docs/ARCHITECTURE.md", "`core/config.hpp` `core/a.hpp`\n")
+        self.found("mirror", "include/skein/net/b.hpp:1", "docs/ARCHITECTURE.md")
+
+    def test_await_clean(self):
+        self.put("include/skein/net/c.hpp", HEAD + """
+inline task<void> f(int n) {
+    auto request = submit_request{.name = "a?b", .cpus = n};  // {a comment with co_await}
+    auto t = submit(std::move(request));
+    co_await std::move(t);
+    auto work = [n](int a) -> task<int> { co_await g(); co_return a ? n : 2; };
+    if (co_await g()) { auto y = n ? 1 : 2; }
+    for (int i{0}; co_await g(); ++i) { std::vector<int> v{1, 2}; }
+    co_await with([&] { return 1; });
+    co_await sleep_for(std::chrono::milliseconds{5});
+    co_await h(opts{});  // await-ok: trivially destructible
+}
+""")
+        self.clean("await")
+
+    def test_await_brace(self):
+        self.put("include/skein/net/c.hpp", HEAD + "inline task<void> f() {\n    co_await submit({.name = n});\n}\n")
+        self.found("await", "c.hpp:5", "braced initialiser")
+
+    def test_await_aggregate(self):
+        self.put("examples/010_x.cpp", "task<void> f() {\n    auto a =\n        agg{co_await g()};\n}\n")
+        self.found("await", "010_x.cpp:3", "braced initialiser")
+
+    def test_await_capture(self):
+        self.put("tests/core/a_test.cpp", "task<void> f() {\n    co_await spawn([big] { return 1; });\n}\n")
+        self.found("await", "a_test.cpp:2", "captures by value [big]")
+
+    def test_await_conditional(self):
+        self.put("include/skein/net/c.hpp", HEAD + "task<int> f(bool c) {\n    co_return c ? co_await g() : 1;\n}\n")
+        self.found("await", "c.hpp:5", "conditional operator")
+
+    def test_doors(self):
+        self.clean("doors")
+        self.put("include/skein/rt/c.hpp", HEAD + "// std::thread in a comment\ninline void f() { std::this_thread::sleep_for(t); }\n"
+                 "inline int g() { std::random_device d; return std::rand(); }\n"
+                 "inline auto h() { return std::chrono::steady_clock::now(); }\ninline void i(asio::io_context&);\n")
+        self.found("doors", "c.hpp:5: this_thread::sleep_for", "c.hpp:6: random_device", "c.hpp:7: steady_clock::now", "c.hpp:8: asio::")
+
+    def test_single_include(self):
+        self.run_script("amalgamate.py")
+        self.clean("single_include")
+        self.put("include/skein/core/a.hpp", HEAD + "#include <skein/core/config.hpp>\nint new_thing();\n")
+        self.found("single_include", "single_include/skein/skein.hpp:1")
+
+    def test_single_include_refuses_conditions(self):
+        self.put("include/skein/core/a.hpp", HEAD + "#if defined(X)\n#include <skein/core/z.hpp>\n#endif\n")
+        self.put("include/skein/core/z.hpp", HEAD)
+        self.put("include/skein/core.hpp", HEAD + "#include <skein/core/a.hpp>\n")
+        self.found("single_include", "a.hpp:5", "under #if")
+
+    def test_docs(self):
+        self.put("examples/010_x.cpp", "// SPDX\nint main() {\n    // [tag]\n    int a;\n    // [/tag]\n}\n")
+        self.put("examples/010_x.expected", "")
+        self.put("README.md", "<!-- snippet: examples/010_x.cpp#tag -->\n```cpp\nint a;\n```\n")
+        self.clean("docs")
+        self.put("README.md", "<!-- snippet: examples/010_x.cpp#tag -->\n```cpp\nint b;\n```\n\n```cpp\nint c;\n```\n")
+        self.put("examples/020_y.cpp", "")
+        self.found("docs", "README.md:2", "not in examples/010_x.cpp", "README.md:6", "020_y.expected")
+
+    def test_text(self):
+        self.clean("text")
+        place = "/" + "home/somebody/x"
+        self.put("include/skein/core/a.hpp", HEAD + f'auto p = "{place}";\nint \u00fc;\n// TO' + "DO later\nint b; \n")
+        self.put("cmake/x.cmake", "message(x)\n")
+        self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space", "x.cmake:1: no line SPDX")
+
+    @unittest.skipUnless(shutil.which("clang-format-19"), "no clang-format-19")
+    def test_format(self):
+        shutil.copy(os.path.join(SOURCE, ".clang-format"), self.tree)
+        self.put("include/skein/core/a.hpp", HEAD + "inline int  f( ){return 1 ;}\n")
+        self.found("format", "a.hpp:1: is not formatted")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
