@@ -33,7 +33,8 @@ public:
 
     T& value() & { return check(), *std::get_if<0>(&state_); }
     const T& value() const& { return check(), *std::get_if<0>(&state_); }
-    T&& value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
+    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
 
     T& operator*() & noexcept { return *std::get_if<0>(&state_); }
     const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }

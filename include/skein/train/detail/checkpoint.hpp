@@ -328,8 +328,15 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
 }
 
 inline result<std::string> checkpointer::begin_part(std::uint64_t step) const {
-    if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-    if (auto synced = disk_.sync_dir(parent_path(dir_)); !synced) return synced.error();
+    if (!disk_.status(dir_)) {
+        if (auto made = disk_.make_dirs(dir_); !made) return made.error();
+        // The first save: the folders above may be new too, and each name must be durable.
+        for (auto above = parent_path(dir_);; above = parent_path(above)) {
+            const auto synced = disk_.sync_dir(above);
+            if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
+            if (above == "." || above == "/") break;
+        }
+    }
     clean_up();
     const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
