@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One compiler line is enough: with the split headers, and with the two files of single_include/."""
+import os
+
+import consume
+
+FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread", "-DFMT_HEADER_ONLY"]
+
+with consume.scratch() as folder:
+    sources = [os.path.join(consume.PROJECT, name) for name in ("main.cpp", "other.cpp")]
+    program = os.path.join(folder, "program")
+    for more in ([f"-I{consume.SOURCE}/include"], [f"-I{consume.SOURCE}/single_include", "-DUSE_SINGLE_INCLUDE"]):
+        consume.run(consume.COMPILER, *FLAGS, *more, *sources, "-o", program)
+        assert consume.run(program) == "skein 0.1.0: 42\n"
+    # Mixing both is refused with a sentence.
+    mixed = os.path.join(folder, "mixed.cpp")
+    for order in (("skein/skein.hpp", "skein/core/error.hpp"), ("skein/core/error.hpp", "skein/skein.hpp")):
+        with open(mixed, "w", encoding="ascii") as file:
+            for name in order:
+                place = "single_include" if name == "skein/skein.hpp" else "include"
+                file.write(f'#include "{consume.SOURCE}/{place}/{name}"\n')
+        done = consume.subprocess.run([consume.COMPILER, *FLAGS, "-fsyntax-only", f"-I{consume.SOURCE}/include", mixed],
+                                      capture_output=True, text=True, check=False)
+        assert done.returncode != 0 and "do not mix single_include/ with the split headers" in done.stderr, done.stderr[:2000]

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of using skein from outside share. Called as NAME_test.py COMPILER CMAKE."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.environ.get("SKEIN_SOURCE_DIR") or os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+PROJECT = os.path.join(SOURCE, "tests", "consume", "project")
+COMPILER = sys.argv[1] if len(sys.argv) > 1 else shutil.which("clang++-19") or "g++"
+CMAKE = sys.argv[2] if len(sys.argv) > 2 else "cmake"
+
+
+def run(*command: str, **more) -> str:
+    print("+", " ".join(command), flush=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **more)
+    if done.returncode != 0:
+        print(done.stdout[-6000:])
+        sys.exit(f"failed with {done.returncode}")
+    return done.stdout
+
+
+def configure_and_build(folder: str, *options: str) -> None:
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    run(CMAKE, "-S", PROJECT, "-B", folder, *generator, f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DCMAKE_CXX_FLAGS=-O0", *options)
+    run(CMAKE, "--build", folder)
+    said = run(os.path.join(folder, "consumer"))
+    if said != "skein 0.1.0: 42\n":
+        sys.exit(f"unexpected: {said!r}")
+
+
+def scratch() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix="skein-consume-")
