@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// A byte-level GPT, trained by any number of processes, that writes text at the end.
+//
+//     110_gpt_ddp --workers 2 --text ~/src
+//
+// Run alone it starts its own workers; under srun, mpirun or torchrun it joins their world.
+
+#include "options.hpp"
+
+#include <skein/train/ddp.hpp>
+#include <skein/train/launch.hpp>
+#include <skein/train/trainer.hpp>
+
+#include <cstdio>
+
+namespace {
+
+/// What one rank does. The trainer shares out the work; nothing here asks which rank it is until
+/// there is something to print.
+void train(skein::train::context& ctx, const gpt::program_options& o, const gpt::split_text& parts) {
+    const gpt::windows data(parts.train, o.model.context), held_out(parts.held_out, o.model.context);
+
+    torch::manual_seed(o.run.seed);
+    gpt::GPT model(o.model);
+    const auto loss = [](gpt::GPT& m, const gpt::batch& b) {
+        return gpt::next_byte_loss(m, b.inputs_BT, b.targets_BT);
+    };
+    const auto total = static_cast<std::uint64_t>(o.run.max_steps);
+    const auto warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(o.warmup), total / 2);
+    const auto schedule =
+        skein::train::make_schedule(o.schedule, {.peak = o.lr, .floor = o.lr / 10, .warmup = warmup,
+                                                 .total = total}).value();
+
+    skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
+    trainer.describe({{"text", o.text}, {"context", o.model.context}, {"layers", o.model.layers},
+                      {"heads", o.model.heads}, {"dim", o.model.dim}, {"lr", o.lr}});
+    const auto result = trainer.fit(model, o.optimizer(), schedule, loss, data, held_out);
+
+    if (!ctx.is_first()) return;
+    auto summary = skein::train::summarize(ctx, o.run, result);
+    summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
+    const bool say = o.run.output != skein::train::output_mode::quiet;
+    const auto written = o.sample_bytes > 0 && say
+                             ? gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed)
+                             : std::string();
+    if (o.run.output == skein::train::output_mode::json) {
+        auto line = skein::train::summary_json(summary);
+        line["sample"] = written;
+        fmt::print("{}\n", skein::train::dump_json(line));
+    } else if (say) {
+        if (!written.empty()) fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", o.prompt, written);
+        fmt::print("{}", skein::train::summary_text(summary));
+    }
+    std::fflush(stdout);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    gpt::program_options options;
+    if (const auto code = gpt::parse(argc, argv, options)) return *code;
+    gpt::split_text parts;
+    try { // before any worker starts: one clear line for a mistake
+        gpt::check(options);
+        parts = gpt::split(gpt::read_text(options.text, options.max_mib << 20), options.model.context);
+    } catch (const skein::error& mistake) {
+        fmt::print(stderr, "110_gpt_ddp: {}\n", mistake.what());
+        return mistake.code() == skein::errc::usage ? 2 : 1;
+    }
+    return skein::train::launch(options.run,
+                                [&](skein::train::context& ctx) { train(ctx, options, parts); });
+}
