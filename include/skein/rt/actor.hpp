@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Actors: an object that lives on one worker and is called through a handle.
+//
+//     struct counter { int n = 0; int add(int k) { return n += k; } };
+//     auto c = co_await skein::actor<counter>(10);
+//     auto r = c.call<&counter::add>(5);
+//     int n = co_await r;                                    // 15
+//
+// Calls of one caller run in the order in which they were made, also when an argument is a ref that
+// is still pending. Plain methods run one after the other; coroutine methods start in order and
+// interleave only where they suspend. A call runs at most once. When the worker dies, the actor is
+// gone and its calls fail with worker_lost. The actor ends with the last handle in the process that
+// made it; a handle given to a remote call as an argument keeps it for that call.
+
+#include <skein/rt/remote.hpp>
+
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
+template <class T>
+class actor_handle {
+public:
+    using actor_type = T;
+
+    actor_handle() noexcept = default;
+    explicit actor_handle(rt::detail::counted<rt::detail::actor_state> lane) noexcept
+        : lane_(std::move(lane)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
+
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order.
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+    }
+    friend bool operator==(const actor_handle&, const actor_handle&) = default;
+
+    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept { return lane_; }
+
+private:
+    rt::detail::counted<rt::detail::actor_state> lane_;
+};
+
+namespace rt::detail {
+
+/// How a constructor argument travels: decayed, text as std::string.
+template <class A>
+struct travelling {
+    using type = std::decay_t<A>;
+};
+template <class A>
+    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
+struct travelling<A> {
+    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
+struct travelling<A> {
+    using type = std::string;
+};
+
+template <class T, class... A>
+void invoke_create(incoming_call& call) {
+    std::tuple<A...> arguments;
+    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded) {
+        error bad(decoded.error().code(), "arguments of " + call.fn.name + ": " + decoded.error().text());
+        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
+    }
+    try {
+        auto box = std::apply(
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); }, arguments);
+        call.self.insert_actor(call.target, std::move(box));
+        call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
+    } catch (...) {
+        call.self.reply_failure(*call.from, call.id,
+                                failure_of(std::current_exception(), call.fn, call.self.name()));
+    }
+}
+
+/// Names a constructor for the registry.
+template <class T, class... A>
+struct constructor_of {};
+
+template <class T, class... A>
+struct create_record {
+    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
+    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = typeid(constructor_of<T, A...>).name();
+            r.invoke = &invoke_create<T, A...>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+template <class T, class... A>
+concept makes = std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+
+/// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
+/// this task is dropped, so is the actor.
+template <class T>
+task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
+    const auto id = co_await made;
+    if (!lane) lane = by->actor_lane(id);
+    lane->owned = true;
+    co_return actor_handle<T>(std::move(lane));
+}
+
+} // namespace rt::detail
+
+/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
+/// Submitted at once; suspends until the constructor has returned.
+///   errors  remote_error (the constructor threw), worker_lost
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
+    using namespace rt::detail;
+    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
+    static_assert(can_make, "skein: the actor cannot be made from these arguments: its constructor (or "
+                            "its fields) must take their values, or refs to them");
+    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
+    static_assert(can_send, "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                            "that can, or specialise skein::wire::codec for it");
+    if constexpr (can_make && can_send) {
+        (void)create_record<T, typename travelling<A>::type...>::registered;
+        auto& by = rt::node::current();
+        counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
+        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {}, call_kind::create);
+        counted<actor_state> lane;
+        if (by.is_driver()) {
+            call->target = by.new_actor_id();
+            lane = by.actor_lane(call->target);
+        }
+        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call, std::forward<A>(args)...);
+        return finish_create<T>(ref<std::uint64_t>(std::move(call)), &by, std::move(lane));
+    } else {
+        return {};
+    }
+}
+
+} // namespace skein
+
+/// A handle travels as the actor's id; it is decoded while a call runs on a node.
+template <class T>
+struct skein::wire::codec<skein::actor_handle<T>> {
+    static constexpr const char* schema = "actor";
+    static void encode(writer& to, const skein::actor_handle<T>& h) { to.fixed(h.id().value()); }
+    static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
+        std::uint64_t id = 0;
+        if (!from.fixed(id)) return from.status();
+        auto* here = skein::rt::node::executing();
+        if (here == nullptr)
+            return error(errc::not_supported, "not supported: an actor_handle in the result of a call")
+                .with_hint("make the actor in the process that uses it and pass the handle as an argument");
+        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(id));
+        return {};
+    }
+};

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
+//
+//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
+//     queued     complete, waits for a worker                              (did not run)
+//     sent       handed to a worker                                        (may have run)
+//     started    the worker said that it is in the middle of it            (had started)
+//     done       value or failure is there; final
+//
+// A call is counted (not atomically: everything belongs to one loop). The node's slot table holds one
+// count from submit to done, refs hold the others.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/frame_pool.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/rt/options.hpp>
+#include <skein/rt/registry.hpp>
+#include <skein/rt/remote_error.hpp>
+#include <skein/wire/writer.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+class node;
+struct link;
+
+namespace detail {
+
+/// A counted pointer to something with add_use() and drop_use().
+template <class T>
+class counted {
+public:
+    counted() noexcept = default;
+    explicit counted(T* p) noexcept : p_(p) {
+        if (p_ != nullptr) p_->add_use();
+    }
+    counted(const counted& other) noexcept : counted(other.p_) {}
+    counted(counted&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+    template <class U>
+        requires std::derived_from<U, T>
+    counted(const counted<U>& other) noexcept : counted(other.get()) {}
+    counted& operator=(counted other) noexcept {
+        std::swap(p_, other.p_);
+        return *this;
+    }
+    ~counted() {
+        if (p_ != nullptr) p_->drop_use();
+    }
+    [[nodiscard]] T* get() const noexcept { return p_; }
+    T* operator->() const noexcept { return p_; }
+    T& operator*() const noexcept { return *p_; }
+    explicit operator bool() const noexcept { return p_ != nullptr; }
+    friend bool operator==(const counted&, const counted&) = default;
+
+private:
+    T* p_ = nullptr;
+};
+
+enum class phase : std::uint8_t { preparing, queued, sent, started, done };
+enum class call_kind : std::uint8_t { task, method, create };
+
+class actor_state;
+
+/// Arguments of a call that cannot be encoded yet because some are pending refs.
+class deferred_arguments {
+public:
+    virtual ~deferred_arguments() = default;
+    virtual void encode(wire::writer& to) = 0;
+    /// The failure of a ref among them, if one failed.
+    [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+};
+
+/// The part of a call that knows nothing of its result type.
+class call_base {
+public:
+    call_base() = default;
+    call_base(const call_base&) = delete;
+    call_base& operator=(const call_base&) = delete;
+    virtual ~call_base() = default;
+
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
+    [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
+
+    // Calls are made and freed a million times a second.
+    static void* operator new(std::size_t bytes) { return skein::detail::frame_pool::allocate(bytes); }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    [[nodiscard]] bool is_done() const noexcept { return state == phase::done; }
+    [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+    [[nodiscard]] const failure& why() const noexcept { return *failure_; }
+    /// How errors call it.
+    [[nodiscard]] std::string name() const {
+        if (rare && !rare->name.empty()) return rare->name;
+        return fn != nullptr ? fn->name : std::string("a forwarded call");
+    }
+
+    /// Ends the call with the encoded value, or with an error if the bytes are bad.
+    void finish_with_bytes(byte_span body) {
+        if (auto taken = take_value(body); !taken) return fail({taken.error(), nullptr});
+        finished();
+    }
+    void fail(failure why) {
+        failure_ = std::make_unique<failure>(std::move(why));
+        take_failure(*failure_);
+        finished();
+    }
+
+    /// What few calls have.
+    struct rarities {
+        std::string name;
+        std::unique_ptr<deferred_arguments> arguments;
+        std::size_t pending = 0;                       ///< refs among the arguments not done yet
+        std::vector<counted<call_base>> dependents;    ///< calls that take this one's ref
+        std::vector<std::shared_ptr<void>> kept;       ///< handles that must live until the end
+        struct deadline_timer : timer_node {
+            explicit deadline_timer(call_base& c)
+                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {}
+            void passed();
+            call_base& call;
+        };
+        std::optional<deadline_timer> deadline;
+        duration limit{0};
+        bool cancel_requested = false;
+    };
+    rarities& extra() {
+        if (!rare) rare = std::make_unique<rarities>();
+        return *rare;
+    }
+
+    intrusive_list<waiter, waiter> waiters;
+    node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
+    const function_record* fn = nullptr;
+    link* on = nullptr; ///< where it was sent
+    std::uint64_t id = 0;
+    std::uint64_t target = 0; ///< actor
+    counted<actor_state> lane; ///< the handle it was called through
+    byte_buffer body;         ///< encoded arguments while they have to be kept
+    std::unique_ptr<rarities> rare;
+    phase state = phase::preparing;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries_left = 0;
+    bool nested = false; ///< submitted by a worker: never waits for a free slot
+    std::uint16_t cpus = 0;
+
+protected:
+    virtual result<void> take_value(byte_span body) = 0;
+    virtual void take_failure(const failure&) {}
+    virtual void on_finished() {}
+
+private:
+    void finished();
+    void release_dependents();
+
+    std::uint32_t uses_ = 0;
+    std::unique_ptr<failure> failure_;
+};
+
+/// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
+/// order in which they were made, also when the argument of an earlier one is not there yet.
+class actor_state {
+public:
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) last_use_gone();
+    }
+
+    node* owner = nullptr;
+    std::uint64_t id = 0;
+    link* on = nullptr;           ///< where its calls go
+    bool owned = false;           ///< dropping the last handle ends the actor
+    std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
+    std::size_t first = 0;
+    std::optional<failure> lost; ///< set when its worker died
+
+private:
+    void last_use_gone() noexcept;
+    std::uint32_t uses_ = 0;
+};
+
+} // namespace detail
+} // namespace skein::rt

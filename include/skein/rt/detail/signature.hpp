@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a function pointer says about a remote function: its arguments, its result, its class, and
+// whether they can travel. Every rule a user can break has its one readable line here.
+
+#include <skein/core/task.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+#include <skein/wire/schema.hpp>
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+template <class R>
+struct unwrap_task {
+    using type = R;
+    static constexpr bool is_coroutine = false;
+};
+template <class T>
+struct unwrap_task<task<T>> {
+    using type = T;
+    static constexpr bool is_coroutine = true;
+};
+
+template <class>
+struct unwrap_ref {
+    static constexpr bool is_ref = false;
+};
+template <class T>
+struct unwrap_ref<ref<T>> {
+    using type = T;
+    static constexpr bool is_ref = true;
+};
+
+template <class R, class C, class... P>
+struct signature_of {
+    using result = std::remove_cvref_t<typename unwrap_task<R>::type>;
+    using class_type = C;
+    using parameters = std::tuple<P...>;                  ///< as declared
+    using arguments = std::tuple<std::remove_cvref_t<P>...>; ///< as they travel
+    static constexpr bool is_coroutine = unwrap_task<R>::is_coroutine;
+    static constexpr bool is_member = !std::is_void_v<C>;
+    static constexpr std::size_t arity = sizeof...(P);
+};
+
+template <class F>
+struct signature;
+template <class R, class... P>
+struct signature<R (*)(P...)> : signature_of<R, void, P...> {};
+template <class R, class... P>
+struct signature<R (*)(P...) noexcept> : signature_of<R, void, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...)> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) const> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) noexcept> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) const noexcept> : signature_of<R, C, P...> {};
+
+/// Checks one parameter type; gives true so that it can be folded.
+template <class P>
+consteval bool check_parameter() {
+    using value = std::remove_cvref_t<P>;
+    constexpr bool bare_pointer = std::is_pointer_v<value>;
+    constexpr bool changes_callers = std::is_lvalue_reference_v<P> &&
+                                     !std::is_const_v<std::remove_reference_t<P>>;
+    constexpr bool is_ref = unwrap_ref<value>::is_ref;
+    static_assert(!bare_pointer, "skein: a remote function cannot take a pointer: the object it points "
+                                 "to is in another process; take the value");
+    static_assert(!changes_callers, "skein: a remote function cannot take a non-const reference: the "
+                                    "caller's object is in another process; take it by value and "
+                                    "return the result");
+    static_assert(!is_ref, "skein: not supported: a remote function that takes a ref<T>; take T, the "
+                           "ref is resolved before the call is sent");
+    if constexpr (!bare_pointer && !changes_callers && !is_ref)
+        static_assert(wire::encodable<value>,
+                      "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                      "that can, or specialise skein::wire::codec for it");
+    return !bare_pointer && !changes_callers && !is_ref;
+}
+
+template <class R>
+consteval bool check_result() {
+    static_assert(!std::is_pointer_v<R>, "skein: a remote function cannot return a pointer: the object "
+                                         "it points to is in another process; return the value");
+    if constexpr (!std::is_void_v<R> && !std::is_pointer_v<R>)
+        static_assert(wire::encodable<R>,
+                      "skein: the result type cannot be sent: make it a plain aggregate of types that "
+                      "can, or specialise skein::wire::codec for it");
+    return !std::is_pointer_v<R>;
+}
+
+template <class Parameters>
+struct parameter_check;
+template <class... P>
+struct parameter_check<std::tuple<P...>> {
+    static constexpr bool ok = (true && ... && check_parameter<P>());
+};
+
+/// May an argument of type A be given for a parameter of type P?
+template <class A, class P>
+consteval bool fits() {
+    using given = std::remove_cvref_t<A>;
+    using wanted = std::remove_cvref_t<P>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return std::is_convertible_v<const typename unwrap_ref<given>::type&, wanted> ||
+               std::is_same_v<typename unwrap_ref<given>::type, wanted>;
+    } else {
+        return std::is_convertible_v<A&&, wanted>;
+    }
+}
+
+template <class Parameters, class... A>
+struct argument_check;
+template <class... P, class... A>
+struct argument_check<std::tuple<P...>, A...> {
+    static consteval bool check() {
+        static_assert(sizeof...(P) == sizeof...(A),
+                      "skein: wrong number of arguments for this remote function");
+        if constexpr (sizeof...(P) == sizeof...(A)) {
+            constexpr bool all_fit = (true && ... && fits<A, P>());
+            static_assert(all_fit, "skein: an argument must be of the parameter's type, convertible to "
+                                   "it, or a ref to such a value");
+            return all_fit;
+        }
+        return false;
+    }
+    static constexpr bool ok = check();
+};
+
+} // namespace rt::detail
+} // namespace skein

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// node: the runtime of one process. It turns calls into frames, frames into calls, and keeps the
+// books: which call is where, which actor lives on which worker, what was lost when one died.
+//
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
+// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
+// through the driver. Both run unchanged on the real and on the simulated loop.
+//
+//     rt::node driver(rt::node_options{"driver", "here", 1});
+//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
+//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current node
+//
+// Programs use skein::run, which makes the node and its workers.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/message.hpp>
+#include <skein/rt/registry.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+/// Who this process is.
+struct node_options {
+    std::string name = "driver"; ///< as errors name it: "worker-2"
+    std::string host = "localhost";
+    std::int64_t pid = 0;
+};
+
+/// Counts since the node was made.
+struct node_stats {
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
+    std::uint64_t executed = 0;                        ///< calls that ran here
+    std::uint64_t retried = 0, workers_lost = 0;
+};
+
+namespace detail {
+
+/// An actor where it lives.
+struct actor_box {
+    virtual ~actor_box() = default;
+    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
+};
+
+struct running_call {
+    cancel_source stop;
+    bool told = false; ///< the submitter knows that it has started
+};
+
+} // namespace detail
+
+/// A connection as the node sees it. Owned by the task that serves it.
+struct link {
+    std::shared_ptr<net::connection> wire;
+    std::uint64_t number = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"
+    bool up = true;
+    error why{errc::closed, "closed"}; ///< once it has ended
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3;     ///< seconds per task, smoothed
+    time_point mark{};         ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+
+    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
+    std::unordered_map<std::uint64_t, detail::running_call> running;
+    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
+};
+
+namespace detail {
+
+/// A call that arrived, while it is being looked at.
+struct incoming_call {
+    node& self;
+    const std::shared_ptr<link>& from;
+    std::uint64_t id;
+    const function_record& fn;
+    std::uint64_t target;
+    wire::reader& arguments;
+    std::shared_ptr<actor_box> box; ///< of a method's actor
+};
+
+} // namespace detail
+
+/// The runtime of one process; belongs to one loop. Close it before it is destroyed.
+class node {
+public:
+    explicit node(node_options who);
+    node(const node&) = delete;
+    node& operator=(const node&) = delete;
+    ~node();
+
+    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
+    [[nodiscard]] static node& current() {
+        SKEIN_CHECK(current_ != nullptr, "no skein runtime on this thread: call remote functions and "
+                                         "actors from inside skein::run");
+        return *current_;
+    }
+    [[nodiscard]] static node* try_current() noexcept { return current_; }
+    /// Makes a node the current one of this thread while it lives.
+    class use {
+    public:
+        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { current_ = before_; }
+
+    private:
+        node* before_;
+    };
+
+    /// The node whose incoming call is being decoded on this thread, if any.
+    [[nodiscard]] static node* executing() noexcept { return executing_; }
+
+    /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
+    /// "killed by signal 9 (SIGKILL)". May be empty.
+    using obituary = unique_function<task<std::string>(const link&)>;
+
+    /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
+    /// along. Never throws but for cancellation, which aborts the link.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
+    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
+    /// Says goodbye to all peers; calls that are not done fail with errc::closed.
+    [[nodiscard]] task<void> close();
+
+    /// Driver: called once, when the first call needs a worker.
+    void on_first_call(unique_function<void()> start) { start_workers_ = std::move(start); }
+    /// Driver: there will be no more workers; fails what waits for one, now and later.
+    void give_up(error why);
+
+    [[nodiscard]] const detail::node_name& name() const noexcept { return name_; }
+    [[nodiscard]] std::size_t workers() const noexcept;
+    [[nodiscard]] const node_stats& stats() const noexcept { return stats_; }
+    /// Calls without an outcome yet.
+    [[nodiscard]] std::size_t pending() const noexcept { return stats_.submitted - stats_.done; }
+    /// Actors that live in this process.
+    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
+    /// Coroutines that run here for other processes.
+    [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
+
+    // For remote<>, actor<> and the invokers of registered functions.
+
+    /// Submits a call whose arguments are there; encode(writer&) appends them.
+    template <class Encode>
+    void submit(detail::counted<detail::call_base> call, Encode&& encode);
+    /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
+    void submit_deferred(detail::counted<detail::call_base> call);
+    void argument_ready(detail::call_base& call);
+    void cancel(detail::call_base& call) noexcept;
+    void deadline_passed(detail::call_base& call);
+    void drop_actor(detail::actor_state& lane) noexcept;
+    /// The state behind handles to an actor: one per node and actor, so that order is kept.
+    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
+    [[nodiscard]] std::uint64_t new_actor_id() noexcept { return ++last_actor_; }
+
+    template <class Encode>
+    void reply(link& to, std::uint64_t id, Encode&& encode);
+    void reply_failure(link& to, std::uint64_t id, const failure& why);
+    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+        boxes_.insert_or_assign(id, std::move(box));
+    }
+    /// Runs a coroutine call; it replies by itself.
+    void start(detail::incoming_call& call, task<void> work);
+    void count_executed() noexcept { ++stats_.executed; }
+    void count_outcome(bool failed) noexcept {
+        ++stats_.done;
+        stats_.failed += failed;
+    }
+    [[nodiscard]] bool is_driver() const noexcept { return upstream_ == nullptr; }
+
+private:
+    struct slot {
+        detail::counted<detail::call_base> call;
+        std::uint32_t generation = 1;
+    };
+    struct actor_entry {
+        link* where = nullptr;
+        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+    };
+
+    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    void on_reply(link& from, const net::frame_view& f);
+    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+                 std::shared_ptr<detail::actor_box> box);
+    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
+                             std::shared_ptr<detail::actor_box> box);
+    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
+    task<void> tell_started(std::shared_ptr<link> to);
+    void forward(link& from, const net::frame_view& f);
+
+    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
+    void lose(link& l, const std::string& how);
+    void fail_lane(detail::actor_state& lane, const failure& why);
+
+    void prepare(detail::call_base& call);
+    void place(detail::counted<detail::call_base> call);
+    void place_method(detail::counted<detail::call_base> call);
+    void drain(detail::actor_state& lane);
+    void pump();
+    link* pick(const detail::call_base& call, bool& possible);
+    void send(link& to, detail::counted<detail::call_base> call);
+    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void account(link& from, const detail::call_base& call);
+    std::uint64_t take_slot(detail::counted<detail::call_base> call);
+    detail::counted<detail::call_base> free_slot(std::uint64_t id);
+    void refuse(detail::call_base& call, error why) { call.fail({std::move(why), nullptr}); }
+
+    static inline constinit thread_local node* current_ = nullptr;
+    static inline constinit thread_local node* executing_ = nullptr;
+
+    detail::node_name name_;
+    node_stats stats_;
+    std::vector<std::shared_ptr<link>> links_; ///< of a driver
+    link* upstream_ = nullptr;                 ///< of a worker
+    std::uint64_t last_link_ = 0, last_actor_ = 0;
+
+    std::vector<slot> slots_;
+    std::vector<std::uint32_t> free_;
+    std::deque<detail::counted<detail::call_base>> queue_; ///< wait for a worker
+    std::vector<detail::counted<detail::call_base>> ready_; ///< their arguments are there
+    bool settling_ = false;
+
+    std::unordered_map<std::uint64_t, detail::actor_state*> lanes_;
+    std::unordered_map<std::uint64_t, actor_entry> actors_; ///< of a driver
+    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes_;
+
+    unique_function<void()> start_workers_;
+    std::optional<error> given_up_;
+    bool closing_ = false;
+    scope calls_; ///< coroutine calls that run here
+    std::vector<std::uint64_t> fresh_; ///< started in this turn
+    wire::writer scratch_;
+};
+
+} // namespace skein::rt
+
+#include <skein/rt/detail/node.hpp>

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+#include <skein/core/all.hpp>
+#include <skein/core/any.hpp>
+#include <skein/core/as_completed.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/race.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/wire/decode.hpp>
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+protected:
+    result<void> take_value(byte_span body) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)body;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(body);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call) noexcept;
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted<ref_state<T>> state) noexcept : state_(std::move(state)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class [[nodiscard]] ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept : state_(std::move(state)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept { return rt::detail::ref_awaiter<T, true>(std::move(state_)); }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+
+    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    rt::detail::counted<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// remote<&f>(args...): calls a function on some worker and gives a ref to its result.
+//
+//     row load(int shard);                               // plain function or coroutine
+//     auto r = skein::remote<&load>(7);                  // submitted now
+//     auto s = skein::remote<&score>.with({.cpus = 2})(r, 2.f);
+//     float x = co_await s;
+//
+// Arguments are converted to the parameter types here and encoded once. A ref<T> stands for its T:
+// the call is sent when it is there. A task may run again after its worker died (.retries); what it
+// does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
+
+#include <skein/rt/node.hpp>
+#include <skein/rt/ref.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <span>
+#include <string_view>
+#include <vector>
+#include <memory>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+// ---- executing side ----------------------------------------------------------------------------
+
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+template <class Tuple>
+inline constexpr bool has_span = false;
+template <class... T>
+inline constexpr bool has_span<std::tuple<T...>> = ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
+template <class Tuple>
+inline constexpr bool has_view = false;
+template <class... T>
+inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
+
+/// An actor of type T.
+template <class T>
+struct box_of : actor_box {
+    template <class... A>
+    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    T value;
+
+private:
+    template <class... A>
+    static T make(A&&... args) {
+        if constexpr (std::is_constructible_v<T, A&&...>) {
+            return T(std::forward<A>(args)...);
+        } else {
+            return T{std::forward<A>(args)...};
+        }
+    }
+};
+
+/// Calls F with decoded arguments; a member gets its object first.
+template <auto F, class T, class Arguments>
+decltype(auto) call_now(actor_box* box, Arguments& arguments) {
+    return std::apply(
+        [&](auto&... a) -> decltype(auto) {
+            if constexpr (std::is_void_v<T>) {
+                (void)box;
+                return F(std::move(a)...);
+            } else {
+                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
+            }
+        },
+        arguments);
+}
+
+/// A coroutine call: owns its arguments and its actor until it has replied.
+template <auto F, class T>
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id, const function_record* fn,
+                         std::shared_ptr<actor_box> box,
+                         typename signature<decltype(F)>::arguments arguments) {
+    using result_type = typename signature<decltype(F)>::result;
+    if (box) --box->not_started;
+    std::exception_ptr thrown;
+    try {
+        auto work = call_now<F, T>(box.get(), arguments);
+        if constexpr (std::is_void_v<result_type>) {
+            co_await work;
+            self->reply(*from, id, [](wire::writer&) {});
+        } else {
+            auto value = co_await work;
+            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+        }
+    } catch (...) {
+        thrown = std::current_exception();
+    }
+    if (thrown) self->reply_failure(*from, id, failure_of(thrown, *fn, self->name()));
+}
+
+/// Decodes into `into`, from an aligned copy if it holds views that need one.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into) {
+    auto done = wire::decode(in, into);
+    if (done && !in.finish()) return in.status();
+    return done;
+}
+
+/// What a record of function F (of actor type T, or void) does with a call.
+template <auto F, class T>
+void invoke(incoming_call& call) {
+    using traits = signature<decltype(F)>;
+    typename traits::arguments arguments;
+    byte_buffer aligned;
+    result<void> decoded;
+    if constexpr (has_span<typename traits::arguments>) {
+        // Views need their elements aligned in memory: a frame's body may start anywhere.
+        const auto head = call.arguments.position();
+        const auto rest = call.arguments.rest();
+        aligned.resize(head);
+        append(aligned, rest);
+        wire::reader in(aligned);
+        byte_span skipped;
+        in.raw(head, skipped);
+        decoded = decode_arguments(in, arguments);
+    } else {
+        decoded = decode_arguments(call.arguments, arguments);
+    }
+    if (!decoded) {
+        error bad(decoded.error().code(), "arguments of " + call.fn.name + ": " + decoded.error().text());
+        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
+    }
+    if constexpr (traits::is_coroutine) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn, call.box,
+                                                  std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id, [](wire::writer&) {});
+            } else {
+                const auto& value = call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id, [&](wire::writer& w) { wire::encode(w, value); });
+            }
+        } catch (...) {
+            call.self.reply_failure(*call.from, call.id,
+                                    failure_of(std::current_exception(), call.fn, call.self.name()));
+        }
+    }
+}
+
+/// Names a function for the registry.
+template <auto F, class T>
+struct function_tag {};
+
+template <auto F>
+struct plain_name {};
+
+/// The record of one function; odr-using `registered` puts it into the registry before main.
+template <auto F, class T>
+struct record {
+    using traits = signature<decltype(F)>;
+    static std::uint64_t signature_hash() {
+        return hash_mix(wire::schema_hash<typename traits::arguments>(),
+                        wire::schema_hash<typename traits::result>());
+    }
+    static std::string signature_text() {
+        return wire::schema_text<typename traits::arguments>() + " -> " +
+               wire::schema_text<typename traits::result>();
+    }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name() : typeid(function_tag<F, T>).name();
+            r.invoke = &invoke<F, T>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+// ---- calling side ------------------------------------------------------------------------------
+
+/// An argument that may have to wait: a ref, or a value already converted.
+template <class P, class A>
+auto hold_argument(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return given(std::forward<A>(a));
+    } else if constexpr (is_view<P>) {
+        // A view would not outlive the caller's object.
+        if constexpr (std::is_same_v<P, std::string_view>) {
+            return std::string(std::string_view(a));
+        } else {
+            const P view(a);
+            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(), view.end());
+        }
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// Appends an argument as a P.
+template <class P, class A>
+void encode_argument(wire::writer& to, const A& a) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        encode_argument<P>(to, *a.state()->value);
+    } else if constexpr (std::is_same_v<A, P>) {
+        wire::encode(to, a);
+    } else {
+        const P converted(a);
+        wire::encode(to, converted);
+    }
+}
+
+template <class Parameters, class... Held>
+class held_arguments;
+template <class... P, class... Held>
+class held_arguments<std::tuple<P...>, Held...> final : public deferred_arguments {
+public:
+    explicit held_arguments(Held... held) : held_(std::move(held)...) {}
+    void encode(wire::writer& to) override {
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+    }
+    const failure* failed() const noexcept override {
+        const failure* found = nullptr;
+        const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
+        };
+        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        return found;
+    }
+
+private:
+    std::tuple<Held...> held_;
+};
+
+template <class T>
+struct handle_of {
+    static constexpr bool is_handle = false;
+};
+template <class T>
+struct handle_of<actor_handle<T>> {
+    using type = T;
+    static constexpr bool is_handle = true;
+};
+
+/// Fills in what all calls have in common.
+inline void apply_options(call_base& call, const function_record& fn, const call_options& how, call_kind kind) {
+    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task) {
+        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        const int retries = how.retries < 0 ? default_task_retries : how.retries;
+        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
+    }
+    if (!how.name.empty()) call.extra().name = how.name;
+    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+}
+
+/// Submits: at once if every argument is there, else when the last one is.
+template <class Arguments, class... A>
+struct submission;
+template <class... P, class... A>
+struct submission<std::tuple<P...>, A...> {
+    static void go(node& by, const counted<call_base>& call, A&&... args) {
+        (keep_alive(*call, args), ...);
+        std::size_t pending = 0;
+        bool failed = false;
+        const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
+                pending += !a.ready();
+                failed |= a.ready() && a.state()->failed();
+            }
+        };
+        (look(args), ...);
+        if (pending == 0 && !failed) {
+            return by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        }
+        auto& rare = call->extra();
+        using held = held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
+        // One more than the refs that are waited for: the call is looked at once at the end.
+        rare.pending = pending + 1;
+        const auto depend = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (!a.ready()) a.state()->extra().dependents.push_back(call);
+        };
+        (depend(args), ...);
+        rare.arguments = std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...);
+        by.submit_deferred(call);
+        by.argument_ready(*call);
+    }
+
+private:
+    /// A handle given as an argument keeps its actor until the call is done.
+    template <class Arg>
+    static void keep_alive(call_base& call, const Arg& a) {
+        if constexpr (handle_of<Arg>::is_handle)
+            call.extra().kept.push_back(std::make_shared<counted<actor_state>>(a.lane()));
+    }
+};
+
+template <auto F>
+auto call_function(node& by, const call_options& how, auto&&... args) {
+    using traits = signature<decltype(F)>;
+    using result_type = typename traits::result;
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(!traits::is_coroutine || !has_view<typename traits::arguments>,
+                      "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+                      "message the view points into; take a vector or string");
+        (void)record<F, void>::registered;
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>(); // a static_assert above has said why
+    }
+}
+
+template <auto M, class T>
+auto call_method(const call_options& how, const counted<actor_state>& lane, auto&&... args) {
+    using traits = signature<decltype(M)>;
+    using result_type = typename traits::result;
+    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
+                                        std::is_base_of_v<typename traits::class_type, T>),
+                  "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(!traits::is_coroutine || !has_view<typename traits::arguments>,
+                      "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+                      "message the view points into; take a vector or string");
+        (void)record<M, T>::registered;
+        SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
+        SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        call->lane = lane;
+        call->target = lane->id;
+        submission<typename traits::arguments, decltype(args)...>::go(
+            *lane->owner, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>();
+    }
+}
+
+} // namespace rt::detail
+
+/// remote<&f> with its options; call it like f.
+template <auto F>
+class remote_function {
+    using traits = rt::detail::signature<decltype(F)>;
+
+public:
+    constexpr remote_function() noexcept = default;
+
+    /// The same function with options for the call that follows.
+    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
+        remote_function copy = *this;
+        copy.how_ = how;
+        return copy;
+    }
+    /// The same function, submitted to this node instead of the thread's current one.
+    [[nodiscard]] constexpr remote_function on(rt::node& by) const noexcept {
+        remote_function copy = *this;
+        copy.by_ = &by;
+        return copy;
+    }
+
+    /// Submits the call and returns at once.
+    ///   args    the function's arguments, or refs to them; a method takes its handle first
+    ///   errors  none here: they come when the ref is awaited
+    template <class... A>
+        requires(!rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(A&&... args) const {
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
+                                            std::forward<A>(args)...);
+    }
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const actor_handle<T>& actor, A&&... args) const {
+        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+    }
+
+private:
+    call_options how_;
+    rt::node* by_ = nullptr;
+};
+
+/// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).
+template <auto F>
+inline constexpr remote_function<F> remote{};
+
+} // namespace skein
