@@ -73,6 +73,8 @@ public:
     void abort(error why, int culprit = -1);
     /// The ranks that have not joined yet, for messages.
     [[nodiscard]] std::vector<int> missing() const;
+    /// True when the rank has joined and left in order, or has said that it fails.
+    [[nodiscard]] bool has_left(int rank) const;
 
 private:
     struct member;

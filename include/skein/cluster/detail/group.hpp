@@ -108,6 +108,11 @@ inline std::vector<int> group_server::missing() const {
     return ranks;
 }
 
+inline bool group_server::has_left(int rank) const {
+    const auto& m = members_[static_cast<std::size_t>(rank)];
+    return m && m->left;
+}
+
 inline task<group_outcome> group_server::run() {
     children_.spawn(accept_all());
     children_.spawn(watch_deadline());

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One attempt = one group server + N children. It ends when the group has ended and every child is gone.
+
+#include <skein/cluster/meeting.hpp>
+#include <skein/cluster/supervisor.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/signals.hpp>
+#include <skein/rt/process_wait.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include <fmt/core.h>
+
+namespace skein::cluster::detail {
+
+/// argv of this process, as the kernel keeps it.
+inline std::vector<std::string> own_arguments() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::vector<std::string> argv;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = all.find('\0', at);
+        argv.push_back(all.substr(at, end - at));
+        if (end == std::string::npos) break;
+        at = end + 1;
+    }
+    if (argv.empty()) argv.emplace_back("skein");
+    return argv;
+}
+
+inline task<void> wait_until_set(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+/// One job of N ranks on this host.
+class job {
+public:
+    job(net::real_loop& loop, supervisor_options options)
+        : options_(std::move(options)), network_(loop), signals_(loop, {SIGINT, SIGTERM}) {
+        if (options_.argv.empty()) options_.argv = own_arguments();
+    }
+
+    task<supervisor_outcome> run() {
+        scope watching;
+        watching.spawn(watch_signals());
+        std::exception_ptr failure;
+        try {
+            auto attempts = run_attempts();
+            co_await attempts;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        watching.cancel();
+        auto joined = shield(watching.join());
+        co_await joined;
+        if (failure) std::rethrow_exception(failure);
+        outcome_.stop_signal = stop_signal_;
+        co_return outcome_;
+    }
+
+private:
+    struct rank_process {
+        rt::child_process process;
+        bool running = false;
+        bool killed_by_us = false;
+        std::optional<error> why; ///< of a bad end
+    };
+    struct attempt {
+        std::unique_ptr<group_server> server;
+        std::vector<rank_process> ranks;
+        std::optional<group_outcome> group; ///< how the group ended
+        event changed;                      ///< a rank or the group has ended
+
+        [[nodiscard]] bool any_running() const {
+            for (const auto& r : ranks) {
+                if (r.running) return true;
+            }
+            return false;
+        }
+    };
+
+    task<void> run_attempts() {
+        auto pause = options_.backoff;
+        for (int number = 0;; ++number) {
+            auto attempted = run_attempt(number);
+            outcome_.failure = co_await attempted;
+            auto& failure = outcome_.failure;
+            if (!failure || stop_signal_ != 0 || is_lasting(failure->code())) co_return;
+            if (number >= options_.max_failures) {
+                if (number > 0) {
+                    failure->with_hint(fmt::format("the job was restarted {} times already; the last "
+                                                   "checkpoint is kept, --resume goes on from it", number));
+                }
+                co_return;
+            }
+            ++outcome_.restarts;
+            if (options_.on_restart) options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
+            (void)co_await pausing;
+            if (stop_signal_ != 0) co_return;
+            pause *= 2;
+        }
+    }
+
+    /// Gives nothing when every rank has left in order.
+    task<std::optional<error>> run_attempt(int number) {
+        attempt now;
+        group_options group;
+        group.world_size = options_.workers;
+        group.generation = number;
+        group.secret = net::token::generate();
+        group.join_deadline = options_.join_deadline;
+        group.alive = options_.alive;
+        const auto name = fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
+        now.server = std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        const auto at = now.server->local();
+
+        scope watching;
+        watching.spawn(watch_group(&now));
+        std::optional<error> failed;
+        try {
+            now.ranks.resize(static_cast<std::size_t>(options_.workers));
+            for (int r = 0; r < options_.workers; ++r) start_rank(now, r, number, at, group.secret);
+        } catch (const error& e) {
+            failed = e;
+            now.server->abort(e);
+        }
+        for (int r = 0; r < options_.workers; ++r) {
+            if (now.ranks[static_cast<std::size_t>(r)].running) watching.spawn(watch_rank(&now, r));
+        }
+        current_ = &now;
+        auto over = until_over(&now);
+        co_await over;
+        current_ = nullptr;
+        auto joined = watching.join();
+        co_await joined;
+        if (failed) co_return failed;
+        co_return verdict(now);
+    }
+
+    void start_rank(attempt& now, int rank, int number, const net::address& at, const net::token& secret) {
+        rt::process_options how;
+        how.argv = options_.argv;
+        how.executable = options_.executable;
+        how.env = options_.env;
+        const auto add = [&](const char* key, std::string value) {
+            how.env.emplace_back(key, std::move(value));
+        };
+        add("SKEIN_RANK", std::to_string(rank));
+        add("SKEIN_WORLD_SIZE", std::to_string(options_.workers));
+        add("SKEIN_LOCAL_RANK", std::to_string(rank));
+        add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
+        add("SKEIN_ATTEMPT", std::to_string(number));
+        add(group_variable, net::to_string(at));
+        add(token_variable, secret.to_hex());
+        how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
+        auto& place = now.ranks[static_cast<std::size_t>(rank)];
+        place.process = rt::child_process::spawn(std::move(how));
+        place.running = true;
+    }
+
+    task<void> watch_group(attempt* now) {
+        group_outcome how;
+        try {
+            auto run = now->server->run();
+            how = co_await run;
+        } catch (const error& e) {
+            how.failure = e;
+        }
+        now->group = std::move(how);
+        now->changed.set();
+    }
+
+    task<void> watch_rank(attempt* now, int rank) {
+        auto& self = now->ranks[static_cast<std::size_t>(rank)];
+        auto waited = rt::wait(self.process);
+        const auto status = co_await waited;
+        if (!status.success() && !self.killed_by_us) {
+            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank, self.process.pid(),
+                                                            status.describe()));
+            if (const auto words = self.process.last_words(); !words.empty()) self.why->with_cause(words);
+        }
+        // What it said last may still be on its way through the socket: that is the better reason.
+        if (!now->group) {
+            auto moment = as_result(with_timeout(wait_until_set(&now->changed), std::chrono::milliseconds(50)));
+            (void)co_await moment;
+        }
+        if (!now->group && !now->server->has_left(rank)) {
+            now->server->abort(self.why ? *self.why
+                                        : error(errc::worker_lost,
+                                                fmt::format("worker {} exited before the job was done", rank))
+                                              .with_hint("it must return from launch(), not call exit()"),
+                               rank);
+        }
+        self.running = false;
+        now->changed.set();
+    }
+
+    /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
+    task<void> until_over(attempt* now) {
+        std::optional<time_point> limit;
+        while (now->any_running() || !now->group) {
+            const auto time = loop::current().now();
+            if (!limit && now->group) {
+                limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
+            }
+            if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
+            if (stop_signal_ != 0 && !told_to_stop_) {
+                told_to_stop_ = true;
+                for (auto& r : now->ranks) r.process.kill(SIGTERM);
+            }
+            now->changed.reset();
+            if (kill_now_ || (limit && time >= *limit)) {
+                kill_all(*now);
+                limit.reset();
+                kill_now_ = false;
+                if (!now->group) now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+            }
+            auto change = as_result(with_deadline(wait_until_set(&now->changed),
+                                                  limit.value_or(time + std::chrono::hours(1))));
+            auto waited = co_await change;
+            if (!waited && waited.error().code() == errc::cancelled) {
+                kill_all(*now);
+                throw waited.error();
+            }
+        }
+        told_to_stop_ = false;
+    }
+    static void kill_all(attempt& now) {
+        for (auto& r : now.ranks) {
+            if (!r.running) continue;
+            r.killed_by_us = true;
+            r.process.kill_group(SIGKILL);
+        }
+    }
+
+    /// The best account of what went wrong.
+    [[nodiscard]] static std::optional<error> verdict(const attempt& now) {
+        const auto& group = *now.group;
+        if (!group.failure) {
+            for (const auto& r : now.ranks) {
+                if (r.why) return r.why; // it failed after its training was done
+            }
+            return std::nullopt;
+        }
+        if (!group.reported && group.culprit >= 0) {
+            const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
+            if (r.why) return r.why;
+        }
+        return group.failure;
+    }
+
+    task<void> watch_signals() {
+        for (;;) {
+            auto next = signals_.next();
+            const int signal = co_await next;
+            if (stop_signal_ != 0) kill_now_ = true;
+            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            stop_.set();
+            if (current_ != nullptr) current_->changed.set();
+        }
+    }
+
+    supervisor_options options_;
+    net::real_network network_;
+    net::signals signals_;
+    supervisor_outcome outcome_;
+    attempt* current_ = nullptr;
+    int stop_signal_ = 0;
+    bool told_to_stop_ = false;
+    bool kill_now_ = false;
+    event stop_;
+};
+
+} // namespace skein::cluster::detail
+
+namespace skein::cluster {
+
+inline supervisor_outcome supervise(supervisor_options options) {
+    SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
+    net::real_loop loop;
+    detail::job work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+} // namespace skein::cluster

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
+// all of them again from the last checkpoint when one is lost.
+//
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
+// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// however it dies, the kernel kills the ranks.
+
+#include <skein/cluster/group.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/rt/process.hpp>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+struct supervisor_options {
+    int workers = 2;
+    int max_failures = 3;                                   ///< restarts before it gives up
+    duration backoff = std::chrono::milliseconds(200);      ///< before a restart; doubles each time
+    duration stop_grace = std::chrono::seconds(30);         ///< from a stop request to the kill
+    duration crash_grace = std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
+    duration join_deadline = std::chrono::seconds(120);
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv;                        ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
+    net::keep_alive alive = group_options{}.alive;
+    /// Told of each restart: the failure and how many restarts there have been, this one included.
+    std::function<void(const error& why, int restart, int max_failures)> on_restart;
+};
+
+/// How the job ended.
+struct supervisor_outcome {
+    std::optional<error> failure; ///< the last attempt's; nothing = done
+    int restarts = 0;
+    int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
+};
+
+/// True for failures that come again on every attempt.
+[[nodiscard]] constexpr bool is_lasting(errc code) noexcept {
+    switch (code) {
+    case errc::usage:
+    case errc::invalid_argument:
+    case errc::not_supported:
+    case errc::not_finite:
+    case errc::mismatch:
+    case errc::permission_denied:
+    case errc::not_found:
+    case errc::disk_full: return true;
+    default: return false;
+    }
+}
+
+/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
+/// it. Takes SIGINT and SIGTERM meanwhile.
+[[nodiscard]] supervisor_outcome supervise(supervisor_options options);
+
+} // namespace skein::cluster
+
+#include <skein/cluster/detail/supervisor.hpp>
