@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The three ways of launch(), and the stop signals of a rank.
+
+#include <skein/cluster/membership.hpp>
+#include <skein/cluster/supervisor.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/comm_thread.hpp>
+#include <skein/train/launch.hpp>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+namespace detail {
+
+/// SIGINT and SIGTERM set a flag, so that training saves and ends in order; a second one ends the
+/// process. While it lives; then the handlers before it are back.
+class stop_signals {
+public:
+    stop_signals() {
+        flag().store(false);
+        number().store(0);
+        struct sigaction action {};
+        action.sa_handler = [](int signal) {
+            if (flag().exchange(true)) ::_exit(128 + signal);
+            number().store(signal);
+        };
+        ::sigaction(SIGINT, &action, &before_int_);
+        ::sigaction(SIGTERM, &action, &before_term_);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+    }
+    /// Set by the first signal.
+    static std::atomic<bool>& flag() noexcept {
+        static std::atomic<bool> value{false};
+        return value;
+    }
+    /// 0, 130 or 143.
+    static int exit_code() noexcept { return number().load() == 0 ? 0 : 128 + number().load(); }
+
+private:
+    static std::atomic<int>& number() noexcept {
+        static std::atomic<int> value{0};
+        return value;
+    }
+    struct sigaction before_int_ {}, before_term_ {};
+};
+
+inline void print_error(const run_config& config, std::string_view who, const error& why) {
+    // A live progress line may stand there: end it first.
+    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic) std::fputc('\n', stderr);
+    if (who.empty()) {
+        fmt::print(stderr, "error: {}\n", why.what());
+    } else {
+        fmt::print(stderr, "error: {}: {}\n", who, why.what());
+    }
+    std::fflush(stderr);
+}
+
+inline int run_alone(const run_config& config, const rank_function& body) {
+    const stop_signals stops;
+    try {
+        validate(config, 1);
+        auto here = context::single();
+        here.watch_stop_flag(&stops.flag());
+        body(here);
+        return stops.exit_code();
+    } catch (const std::exception&) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+inline int run_supervised(const run_config& config) {
+    cluster::supervisor_options options;
+    options.workers = config.workers;
+    options.max_failures = config.max_failures;
+    options.backoff = config.restart_backoff;
+    options.on_restart = [&](const error& why, int restart, int most) {
+        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n", why.what(),
+                   restart, most);
+        std::fflush(stderr);
+    };
+    try {
+        validate(config, config.workers);
+        const auto outcome = cluster::supervise(std::move(options));
+        if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
+        if (!outcome.failure) return exit_code::done;
+        print_error(config, "", *outcome.failure);
+        return exit_code_of(*outcome.failure);
+    } catch (const std::exception&) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+/// Everything of a rank that has to be undone in order.
+inline void train_as_rank(cluster::membership& world, const cluster::launch_environment& where,
+                          const run_config& config, const rank_function& body, const stop_signals& stops) {
+    auto comm = dist::make_comm_thread(world, dist::parse_communicator_kind(config.communicator));
+    comm->set_deadline(config.collective_timeout);
+    world.on_lost([&](int, const error& why) { comm->abort(why); });
+    struct unwatch {
+        cluster::membership& world;
+        ~unwatch() { world.on_lost({}); }
+    } after{world};
+
+    world_info info;
+    info.rank = where.rank;
+    info.world_size = where.world_size;
+    info.local_rank = where.local_rank;
+    info.local_size = where.local_size;
+    info.attempt = where.attempt;
+    info.host = world.host();
+    info.job_id = where.job_id;
+    context here(std::move(info), &world, comm.get());
+    here.watch_stop_flag(&stops.flag());
+    body(here);
+}
+
+} // namespace detail
+
+inline int exit_code_of(const error& why) noexcept {
+    return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
+}
+
+inline int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+                       const rank_function& body) {
+    const detail::stop_signals stops;
+    const bool supervised = cluster::is_supervised();
+    const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    std::unique_ptr<cluster::membership> world;
+    try {
+        const auto secret = cluster::group_token();
+        ::unsetenv(cluster::token_variable); // what the training starts itself has no business with it
+        validate(config, where.world_size);
+        world = std::make_unique<cluster::membership>(where, secret);
+        detail::train_as_rank(*world, where, config, body, stops);
+        world->leave();
+        return stops.exit_code();
+    } catch (const std::exception&) {
+        const auto why = to_error(std::current_exception());
+        if (world) world->fail(why);
+        // The supervisor prints what it was told; here only what nobody else will.
+        if (!supervised || !world) detail::print_error(config, who, why);
+        return exit_code_of(why);
+    }
+}
+
+inline int launch(const run_config& config, const rank_function& body) {
+    cluster::launch_environment where;
+    try {
+        where = cluster::discover();
+    } catch (const error& why) {
+        detail::print_error(config, "", why);
+        return exit_code::usage;
+    }
+    if (where.is_launched()) return run_as_rank(where, config, body);
+    if (config.workers == 1) return detail::run_alone(config, body);
+    return detail::run_supervised(config);
+}
+
+} // namespace skein::train

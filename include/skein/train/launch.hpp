@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// launch(): one main() for every way a training program can start.
+//
+//     int main(int argc, char** argv) {
+//         auto config = parse(argc, argv);
+//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
+//     }
+//
+// As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
+// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after a
+// failure. Otherwise it runs the function in this process.
+
+#include <skein/cluster/environment.hpp>
+#include <skein/core/error.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/run_config.hpp>
+
+#include <functional>
+
+namespace skein::train {
+
+/// What a rank does: trains, in its place in the world.
+using rank_function = std::function<void(context&)>;
+
+/// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
+/// with what to do next.
+///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
+[[nodiscard]] int launch(const run_config& config, const rank_function& body);
+
+/// Only one rank of a world that exists already; launch() calls it.
+[[nodiscard]] int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+                              const rank_function& body);
+
+/// The exit code for a failure: 2 for a usage error, else 1.
+[[nodiscard]] int exit_code_of(const error& why) noexcept;
+
+} // namespace skein::train
+
+#include <skein/train/detail/launch.hpp>
