@@ -64,7 +64,7 @@ struct everything {
     std::vector<std::string> names;
     std::vector<std::byte> blob;
     std::array<std::uint16_t, 3> triple{};
-    std::array<std::string, 2> pair_of_text;
+    std::array<std::string, 2> pair_of_text = std::array<std::string, 2>();
     std::map<std::string, std::int64_t> ordered;
     std::unordered_map<std::uint32_t, point> hashed;
     std::set<std::int16_t> ordered_set;

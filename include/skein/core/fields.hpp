@@ -5,7 +5,9 @@
 // An aggregate here is a class without constructors, bases, references and C arrays (PFR would
 // flatten those: use std::array). Names need a type with linkage: not local to a function, not in
 // an unnamed namespace. PFR before 2.2 (Boost 1.84) knows no names, so they are cut out of the
-// pretty name of a function whose template argument points at the field.
+// pretty name of a function whose template argument points at the field. g++ 12 ends with an internal
+// error at an array field of a type with constructors, unless its default is spelled with
+// parentheses: std::array<std::string, 2> names = std::array<std::string, 2>();
 //
 //     struct point { int x = 0, y = 0; };
 //     field_count<point> == 2, field_name<point, 1>() == "y"

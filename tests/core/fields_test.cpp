@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/fields.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace fields_test {
+struct settings {
+    int steps = 3;
+    std::string name = "x";
+    std::array<int, 2> sizes{};
+};
+template <class T>
+struct box {
+    T value_in_a_box{};
+    std::vector<T> more_;
+};
+struct move_only {
+    std::unique_ptr<int> owner;
+    std::optional<box<double>> nested;
+    std::variant<int, std::string> either;
+};
+struct empty {};
+class with_constructor {
+public:
+    explicit with_constructor(int v) : v_(v) {}
+    int v_;
+};
+} // namespace fields_test
+using namespace fields_test;
+
+TEST_CASE("fields are counted, also nested and move-only ones") {
+    STATIC_CHECK(skein::field_count<settings> == 3);
+    STATIC_CHECK(skein::field_count<box<int>> == 2);
+    STATIC_CHECK(skein::field_count<move_only> == 3);
+    STATIC_CHECK(skein::field_count<empty> == 0);
+}
+
+TEST_CASE("names are those of the source") {
+    STATIC_CHECK(skein::field_name<settings, 0>() == "steps");
+    STATIC_CHECK(skein::field_name<settings, 2>() == "sizes");
+    STATIC_CHECK(skein::field_name<box<std::string>, 0>() == "value_in_a_box");
+    STATIC_CHECK(skein::field_name<box<std::string>, 1>() == "more_");
+    STATIC_CHECK(skein::field_name<move_only, 0>() == "owner");
+    STATIC_CHECK(skein::field_name<move_only, 2>() == "either");
+}
+
+TEST_CASE("for_each_field visits in order and may change") {
+    settings s;
+    std::string seen;
+    skein::for_each_field(s, [&](auto& field, std::string_view name) {
+        seen += name;
+        seen += ' ';
+        if constexpr (std::is_same_v<decltype(field), int&>) field = 9;
+    });
+    CHECK(seen == "steps name sizes ");
+    CHECK(s.steps == 9);
+    int visited = 0;
+    const settings fixed;
+    skein::for_each_field(fixed, [&](const auto&) { ++visited; });
+    CHECK(visited == 3);
+}
+
+TEST_CASE("tie_fields gives references") {
+    settings s;
+    std::get<1>(skein::tie_fields(s)) = "changed";
+    CHECK(s.name == "changed");
+}
+
+TEST_CASE("only plain aggregates have fields") {
+    STATIC_CHECK(skein::plain_aggregate<settings>);
+    STATIC_CHECK(skein::plain_aggregate<empty>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<with_constructor>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<std::array<int, 2>>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<int>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<std::string>);
+}

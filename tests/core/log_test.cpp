@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/log.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <skein/core/ids.hpp>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace logs = skein::log;  // `log` alone is math.h's
+
+namespace {
+/// Puts level and sink back.
+struct restore {
+    logs::level before = logs::get_level();
+    ~restore() {
+        logs::set_level(before);
+        logs::set_sink({});
+    }
+};
+logs::record make(std::string_view text, const std::vector<logs::field>& fields) {
+    logs::record r;
+    r.severity = logs::level::warn;
+    r.component = "net";
+    r.text = text;
+    r.fields = fields;
+    r.wall = std::chrono::milliseconds(1'700'000'000'123);
+    return r;
+}
+} // namespace
+
+TEST_CASE("a text line has time, level, component, text and fields") {
+    const std::vector<logs::field> fields = {
+        {"peer", std::string("tcp:a:1")}, {"bytes", 120},   {"ok", true},  {"why", "no way"},
+        {"node", skein::node_id(7)},      {"took", std::chrono::milliseconds(1500)}, {"empty", ""}};
+    const auto line = logs::format_text(make("two\nlines", fields));
+    // The hour depends on the time zone; the rest is fixed.
+    CHECK(line.substr(2, 1) == ":");
+    CHECK(line.substr(5) == ":20.123 W net two lines peer=tcp:a:1 bytes=120 ok=true why=\"no way\" "
+                            "node=7 took=1.5s empty=\"\"");
+}
+
+TEST_CASE("a JSON line keeps numbers as numbers and escapes text") {
+    const std::vector<logs::field> fields = {
+        {"n", 5}, {"x", 0.5}, {"nan", std::nan("")}, {"flag", false}, {"text", "a\"b\\c\n\x01"}};
+    CHECK(logs::format_json(make("said \"hi\"", fields)) ==
+          "{\"time_ms\":1700000000123,\"level\":\"warn\",\"component\":\"net\",\"text\":\"said "
+          "\\\"hi\\\"\",\"n\":5,\"x\":0.5,\"nan\":\"nan\",\"flag\":false,\"text\":\"a\\\"b\\\\c\\n\\u0001\"}");
+}
+
+TEST_CASE("lines below the level are dropped") {
+    const restore after{};
+    std::vector<std::string> seen;
+    logs::set_sink([&](const logs::record& r) { seen.emplace_back(r.text); });
+    logs::set_level(logs::level::warn);
+    logs::info("test", "quiet");
+    logs::warn("test", "loud", {{"n", 1}});
+    logs::error("test", "louder");
+    CHECK_FALSE(logs::enabled(logs::level::debug));
+    logs::set_level(logs::level::off);
+    logs::error("test", "nothing");
+    CHECK(seen == std::vector<std::string>{"loud", "louder"});
+}
+
+TEST_CASE("lines may come from several threads") {
+    const restore after{};
+    std::atomic<int> lines = 0;
+    logs::set_sink([&](const logs::record&) { ++lines; });
+    logs::set_level(logs::level::info);
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t)
+        threads.emplace_back([] {
+            for (int i = 0; i < 100; ++i) logs::info("test", "line", {{"i", i}});
+        });
+    threads.clear();
+    CHECK(lines == 400);
+}

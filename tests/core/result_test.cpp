@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/result.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <memory>
+#include <string>
+
+using skein::errc;
+using skein::error;
+using skein::result;
+
+TEST_CASE("a result is a value or an error") {
+    result<int> good = 5;
+    REQUIRE(good);
+    CHECK(*good == 5);
+    CHECK(good.value() == 5);
+    const result<int> bad = error(errc::not_found, "no file");
+    CHECK_FALSE(bad);
+    CHECK(bad.error().code() == errc::not_found);
+    CHECK_THROWS_AS(bad.value(), error);
+}
+
+TEST_CASE("a result may hold what can only be moved") {
+    result<std::unique_ptr<int>> owner = std::make_unique<int>(3);
+    const std::unique_ptr<int> taken = std::move(owner).value();
+    CHECK(*taken == 3);
+    result<std::string> text = "converted";
+    CHECK(text->size() == 9);
+}
+
+TEST_CASE("a result of nothing is success or an error") {
+    const result<void> good;
+    CHECK(good);
+    CHECK_NOTHROW(good.value());
+    const result<void> bad = error(errc::io, "disk");
+    CHECK_FALSE(bad);
+    CHECK_THROWS_AS(bad.value(), error);
+}
