@@ -4,6 +4,7 @@
 
 Before the block stands `<!-- snippet: PATH -->` or `<!-- snippet: PATH#TAG -->`: the block must be the
 file, a run of its lines, or the lines between `// [TAG]` and `// [/TAG]`. Indentation is not compared.
+Text that must not compile is marked `<!-- not a snippet: reason -->`.
 """
 import glob
 import os
@@ -12,7 +13,7 @@ import sys
 
 import checks
 
-BLOCK = re.compile(r"(?:<!-- snippet: ([^ #]+)(?:#(\w+))? -->\s*\n)?^```cpp\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"(?:<!-- (?:snippet: ([^ #]+)(?:#(\w+))?|(not a snippet): [^>]+) -->\s*\n)?^```cpp\n(.*?)^```", re.S | re.M)
 
 
 def bare(text: str) -> list:
@@ -25,8 +26,10 @@ def main() -> int:
     for page in pages:
         text = checks.read(page)
         for block in BLOCK.finditer(text):
-            where = f"{page}:{checks.line_of(text, block.start(3)) - 1}"
-            path, tag, snippet = block.groups()
+            where = f"{page}:{checks.line_of(text, block.start(4)) - 1}"
+            path, tag, excused, snippet = block.groups()
+            if excused:
+                continue
             if path is None:
                 problems.append(f"{where}: a C++ snippet without <!-- snippet: PATH --> before it; take it from a compiled example")
                 continue
