@@ -2,6 +2,7 @@
 #pragma once
 // One fit(): the loop behind Trainer. Included by train/trainer.hpp only.
 
+#include <skein/core/clock.hpp>
 #include <skein/train/trainer.hpp>
 
 #include <sys/resource.h>
@@ -9,7 +10,7 @@
 namespace skein::train::detail {
 
 [[nodiscard]] inline double seconds_now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return to_seconds(system_clock().now().time_since_epoch());
 }
 
 /// The largest resident size of this process so far.

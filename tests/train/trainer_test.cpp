@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tests/train/train_support.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+using namespace train_test;
+using sk::dist::comm_kind;
+
+namespace {
+
+struct outcome {
+    std::vector<float> weights;
+    std::vector<double> losses;
+    std::vector<std::uint64_t> order; ///< samples in the order of training, by step and rank
+    fit_result result;
+};
+
+std::mutex model_guard; // the default generator is shared by the ranks' threads
+
+Net make_net() {
+    const std::lock_guard lock(model_guard);
+    torch::manual_seed(42);
+    return Net();
+}
+
+struct note_losses {
+    std::vector<double>* losses;
+    void on_step(const step_info& s) {
+        if (s.rank == 0) losses->push_back(s.loss);
+    }
+};
+
+/// Trains a Net and returns rank 0's view of it.
+template <class Strategy>
+outcome train(int world, const run_config& config, optimizer_options options = sk::AdamW{},
+              comm_kind kind = comm_kind::shm, int attempt = 0, const std::string& job = {}) {
+    outcome out;
+    std::map<std::uint64_t, std::map<int, std::vector<std::uint64_t>>> seen;
+    std::mutex guard;
+    run_world(
+        world,
+        [&](context& ctx) {
+            auto net = make_net();
+            sk::Trainer<Strategy, note_losses> trainer(ctx, config, note_losses{&out.losses});
+            std::uint64_t batches = 0;
+            const auto loss = [&](Net& m, const sample_batch& b) {
+                if (m->is_training()) {
+                    const std::lock_guard lock(guard);
+                    auto& ids = seen[batches++ / static_cast<std::uint64_t>(config.accumulation)][ctx.rank()];
+                    ids.insert(ids.end(), b.ids.begin(), b.ids.end());
+                }
+                return class_loss(m, b);
+            };
+            const auto r = trainer.fit(net, options, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40},
+                                       loss, numbers{64}, numbers{10});
+            if (ctx.is_first()) {
+                out.weights = weights(*net);
+                out.result = r;
+            }
+        },
+        kind, attempt, job);
+    for (auto& [step, ranks] : seen)
+        for (auto& [rank, ids] : ranks) out.order.insert(out.order.end(), ids.begin(), ids.end());
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("DDP parameters equal the single-process oracle within 1e-6 after 20 steps") {
+    scratch dir;
+    const auto config = quiet_config(dir.path());
+    for (const optimizer_options& options :
+         {optimizer_options(sk::AdamW{.eps = 1e-5}), optimizer_options(sk::SGD{.momentum = 0.9})}) {
+        const auto oracle = train<sk::Single>(1, config, options);
+        for (int world : {2, 3}) {
+            const auto ddp = train<sk::DDP<tiny_buckets>>(world, config, options);
+            CHECK(relative_error(ddp.weights, oracle.weights) < 1e-6);
+            CHECK(ddp.order == oracle.order);
+        }
+    }
+}
+
+TEST_CASE("uneven shares of a batch still give the gradient of the whole batch") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.global_batch = 7;
+    const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
+    const auto three = train<sk::DDP<>>(3, config, sk::AdamW{.eps = 1e-5});
+    CHECK(relative_error(three.weights, oracle.weights) < 1e-6);
+}
+
+TEST_CASE("accumulation gives the run of the big batch") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
+    config.accumulation = 3;
+    CHECK(relative_error(train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights, oracle.weights) < 1e-6);
+    CHECK(relative_error(train<sk::DDP<>>(2, config, sk::AdamW{.eps = 1e-5}).weights, oracle.weights) < 1e-6);
+}
+
+TEST_CASE("two runs with the same seed are bit-identical, another seed is not") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    const auto a = train<sk::DDP<tiny_buckets>>(2, config), b = train<sk::DDP<tiny_buckets>>(2, config);
+    CHECK(a.weights == b.weights);
+    CHECK(a.losses == b.losses);
+    config.seed = 2;
+    CHECK(train<sk::DDP<tiny_buckets>>(2, config).losses != a.losses);
+}
+
+TEST_CASE("shared memory, ring and hierarchical runs of two workers are bit-identical") {
+    scratch dir;
+    const auto config = quiet_config(dir.path());
+    const auto shm = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, comm_kind::shm);
+    for (auto kind : {comm_kind::ring, comm_kind::hierarchical}) {
+        const auto other = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, kind);
+        CHECK(other.weights == shm.weights);
+        CHECK(other.losses == shm.losses);
+    }
+}
+
+TEST_CASE("a run that was interrupted and resumed is bit-identical to an undisturbed one") {
+    for (int world : {1, 2}) {
+        scratch one, two;
+        auto config = quiet_config(one.path());
+        config.checkpoints = config.write_files = true;
+        config.checkpoint_every = 6;
+        config.eval_every = 4;
+        const auto whole = train<sk::DDP<tiny_buckets>>(world, config);
+
+        config.runs_dir = two.path();
+        config.max_steps = 11; // its last checkpoint is at 11
+        const auto first = train<sk::DDP<tiny_buckets>>(world, config);
+        config.max_steps = 20;
+        config.resume = resume_mode::latest;
+        const auto second = train<sk::DDP<tiny_buckets>>(world, config);
+
+        CHECK(second.result.first_step == 11);
+        CHECK(second.weights == whole.weights);
+        auto joined = first.losses;
+        joined.insert(joined.end(), second.losses.begin(), second.losses.end());
+        CHECK(joined == whole.losses);
+        CHECK(two.text("run/metrics.csv").substr(0, 40) == one.text("run/metrics.csv").substr(0, 40));
+    }
+}
+
+TEST_CASE("a checkpoint resumes on another number of workers with the data order going on exactly") {
+    struct row {
+        int before, after;
+    };
+    for (const auto [before, after] : {row{2, 1}, row{2, 3}, row{1, 2}, row{3, 2}}) {
+        scratch one, two;
+        auto config = quiet_config(one.path());
+        config.checkpoints = true;
+        const auto whole = train<sk::DDP<tiny_buckets>>(1, config, sk::AdamW{.eps = 1e-5});
+
+        config.runs_dir = two.path();
+        config.max_steps = 9;
+        const auto first = train<sk::DDP<tiny_buckets>>(before, config, sk::AdamW{.eps = 1e-5});
+        config.max_steps = 20;
+        config.resume = resume_mode::latest;
+        const auto second = train<sk::DDP<tiny_buckets>>(after, config, sk::AdamW{.eps = 1e-5});
+
+        auto order = first.order;
+        order.insert(order.end(), second.order.begin(), second.order.end());
+        INFO(before << " workers, then " << after);
+        CHECK(order == whole.order);
+        CHECK(relative_error(second.weights, whole.weights) < 1e-6);
+    }
+}
+
+TEST_CASE("a restarted job finds its own folder and goes on, though the name was taken before") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.checkpoints = true;
+    config.max_steps = 5;
+    (void)train<sk::DDP<>>(1, config); // somebody else's "run"
+    const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 0, "job-7");
+    CHECK(first.result.run_name == "run-2");
+    config.max_steps = 8;
+    const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 1, "job-7");
+    CHECK(again.result.run_name == "run-2");
+    CHECK(again.result.first_step == 5);
+    CHECK(again.losses.size() == 3);
+}
+
+TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
+    for (const bool truncate : {true, false}) {
+        scratch dir;
+        auto config = quiet_config(dir.path());
+        config.checkpoints = true;
+        config.checkpoint_every = 4;
+        config.max_steps = 8;
+        const auto whole = train<sk::DDP<>>(2, config);
+        const auto shard = whole.result.checkpoint + "/shard-1-of-2.safetensors";
+        const auto size = std::filesystem::file_size(shard);
+        if (truncate) {
+            std::filesystem::resize_file(shard, size - 5);
+        } else {
+            std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+            file.seekg(static_cast<std::streamoff>(size / 2));
+            const char flipped = static_cast<char>(file.get() ^ 4);
+            file.seekp(static_cast<std::streamoff>(size / 2));
+            file.put(flipped);
+        }
+        config.resume = resume_mode::latest;
+        const auto again = train<sk::DDP<>>(2, config);
+        CHECK(again.result.first_step == 4);
+        CHECK(again.weights == whole.weights);
+    }
+}
+
+TEST_CASE("a checkpoint of another model, of other data, or beyond the last step is refused") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.checkpoints = true;
+    config.max_steps = 4;
+    (void)train<sk::Single>(1, config);
+    config.resume = resume_mode::latest;
+    auto ctx = context::single();
+    const auto attempt = [&](auto&& body) {
+        try {
+            body();
+        } catch (const sk::error& e) {
+            return e.code();
+        }
+        return sk::errc::unknown;
+    };
+    const auto fit = [&](auto model, optimizer_options options, numbers data, auto loss) {
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        (void)trainer.fit(model, options, constant_rate{1e-3}, loss, data, numbers{4});
+    };
+    CHECK(attempt([&] {
+              fit(torch::nn::Linear(8, 4), sk::AdamW{}, numbers{64},
+                  [](auto& m, const sample_batch& b) { return m->forward(b.x).pow(2).mean(); });
+          }) == sk::errc::mismatch);
+    CHECK(attempt([&] { fit(make_net(), sk::SGD{}, numbers{64}, class_loss); }) == sk::errc::mismatch);
+    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{63}, class_loss); }) == sk::errc::mismatch);
+    config.max_steps = 2;
+    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{64}, class_loss); }) == sk::errc::usage);
+}
+
+TEST_CASE("a loss that is not a number ends the run on every rank with step, rank and a way out") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    std::atomic<int> told{0};
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto loss = [&](Net& m, const sample_batch& b) {
+            auto l = class_loss(m, b);
+            if (ctx.rank() == 1 && ++told == 3) l = l * std::numeric_limits<double>::quiet_NaN();
+            return l;
+        };
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, loss, numbers{64}, numbers{4});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::not_finite);
+        CHECK(std::string(e->what()).find("on rank 1 at step 3") != std::string::npos);
+        CHECK(e->hint().find("learning rate") != std::string::npos);
+    }
+}
+
+TEST_CASE("an exception in one rank's loss ends the others too, with the culprit's words") {
+    scratch dir;
+    const auto config = quiet_config(dir.path());
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto loss = [&](Net& m, const sample_batch& b) {
+            if (ctx.rank() == 1) throw sk::error(sk::errc::io, "the disk of rank one is gone");
+            return class_loss(m, b);
+        };
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, loss, numbers{64}, numbers{4});
+    });
+    REQUIRE(errors[0]);
+    REQUIRE(errors[1]);
+    CHECK(std::string(errors[0]->what()).find("the disk of rank one is gone") != std::string::npos);
+    CHECK(errors[1]->code() == sk::errc::io);
+}
+
+TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be resumed") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.checkpoints = true;
+    const auto whole = train<sk::DDP<>>(2, config);
+    config.name = "stopped";
+    std::atomic<bool> stop{false};
+    std::vector<fit_result> results(2);
+    run_world(2, [&](context& ctx) {
+        if (ctx.rank() == 1) ctx.watch_stop_flag(&stop);
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        std::uint64_t calls = 0;
+        const auto loss = [&](Net& m, const sample_batch& b) {
+            if (ctx.rank() == 1 && ++calls == 7) stop = true;
+            return class_loss(m, b);
+        };
+        results[static_cast<std::size_t>(ctx.rank())] =
+            trainer.fit(net, sk::AdamW{}, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40}, loss,
+                        numbers{64}, numbers{10});
+    });
+    for (const auto& r : results) {
+        CHECK(r.stopped);
+        CHECK(r.steps == 7);
+    }
+    config.resume = resume_mode::latest;
+    const auto rest = train<sk::DDP<>>(2, config);
+    CHECK(rest.result.first_step == 7);
+    CHECK(rest.weights == whole.weights);
+}
+
+TEST_CASE("reported numbers are merged over ranks by their kind and reach callbacks and files") {
+    struct keep {
+        std::vector<metric_value>* out;
+        void on_step(const step_info& s) {
+            if (s.rank == 1) *out = *s.metrics;
+        }
+    };
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.write_files = true;
+    config.max_steps = 2;
+    std::vector<metric_value> seen;
+    run_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>, keep> trainer(ctx, config, keep{&seen});
+        const auto loss = [&](Net& m, const sample_batch& b, metric_set& metrics) {
+            metrics.sum("samples", static_cast<double>(b.ids.size()));
+            trainer.report(metric_kind::max, "highest", ctx.rank() * 10.0);
+            return class_loss(m, b);
+        };
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, loss, numbers{64}, numbers{9});
+    });
+    REQUIRE(find_metric(seen, "samples"));
+    CHECK(*find_metric(seen, "samples") == 12.0);
+    CHECK(*find_metric(seen, "highest") == 10.0);
+    const auto csv = dir.text("run/metrics.csv");
+    CHECK(csv.find("samples") != std::string::npos);
+    CHECK(csv.find("val_samples") != std::string::npos);
+    CHECK(dir.text("run/config.json").find("\"world_size\": 2") != std::string::npos);
+}
+
+TEST_CASE("evaluation is the mean over all held-out samples for any number of workers") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.max_steps = 1;
+    std::vector<double> found;
+    for (int world : {1, 2, 3}) found.push_back(train<sk::DDP<>>(world, config).result.val_loss);
+    CHECK(std::abs(found[1] - found[0]) < 1e-6);
+    CHECK(std::abs(found[2] - found[0]) < 1e-6);
+}
+
+TEST_CASE("every callback is told of its event once, on every rank") {
+    struct counter {
+        int starts = 0, steps = 0, evals = 0, saves = 0, ends = 0;
+        void on_start(const start_info&) { ++starts; }
+        void on_step(const step_info&) { ++steps; }
+        void on_eval(const eval_info&) { ++evals; }
+        void on_checkpoint(const checkpoint_info&) { ++saves; }
+        void on_end(const fit_result&) { ++ends; }
+    };
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.checkpoints = true;
+    config.max_steps = 6;
+    config.eval_every = 2;
+    config.checkpoint_every = 3;
+    run_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>, counter> trainer(ctx, config, counter{});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{64}, numbers{4});
+        const auto& c = trainer.template callback<counter>();
+        CHECK(c.starts == 1);
+        CHECK(c.steps == 6);
+        CHECK(c.evals == 3);
+        CHECK(c.saves == 2);
+        CHECK(c.ends == 1);
+    });
+}
+
+TEST_CASE("more workers than samples, and fewer samples than a batch, are usage errors on every rank") {
+    scratch dir;
+    auto config = quiet_config(dir.path());
+    config.global_batch = 2;
+    for (const auto& e : try_world(3, [&](context& ctx) { sk::Trainer<sk::DDP<>> t(ctx, config); })) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::usage);
+    }
+    config.global_batch = 12;
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{11}, numbers{4});
+    });
+    for (const auto& e : errors) REQUIRE(e);
+    CHECK((errors[0]->code() == sk::errc::usage || errors[1]->code() == sk::errc::usage));
+}
+
+TEST_CASE("dropout draws the same numbers in a resumed run") {
+    scratch one, two;
+    auto config = quiet_config(one.path());
+    config.checkpoints = true;
+    const auto fit = [&](std::int64_t steps) {
+        config.max_steps = steps;
+        auto ctx = context::single();
+        auto net = make_net();
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        const auto loss = [](Net& m, const sample_batch& b) {
+            const auto x = torch::nn::functional::dropout(
+                b.x, torch::nn::functional::DropoutFuncOptions().p(0.3).training(m->is_training()));
+            return torch::nn::functional::cross_entropy(m->forward(x), b.y);
+        };
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, numbers{64}, numbers{4});
+        return weights(*net);
+    };
+    const auto whole = fit(10);
+    config.runs_dir = two.path();
+    (void)fit(4);
+    config.resume = resume_mode::latest;
+    CHECK(fit(10) == whole);
+}
