@@ -51,7 +51,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     app.option_defaults()->always_capture_default();
     app.add_option("--text", o.text, "file or folder to learn from (default: the C++ library headers)");
     app.add_option("--max-mib", o.max_mib, "read at most so many MiB of it");
-    app.add_option("--workers", o.run.workers, "processes that train together");
+    app.add_option("--workers,--nproc", o.run.workers, "processes that train together");
     app.add_option("--steps", o.run.max_steps, "optimizer steps");
     app.add_option("--batch", o.run.global_batch, "samples per step, over all workers");
     app.add_option("--accumulate", o.run.accumulation, "micro-batches per step and worker");

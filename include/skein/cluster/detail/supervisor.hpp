@@ -161,6 +161,7 @@ private:
         add("SKEIN_LOCAL_RANK", std::to_string(rank));
         add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
         add("SKEIN_ATTEMPT", std::to_string(number));
+        add("SKEIN_JOB_ID", job_id_);
         add(group_variable, net::to_string(at));
         add(token_variable, secret.to_hex());
         how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
@@ -272,6 +273,7 @@ private:
     }
 
     supervisor_options options_;
+    std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     net::signals signals_;
     supervisor_outcome outcome_;

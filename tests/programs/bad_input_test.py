@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What goes wrong in the hands of a person gets one clear line and the right exit code, and nothing hangs."""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
+
+
+def main():
+    program = find_program("110_gpt_ddp")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        text = write_text(folder)
+        (folder / "empty.txt").write_text("")
+        (folder / "short.txt").write_text("too short")
+        (folder / "file").write_text("a file, not a folder")
+
+        def refused(code, words, *arguments, text_file=text, runs=folder / "runs", restarts=False):
+            def case():
+                with Run([program, *TINY, "--text", text_file, "--runs", runs, "--steps", 10, *arguments]) as run:
+                    got = run.wait(120)
+                    run.check(got == code, f"exit code {got}, not {code}")
+                    said = run.stderr
+                    for word in words:
+                        run.check(word in said, f"'{word}' is not in the message")
+                    lines = [line for line in said.splitlines() if line.strip()]
+                    run.check(len(lines) <= 3, f"{len(lines)} lines for one mistake")
+                    run.check(restarts or "starting again" not in said, "a lasting failure was tried again")
+                    run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+            return case
+
+        def full_disk():
+            if os.geteuid() != 0:
+                print("        a full disk needs root for a small tmpfs: left out")
+                return
+            place = folder / "small"
+            place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", place], check=True)
+            try:
+                refused(1, ["no space", str(place)], "--workers", "2", runs=place / "runs")()
+            finally:
+                subprocess.run(["umount", place], check=True)
+
+        def unwritable():
+            # root may write anywhere; a read-only mount stops it too.
+            place = folder / "readonly"
+            place.mkdir()
+            if os.geteuid() != 0:
+                place.chmod(0o500)
+                refused(1, [str(place)], runs=place / "runs")()
+                return
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,ro", "none", place], check=True)
+            try:
+                refused(1, [str(place)], "--workers", "2", runs=place / "runs")()
+            finally:
+                subprocess.run(["umount", place], check=True)
+
+        run_cases([
+            ("no such text file", refused(1, ["nowhere.txt"], text_file=folder / "nowhere.txt")),
+            ("empty file", refused(2, ["empty.txt"], text_file=folder / "empty.txt")),
+            ("text shorter than the context", refused(2, ["short.txt"], text_file=folder / "short.txt")),
+            ("0 workers", refused(2, ["0 workers"], "--workers", "0")),
+            ("-1 workers", refused(2, ["workers"], "--workers", "-1")),
+            ("more workers than samples", refused(2, ["workers", "batch"], "--workers", "9", "--batch", "8")),
+            ("run folder below a file", refused(1, [str(folder / "file")], runs=folder / "file" / "runs")),
+            ("unwritable run folder", unwritable),
+            ("full disk", full_disk),
+            ("unknown flag", refused(2, ["--no-such-flag"], "--no-such-flag")),
+            ("a word for a number", refused(2, ["--steps"], "--steps", "many")),
+            ("NaN loss, one process", refused(1, ["step"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60")),
+            ("NaN loss, two workers", refused(1, ["step"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
+                                              "--workers", "2")),
+            ("heads that do not divide the width", refused(2, ["heads"], "--heads", "5")),
+        ], sys.argv[1] if len(sys.argv) > 1 else None)
+
+
+if __name__ == "__main__":
+    main()

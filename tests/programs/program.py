@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs of a build folder as a person would, and finds what they leave behind.
+
+A test that cannot run here exits with 77 and says why; ctest counts it as skipped.
+"""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = pathlib.Path(os.environ.get("SKEIN_BUILD_DIR", "build/clang")).resolve()
+DEADLINE = 240.0  # of one program run; generous, because the machine may be busy
+
+
+def skip(reason):
+    print("skipped: " + reason)
+    sys.exit(77)
+
+
+def find_program(name):
+    found = shutil.which(name, path=os.pathsep.join(str(BUILD / d) for d in ("examples", "tests", "tests/programs", "bin")))
+    if not found:
+        skip(f"{name} is not built in {BUILD}")
+    return found
+
+
+def environment(**changes):
+    """Ours, without the variables of any launcher; plus a mark by which left-over processes are found."""
+    drop = re.compile(r"^(SKEIN_(?!BUILD|SOURCE|DEPS)|SLURM|OMPI_|PMI|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC)")
+    env = {k: v for k, v in os.environ.items() if not drop.match(k)}
+    env["OMP_NUM_THREADS"] = "1"
+    env.update({k: str(v) for k, v in changes.items()})
+    return env
+
+
+class Marked:
+    """Processes started under one mark, wherever they move: the mark is in their environment."""
+
+    def __init__(self):
+        self.mark = f"skein-test-{os.getpid()}-{time.monotonic_ns()}"
+
+    def processes(self):
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if ("SKEIN_TEST_MARK=" + self.mark).encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                    if state not in "ZX":
+                        found.append(int(entry.name))
+            except OSError:
+                pass  # it ended meanwhile, or is not ours
+        return sorted(found)
+
+
+def shared_memory():
+    folder = pathlib.Path("/dev/shm")
+    return sorted(p.name for p in folder.iterdir() if "skein" in p.name) if folder.is_dir() else []
+
+
+def abstract_sockets():
+    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+    return sorted(f[7] for f in (line.split() for line in lines[1:]) if len(f) > 7 and f[7].startswith("@skein"))
+
+
+class Run:
+    """One program run, with its output and what it leaves behind."""
+
+    def __init__(self, arguments, cwd=None, **env):
+        self.marked = Marked()
+        self.before = (shared_memory(), abstract_sockets())
+        self.out = tempfile.TemporaryFile()
+        self.err = tempfile.TemporaryFile()
+        self.arguments = [str(a) for a in arguments]
+        self.process = subprocess.Popen(self.arguments, cwd=cwd, stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+                                        env=environment(SKEIN_TEST_MARK=self.marked.mark, **env), start_new_session=True)
+        self.begin = time.monotonic()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.marked.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.out.close()
+        self.err.close()
+
+    @staticmethod
+    def _text(file):
+        return os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace")
+
+    @property
+    def stdout(self):
+        return self._text(self.out)
+
+    @property
+    def stderr(self):
+        return self._text(self.err)
+
+    def children(self):
+        """Processes of this run but the first."""
+        return [p for p in self.marked.processes() if p != self.process.pid]
+
+    def wait(self, seconds=DEADLINE):
+        """The exit code; a negative signal number if a signal ended it."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.fail(f"still runs after {seconds} s")
+
+    def wait_until(self, condition, what, seconds=DEADLINE):
+        """Looks again and again until condition() is true; its value."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            value = condition()
+            if value:
+                return value
+            if self.process.poll() is not None and not condition():
+                self.fail(f"ended with {self.process.returncode} before {what}")
+            time.sleep(0.005)
+        self.fail(f"no {what} after {seconds} s")
+
+    def left_behind(self, seconds=5.0):
+        """What is there that was not before; processes get a moment to be reaped."""
+        end = time.monotonic() + seconds
+        while True:
+            left = {"processes": self.marked.processes(),
+                    "shared memory": [s for s in shared_memory() if s not in self.before[0]],
+                    "sockets": [s for s in abstract_sockets() if s not in self.before[1]]}
+            left = {k: v for k, v in left.items() if v}
+            if not left or time.monotonic() > end:
+                return left
+            time.sleep(0.01)
+
+    def fail(self, what):
+        raise AssertionError(f"{' '.join(self.arguments)}\n{what}\n--- stdout\n{self.stdout[-3000:]}\n--- stderr\n{self.stderr[-3000:]}")
+
+    def check(self, condition, what):
+        if not condition:
+            self.fail(what)
+
+
+TINY = ["--context", "16", "--layers", "1", "--heads", "2", "--dim", "32", "--batch", "8", "--warmup", "5", "--sample", "0", "--plain"]
+
+
+def write_text(folder, size=20000):
+    """A text with some structure, the same on every machine."""
+    path = pathlib.Path(folder) / "text.txt"
+    words = ["the", "ring", "of", "ranks", "adds", "every", "gradient", "once", "and", "then", "again", "\n"]
+    out, state = [], 12345
+    while sum(map(len, out)) + len(out) < size:
+        state = (state * 1103515245 + 12345) % (1 << 31)
+        out.append(words[(state >> 8) % len(words)])
+    path.write_text(" ".join(out))
+    return path
+
+
+def run_cases(cases, only=None):
+    """Runs named functions, prints one line each, ends the process non-zero if any failed."""
+    failed = 0
+    for name, case in cases:
+        if only and only not in name:
+            continue
+        begin = time.monotonic()
+        try:
+            case()
+            print(f"ok      {name} ({time.monotonic() - begin:.1f} s)", flush=True)
+        except AssertionError as why:
+            failed += 1
+            print(f"FAILED  {name}\n{why}", flush=True)
+    sys.exit(1 if failed else 0)
