@@ -32,9 +32,9 @@ using byte_buffer = std::vector<std::byte>;
 }
 
 /// Views the elements of a contiguous range of trivially copyable objects as bytes.
-template <class T>
+template <class T, std::size_t N>
     requires std::is_trivially_copyable_v<T>
-[[nodiscard]] byte_span as_bytes(std::span<T> items) noexcept {
+[[nodiscard]] byte_span as_bytes(std::span<T, N> items) noexcept {
     return {reinterpret_cast<const std::byte*>(items.data()), items.size_bytes()};
 }
 
