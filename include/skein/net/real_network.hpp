@@ -46,4 +46,19 @@ private:
     real_loop& loop_;
 };
 
+/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
+/// parent. Owns fd from now on, also when it throws.
+///   errors  io (not a socket)
+[[nodiscard]] inline std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer) {
+    asio::local::stream_protocol::socket socket(on.context());
+    std::error_code fault;
+    socket.assign(asio::local::stream_protocol(), fd, fault);
+    if (fault) {
+        ::close(fd);
+        throw to_error(fault, "cannot use an inherited socket to " + peer);
+    }
+    return std::make_unique<detail::socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                                 std::move(peer));
+}
+
 } // namespace skein::net

@@ -9,7 +9,7 @@
 //     child.kill(SIGTERM);
 //     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
 //
-// task<exit_status> rt::wait(child) on a real loop is in <skein/rt/process_wait.hpp>.
+// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>

@@ -280,7 +280,7 @@ struct submission<std::tuple<P...>, A...> {
         (keep_alive(*call, args), ...);
         std::size_t pending = 0;
         bool failed = false;
-        const auto look = [&](const auto& a) {
+        [[maybe_unused]] const auto look = [&](const auto& a) {
             if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
                 pending += !a.ready();
                 failed |= a.ready() && a.state()->failed();
@@ -294,7 +294,7 @@ struct submission<std::tuple<P...>, A...> {
         using held = held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
         // One more than the refs that are waited for: the call is looked at once at the end.
         rare.pending = pending + 1;
-        const auto depend = [&](const auto& a) {
+        [[maybe_unused]] const auto depend = [&](const auto& a) {
             if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
                 if (!a.ready()) a.state()->extra().dependents.push_back(call);
         };

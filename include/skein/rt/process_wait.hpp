@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Waiting for a child process on a real loop, without a thread and without SIGCHLD.
+//
+//     auto ended = rt::wait(loop, child);
+//     rt::exit_status status = co_await ended;
+
+#include <skein/core/task.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/rt/process.hpp>
+
+namespace skein::rt {
+
+/// Suspends until the child has ended; reaps it.
+///   child   must outlive the task
+///   errors  cancelled: the child is not touched, wait again later
+[[nodiscard]] inline task<exit_status> wait(net::real_loop& on, child_process& child) {
+    while (!child.try_wait()) {
+        auto ended = net::wait_readable(on, child.pidfd());
+        co_await ended;
+    }
+    co_return *child.status();
+}
+
+} // namespace skein::rt
