@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,6 +61,13 @@ public:
         const std::lock_guard lock(lost_mutex_);
         on_lost_ = std::move(lost);
         if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
+    }
+
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
+    /// What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(duration limit) {
+        std::unique_lock lock(lost_mutex_);
+        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
     }
 
     /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
@@ -173,6 +181,7 @@ private:
     void lose(int rank, const error& why) {
         const std::lock_guard lock(lost_mutex_);
         lost_.emplace(rank, why);
+        lost_seen_.notify_all();
         if (on_lost_) on_lost_(rank, why);
     }
 
@@ -182,6 +191,7 @@ private:
     int generation_ = 0;
     std::vector<member_info> members_;
     std::mutex lost_mutex_;
+    std::condition_variable lost_seen_;
     std::optional<std::pair<int, error>> lost_;
     unique_function<void(int, const error&)> on_lost_;
     std::unique_ptr<on_thread> state_;

@@ -111,6 +111,12 @@ inline int run_supervised(const run_config& config) {
     }
 }
 
+/// Errors that a failure elsewhere causes here.
+[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
+    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
+           code == errc::closed || code == errc::timeout;
+}
+
 /// Everything of a rank that has to be undone in order.
 inline void train_as_rank(cluster::membership& world, const cluster::launch_environment& where,
                           const run_config& config, const rank_function& body, const stop_signals& stops) {
@@ -157,7 +163,9 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
         return stops.exit_code();
     } catch (const std::exception&) {
         const auto why = to_error(std::current_exception());
-        if (world) world->fail(why);
+        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
+        const bool echo = world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        if (world && !echo) world->fail(why);
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
