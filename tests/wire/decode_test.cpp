@@ -21,14 +21,14 @@ namespace {
 std::size_t allocated_bytes = 0;
 std::size_t largest_allocation = 0;
 } // namespace
-void* operator new(std::size_t n) {
+[[gnu::noinline]] void* operator new(std::size_t n) {
     allocated_bytes += n;
     if (n > largest_allocation) largest_allocation = n;
     if (void* p = std::malloc(n == 0 ? 1 : n)) return p;
     throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 TEST_CASE("everything that travels comes back equal") {
     const auto original = make_everything();
