@@ -10,6 +10,7 @@
 // then looks once more, then sleeps if the bell is still the same; a ringer changes the world, then
 // reads asleep. So either the ringer sees 1 and rings, or the sleeper sees the change.
 
+#include <skein/core/clock.hpp>
 #include <skein/core/time.hpp>
 
 #include <algorithm>
@@ -28,8 +29,7 @@ namespace skein::dist {
 
 /// The system's monotonic clock: shared memory exists only in the real world.
 [[nodiscard]] inline time_point steady_now() noexcept {
-    return time_point(std::chrono::duration_cast<duration>(
-        std::chrono::steady_clock::now().time_since_epoch()));
+    return system_clock().now();
 }
 
 inline void cpu_pause() noexcept {

@@ -10,6 +10,7 @@
 //     step-N.trash         retired, its removal did not finish: removed
 //     step-N.broken[-k]    refused by a load; kept for people to look at
 
+#include <skein/core/clock.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/random.hpp>
@@ -269,7 +270,7 @@ inline std::vector<json> checkpointer::gather(const json& mine) const {
 }
 
 inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
-    const auto started = std::chrono::steady_clock::now();
+    const auto started = system_clock().now();
     const bool leader = world_.rank == 0;
     const auto plan = detail::plan_hash(state);
     std::string part; // rank 0 chooses it
@@ -310,7 +311,7 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
         gather(mine);
         if (leader) retire();
 
-        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+        const std::chrono::duration<double> took = system_clock().now() - started;
         return {state.step, step_path(state.step), bytes, took.count()};
     } catch (const error& failed) {
         if (committed) throw; // it is on disk; a rank was lost while it was told so
@@ -392,7 +393,7 @@ inline result<void> checkpointer::commit(const checkpoint_state& state, const st
     manifest.metrics = state.metrics;
     manifest.extra = state.extra;
     manifest.config_hash = state.config_hash;
-    manifest.wall_time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
     const auto text = dump_manifest(manifest);
     if (auto done = disk_.write_whole(join_path(part, detail::manifest_name), as_bytes(std::string_view(text))); !done)
         return done;

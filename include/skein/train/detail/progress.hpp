@@ -2,6 +2,7 @@
 #pragma once
 // Bodies of <skein/train/progress.hpp>.
 
+#include <skein/core/clock.hpp>
 #include <skein/train/progress.hpp>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ inline progress::progress(progress_options options) : options_(std::move(options
         };
     if (!options_.clock)
         options_.clock = [] {
-            return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+            return std::chrono::duration<double>(system_clock().now().time_since_epoch())
                 .count();
         };
     if (options_.mode == progress_mode::automatic) {

@@ -2,6 +2,7 @@
 #pragma once
 // Bodies of <skein/train/run_dir.hpp>.
 
+#include <skein/core/clock.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/train/run_dir.hpp>
@@ -92,7 +93,7 @@ inline void append_text(const std::string& path, std::string_view text) {
 }
 
 inline double system_wall_time() {
-    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(system_clock().wall()).count();
 }
 
 } // namespace detail
