@@ -4,7 +4,7 @@
 #   tests/<layer>/<header>_test.cpp   one program per layer (two for layers with LibTorch parts), one ctest per file
 #   tests/<layer>/main.cpp            the layer's own main (programs that re-execute themselves)
 #   tests/sim/*.cpp                   skein_sim: the whole runtime in virtual time, seeded
-#   tests/fuzz/<name>.cpp             libFuzzer targets (clang); ctest replays tests/fuzz/corpus/<name> and fuzzes briefly
+#   tests/fuzz/<name>_fuzz.cpp        libFuzzer targets (clang); ctest replays tests/fuzz/corpus/<name> and fuzzes briefly
 #   tests/compile_fail/*.cpp          must not compile, and say what the comment `// expect:` promises
 #   tests/programs/*.cpp, *_test.py   programs used by tests, and tests that run whole programs
 #   tests/interop/*_test.py           our files read by other people's software; exit code 77 means skipped
@@ -185,6 +185,7 @@ if(fuzz_sources)
   if(SKEIN_HAVE_FUZZER AND NOT CMAKE_CXX_FLAGS MATCHES "sanitize")
     foreach(source IN LISTS fuzz_sources)
       cmake_path(GET source STEM name)
+      string(REGEX REPLACE "_fuzz$" "" name "${name}")
       add_executable(fuzz_${name} ${source})
       target_link_libraries(fuzz_${name} PRIVATE skein::runtime skein_developer)
       target_include_directories(fuzz_${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
