@@ -23,6 +23,10 @@ T fresh() {
         return skein::error(errc::unknown, "");
     else if constexpr (is_a<T, result> && !std::is_default_constructible_v<T>)
         return T(skein::error(errc::unknown, ""));
+    else if constexpr (is_tuple<T> && !std::is_default_constructible_v<T>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return T(fresh<Items>()...);
+        }(static_cast<const T*>(nullptr));
     else {
         static_assert(std::is_default_constructible_v<T>,
                       "a type that is decoded needs a default constructor (or defaults on every field)");
