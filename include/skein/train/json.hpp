@@ -76,12 +76,16 @@ namespace detail {
 inline error json_member_error(std::string_view key, std::string_view wanted) {
     return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
 }
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
 } // namespace detail
 
 /// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
 [[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
     if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number_unsigned())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
             return it->get<std::uint64_t>();
     return detail::json_member_error(key, "a whole number >= 0");
 }
@@ -110,7 +114,7 @@ json_uints(const json& object, const std::string& key, std::size_t max_items = S
         return detail::json_member_error(key, "an array of whole numbers >= 0");
     out.reserve(it->size());
     for (auto& item : *it) {
-        if (!item.is_number_unsigned())
+        if (!detail::is_uint(item))
             return detail::json_member_error(key, "an array of whole numbers >= 0");
         out.push_back(item.get<std::uint64_t>());
     }
