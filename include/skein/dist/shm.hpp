@@ -56,6 +56,7 @@ public:
     }
     /// Once every member has been constructed: from here on the death of their processes is noticed.
     void join() {
+        segment_.hide();
         for (int r = 0; r < size_; ++r) {
             const int pid = at(r).pid.load(std::memory_order_seq_cst);
             SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The machinery of ring_communicator; included at the end of ring.hpp.
+//
+// A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends slice
+// r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is complete at
+// rank c. In a gathering step t it sends slice r-t and receives r-1-t. So a frame may be sent as soon as
+// the same piece of the step before has arrived: sender and receiver run side by side, coupled only by
+// the number of frames received.
+
+#include <skein/dist/ring.hpp>
+
+#include <cstring>
+
+namespace skein::dist {
+
+struct ring_communicator::core::plan {
+    std::byte* base = nullptr;
+    std::vector<slice> slices;
+    int reducing = 0;  // so many steps reduce, before the gathering ones
+    int gathering = 0;
+    bool chain = false; // broadcast: one step from root along the ring, forwarding
+    int root = 0;
+    dtype type = dtype::f32;
+    reduce_op op = reduce_op::sum;
+    // filled in by run()
+    std::size_t piece = 0;      // bytes
+    std::uint32_t per_step = 0; // frames
+    std::uint32_t frames = 0;
+    std::uint32_t received = 0;
+};
+
+inline std::vector<ring_communicator::slice> ring_communicator::core::even_slices(
+    std::size_t count, std::size_t width) const {
+    const std::size_t ranks = group.size(), line = 64 / width;
+    const std::size_t share = ((count + ranks - 1) / ranks + line - 1) / line * line;
+    std::vector<slice> out_slices;
+    for (std::size_t p = 0; p < ranks; ++p) {
+        const std::size_t from = std::min(p * share, count), to = std::min(from + share, count);
+        out_slices.push_back(slice{from * width, (to - from) * width});
+    }
+    return out_slices;
+}
+
+inline task<void> ring_communicator::core::meet() {
+    SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
+    const time_point until = here.now() + deadline;
+    auto opening = net->to(next(), links::ring, until);
+    out = co_await std::move(opening);
+    auto waiting = net->from(previous(), links::ring, until);
+    in = co_await std::move(waiting);
+    quiet.set();
+    tasks.spawn(watch_next());
+}
+
+inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t count, dtype type,
+                                           reduce_op op, std::uint64_t more) {
+    SKEIN_CHECK(!busy, "two collectives at a time on rank {}", label(position));
+    if (kind != detail::op_kind::message) doing.sequence += 1;
+    doing.kind = kind;
+    doing.count = count;
+    doing.type = type;
+    doing.op = op;
+    doing.detail = more;
+    throw_if_failed();
+    if (closed) throw error(errc::closed, "this communicator is closed").with_where(where());
+    if (next_left && kind != detail::op_kind::message) {
+        fail(blamed(errc::peer_lost, next(), "it has closed its communicator"));
+        throw_if_failed();
+    }
+    busy = true;
+    heard = false;
+    quiet.reset();
+    stop = cancel_source();
+}
+
+/// Runs a collective to its end or to the failure of the group, within the deadline.
+inline task<void> ring_communicator::core::guarded(task<void> body) {
+    struct judge final : timer_node {
+        explicit judge(core& c)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<judge&>(t);
+                  // A neighbour that has not begun, or does not read, is to blame. If it has, the
+                  // cause is further away, and its news may still be on the way: hence the grace.
+                  if (!self.owner.heard) self.culprit = self.owner.previous();
+                  else if (self.owner.writing) self.culprit = self.owner.next();
+                  else return;
+                  self.owner.stop.request();
+              }),
+              owner(c) {}
+        core& owner;
+        int culprit = -1;
+    } at_deadline(*this);
+    const time_point until = here.now() + deadline;
+    const duration grace = std::min<duration>(deadline / 4 + std::chrono::milliseconds(1),
+                                              std::chrono::seconds(1));
+    if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
+
+    auto stoppable = with_cancel(stop.token(), std::move(body));
+    auto limited = with_deadline(std::move(stoppable), until + grace);
+    auto outcome = as_result(std::move(limited));
+    auto ended = co_await std::move(outcome);
+    at_deadline.cancel();
+    busy = false;
+    quiet.set();
+    if (ended) co_return;
+
+    if (!failed) {
+        const error why = ended.error();
+        const auto late = fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
+        if (at_deadline.culprit >= 0) {
+            fail(blamed(errc::timeout, at_deadline.culprit, late));
+        } else if (why.code() == errc::timeout) {
+            const bool message = doing.kind == detail::op_kind::message;
+            fail(blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
+        } else {
+            if (why.code() == errc::peer_lost && size() > 2) {
+                // The neighbour may only be the messenger of a failure further away.
+                auto news = with_timeout(wait_for_failure(), std::chrono::milliseconds(300));
+                auto settled = as_result(std::move(news));
+                auto ignored = co_await std::move(settled);
+                (void)ignored;
+            }
+            if (!failed) fail(why);
+        }
+    }
+    throw_if_failed();
+}
+
+inline task<void> ring_communicator::core::wait_for_failure() {
+    auto known = failure_known.wait();
+    co_await known;
+}
+
+inline task<void> ring_communicator::core::run(plan& p) {
+    p.piece = pieces.piece_bytes / 64 * 64;
+    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes", pieces.piece_bytes);
+    std::size_t longest = 0;
+    for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
+    p.per_step = static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
+    p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
+    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_text);
+    if (scratch.size() < room) scratch.resize(room);
+
+    auto both = all(run_sender(p), run_receiver(p));
+    auto done = co_await std::move(both);
+    (void)done;
+}
+
+inline task<void> ring_communicator::core::run_sender(plan& p) {
+    const bool is_root = p.chain && position == p.root;
+    if (p.chain && (position + 1) % size() == p.root) co_return;
+    const int ranks = size();
+    std::array<std::byte, detail::ring_header::size> head{};
+    for (std::uint32_t f = 0; f < p.frames; ++f) {
+        // What has to be here before frame f can leave.
+        const std::uint32_t need = is_root ? 0 : p.chain ? f + 1 : f < p.per_step ? 0 : f - p.per_step + 1;
+        while (p.received < need) {
+            auto more = moved.wait();
+            co_await more;
+        }
+        const int step = static_cast<int>(f / p.per_step);
+        const int back = step < p.reducing ? 1 + step : step - p.reducing;
+        const slice s = p.chain ? p.slices[0]
+                                : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
+        const std::size_t n = std::min(p.piece, s.bytes - from);
+        detail::ring_header h;
+        h.what = doing;
+        h.step = f;
+        h.bytes = static_cast<std::uint32_t>(n);
+        h.encode(head.data());
+        const std::array<byte_span, 2> batch{byte_span(head), byte_span(p.base + s.at + from, n)};
+        writing = true;
+        auto wrote = as_result(out->write_all(std::span(batch).first(n > 0 ? 2 : 1)));
+        auto result = co_await std::move(wrote);
+        if (!result) {
+            if (result.error().code() == errc::cancelled) throw result.error();
+            throw blamed(errc::peer_lost, next(), result.error().what());
+        }
+        writing = false;
+    }
+}
+
+inline task<void> ring_communicator::core::run_receiver(plan& p) {
+    if (p.chain && position == p.root) {
+        heard = true; // nothing to hear
+        co_return;
+    }
+    const int ranks = size();
+    for (std::uint32_t f = 0; f < p.frames; ++f) {
+        const int step = static_cast<int>(f / p.per_step);
+        const bool reduces = !p.chain && step < p.reducing;
+        const int back = reduces ? 2 + step : 1 + step - p.reducing;
+        const slice s = p.chain ? p.slices[0]
+                                : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
+        const std::size_t n = std::min(p.piece, s.bytes - from);
+        std::byte* const mine = p.base + s.at + from;
+        auto reading = read_frame(f, n, reduces ? nullptr : mine);
+        auto result = as_result(std::move(reading));
+        auto came = co_await std::move(result);
+        if (!came) {
+            const errc code = came.error().code();
+            if (code == errc::reset || code == errc::closed || code == errc::io) {
+                throw blamed(errc::peer_lost, previous(), came.error().what());
+            }
+            throw came.error();
+        }
+        heard = true;
+        if (reduces && n > 0) {
+            const std::byte* const theirs = scratch.data() + 64;
+            const bool last = step + 1 == p.reducing;
+            const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
+            // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
+            const bool own_first = position == 0;
+            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type), p.type,
+                   op, divisor);
+        }
+        p.received = f + 1;
+        moved.wake_all();
+    }
+}
+
+/// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in
+/// scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
+inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n, std::byte* direct) {
+    constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;
+    // Small payloads come with their header in one read.
+    const bool together = direct == nullptr || n <= 4096;
+    std::byte* const buffer = scratch.data() + head_at;
+    const std::size_t wanted = head_size + (together ? n : 0);
+    std::size_t have = 0;
+    while (have < head_size) {
+        auto some = in->read_some(mut_byte_span(buffer + have, wanted - have));
+        const std::size_t got = co_await std::move(some);
+        if (got == 0) throw error(errc::reset, "the connection ended");
+        have += got;
+    }
+    const auto h = detail::ring_header::decode(buffer);
+    if (h.kind != detail::ring_kind::data) {
+        auto notice = read_notice(*in, h, previous(), byte_span(buffer + head_size, have - head_size));
+        throw co_await std::move(notice);
+    }
+    if (h.what != doing) {
+        const bool first = previous() < label(position);
+        throw detail::mismatch_error(first ? previous() : label(position), first ? h.what : doing,
+                                     first ? label(position) : previous(), first ? doing : h.what);
+    }
+    if (h.step != step || h.bytes != n) {
+        throw error(errc::mismatch, fmt::format("rank {} sent piece {} of {} bytes, rank {} expected piece "
+                                                "{} of {}", previous(), h.step, h.bytes, label(position),
+                                                step, n))
+            .with_hint("are the ranks the same build with the same ring_options?");
+    }
+    heard = true;
+    if (together) {
+        auto rest = detail::read_exact(*in, mut_byte_span(buffer + have, wanted - have));
+        co_await std::move(rest);
+        if (direct != nullptr && n > 0) std::memcpy(direct, scratch.data() + 64, n);
+    } else {
+        auto rest = detail::read_exact(*in, mut_byte_span(direct, n));
+        co_await std::move(rest);
+    }
+}
+
+inline task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
+    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
+    begin(detail::op_kind::all_reduce, io.count, io.type, op, 0);
+    plan p;
+    p.type = io.type;
+    p.op = op;
+    if (io.bytes() > pieces.small_bytes) {
+        p.base = io.begin();
+        p.slices = even_slices(io.count, size_of(io.type));
+        p.reducing = p.gathering = size() - 1;
+        auto safe = guarded(run(p));
+        co_await std::move(safe);
+        co_return;
+    }
+    work.resize(std::max(work.size(), io.bytes() * group.size()));
+    p.base = work.data();
+    for (std::size_t r = 0; r < group.size(); ++r) p.slices.push_back(slice{r * io.bytes(), io.bytes()});
+    p.gathering = size() - 1;
+    if (io.count > 0) {
+        std::memcpy(p.base + static_cast<std::size_t>(position) * io.bytes(), io.data, io.bytes());
+    }
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+    std::vector<const void*> sources;
+    for (const slice& s : p.slices) sources.push_back(p.base + s.at);
+    reduce(io.data, sources, io.count, io.type, op, divisor);
+}
+
+inline task<void> ring_communicator::core::reduce_scatter(buffer_view in_view, buffer_view out_view,
+                                                          reduce_op op) {
+    SKEIN_CHECK(in_view.type == out_view.type && in_view.type != dtype::u8 &&
+                    in_view.count == out_view.count * group.size(),
+                "reduce_scatter of {} elements into {} on {} ranks", in_view.count, out_view.count, size());
+    begin(detail::op_kind::reduce_scatter, in_view.count, in_view.type, op, 0);
+    work.resize(std::max(work.size(), in_view.bytes()));
+    if (in_view.count > 0) std::memcpy(work.data(), in_view.data, in_view.bytes());
+    plan p;
+    p.type = in_view.type;
+    p.op = op;
+    p.base = work.data();
+    for (std::size_t r = 0; r < group.size(); ++r) {
+        p.slices.push_back(slice{r * out_view.bytes(), out_view.bytes()});
+    }
+    p.reducing = size() - 1;
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+    if (out_view.count > 0) {
+        std::memcpy(out_view.data, p.base + static_cast<std::size_t>(position) * out_view.bytes(),
+                    out_view.bytes());
+    }
+}
+
+inline task<void> ring_communicator::core::all_gather(buffer_view in_view, buffer_view out_view) {
+    SKEIN_CHECK(in_view.type == out_view.type && out_view.count == in_view.count * group.size(),
+                "all_gather of {} elements into {} on {} ranks", in_view.count, out_view.count, size());
+    begin(detail::op_kind::all_gather, out_view.count, in_view.type, reduce_op::sum, 0);
+    plan p;
+    p.base = out_view.begin();
+    for (std::size_t r = 0; r < group.size(); ++r) {
+        p.slices.push_back(slice{r * in_view.bytes(), in_view.bytes()});
+    }
+    std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
+    if (in_view.count > 0 && own != in_view.begin()) std::memcpy(own, in_view.data, in_view.bytes());
+    p.gathering = size() - 1;
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+}
+
+inline task<void> ring_communicator::core::all_gather_v(buffer_view in_view, buffer_view out_view,
+                                                        std::span<const std::size_t> counts) {
+    SKEIN_CHECK(counts.size() == group.size() && in_view.type == out_view.type &&
+                    in_view.count == counts[static_cast<std::size_t>(position)],
+                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size(), in_view.count);
+    plan p;
+    p.base = out_view.begin();
+    std::size_t total = 0;
+    const std::size_t width = size_of(in_view.type);
+    for (const std::size_t c : counts) {
+        p.slices.push_back(slice{total * width, c * width});
+        total += c;
+    }
+    SKEIN_CHECK(out_view.count == total, "all_gather_v: counts add up to {}, out has {}", total,
+                out_view.count);
+    begin(detail::op_kind::all_gather_v, total, in_view.type, reduce_op::sum, detail::hash_counts(counts));
+    std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
+    if (in_view.count > 0 && own != in_view.begin()) std::memcpy(own, in_view.data, in_view.bytes());
+    p.gathering = size() - 1;
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+}
+
+inline task<void> ring_communicator::core::broadcast(buffer_view io, int root) {
+    begin(detail::op_kind::broadcast, io.count, io.type, reduce_op::sum,
+          static_cast<std::uint64_t>(label(root)));
+    plan p;
+    p.base = io.begin();
+    p.slices.push_back(slice{0, io.bytes()});
+    p.chain = true;
+    p.root = root;
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+}
+
+/// Empty slices once around: after N-1 steps everybody has heard of everybody.
+inline task<void> ring_communicator::core::barrier() {
+    begin(detail::op_kind::barrier, 0, dtype::u8, reduce_op::sum, 0);
+    plan p;
+    p.slices.resize(group.size());
+    p.gathering = size() - 1;
+    auto safe = guarded(run(p));
+    co_await std::move(safe);
+}
+
+inline task<void> ring_communicator::core::send(buffer_view io, int to) {
+    SKEIN_CHECK(to >= 0 && to < net->world_size() && to != net->rank(), "send from rank {} to {}",
+                net->rank(), to);
+    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum, static_cast<std::uint64_t>(to));
+    auto safe = guarded(detail::send_message(*net, io, to, doing, here.now() + deadline));
+    co_await std::move(safe);
+}
+
+inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
+    SKEIN_CHECK(from >= 0 && from < net->world_size() && from != net->rank(), "recv on rank {} from {}",
+                net->rank(), from);
+    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum, static_cast<std::uint64_t>(from));
+    auto safe = guarded(detail::recv_message(*net, io, from, doing, here.now() + deadline));
+    co_await std::move(safe);
+}
+
+// Failing: the first error wins, goes to both neighbours, and ends what runs.
+
+/// Listens on the silent direction of the link to the next rank, as long as the group lives.
+inline task<void> ring_communicator::core::watch_next() {
+    std::array<std::byte, detail::ring_header::size> head{};
+    auto reading = as_result(detail::read_exact(*out, head));
+    auto got = co_await std::move(reading);
+    if (closed || (!got && got.error().code() == errc::cancelled)) co_return;
+    if (!got) {
+        fail(blamed(errc::peer_lost, next(), got.error().what()));
+        co_return;
+    }
+    auto decoding = decode_notice(head);
+    auto outcome = as_result(std::move(decoding));
+    auto h = co_await std::move(outcome);
+    if (!h) {
+        fail(h.error());
+    } else if (h->kind == detail::ring_kind::bye) {
+        next_left = true; // what runs now can still end well: the next rank has done its part
+    } else {
+        auto notice = as_result(read_notice(*out, *h, next(), byte_span{}));
+        auto why = co_await std::move(notice);
+        fail(why ? *why : why.error());
+    }
+}
+
+inline task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
+    co_return detail::ring_header::decode(head.data());
+}
+
+/// The error that a notice carries. already: bytes behind the header that have been read.
+inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h, int from,
+                                                        byte_span already) {
+    if (h.kind != detail::ring_kind::abort) {
+        co_return blamed(errc::peer_lost, from, "it has closed its communicator");
+    }
+    byte_buffer text(std::min(h.bytes, detail::ring_header::max_text));
+    const std::size_t have = std::min(already.size(), text.size());
+    std::copy_n(already.begin(), have, text.begin());
+    auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
+    co_await std::move(rest);
+    const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
+    co_return error(known ? static_cast<errc>(h.step) : errc::aborted, skein::to_string(byte_span(text)));
+}
+
+inline void ring_communicator::core::fail(error why) {
+    if (failed || closed) return;
+    failed = why;
+    failure_known.set();
+    stop.request();
+    if (told) told(why);
+    tasks.spawn(spread(std::move(why)));
+}
+
+inline task<void> ring_communicator::core::spread(error why) {
+    auto pause = quiet.wait();
+    co_await pause;
+    const byte_buffer notice = detail::abort_notice(why);
+    constexpr duration patience = std::chrono::milliseconds(500);
+    if (in != nullptr) {
+        auto up = as_result(with_timeout(detail::write_exact(*in, notice), patience));
+        auto ignored = co_await std::move(up);
+        (void)ignored;
+        in->close_send();
+    }
+    if (out != nullptr && !writing) { // in the middle of a frame nothing can be said downstream
+        auto down = as_result(with_timeout(detail::write_exact(*out, notice), patience));
+        auto ignored = co_await std::move(down);
+        (void)ignored;
+    }
+    if (out != nullptr) out->close_send();
+    spread_done.set();
+}
+
+inline task<void> ring_communicator::core::close() {
+    if (closed) co_return;
+    if (!failed && in != nullptr && out != nullptr && !writing) {
+        const byte_buffer bye = detail::bye_notice();
+        constexpr duration patience = std::chrono::milliseconds(500);
+        auto up = as_result(with_timeout(detail::write_exact(*in, bye), patience));
+        auto first = co_await std::move(up);
+        (void)first;
+        auto down = as_result(with_timeout(detail::write_exact(*out, bye), patience));
+        auto second = co_await std::move(down);
+        (void)second;
+    }
+    const bool was_failed = failed.has_value();
+    closed = true;
+    if (was_failed) { // the notices get their time
+        auto patience = as_result(with_timeout(wait_until_spread(), std::chrono::seconds(1)));
+        auto ignored = co_await std::move(patience);
+        (void)ignored;
+    }
+    tasks.cancel();
+    auto joined = as_result(shield(tasks.join()));
+    auto ignored = co_await std::move(joined);
+    (void)ignored;
+    auto stopping = net->stop();
+    co_await std::move(stopping);
+    in = out = nullptr;
+}
+
+inline task<void> ring_communicator::core::wait_until_spread() {
+    auto done = spread_done.wait();
+    co_await done;
+}
+
+inline error ring_communicator::core::blamed(errc code, int culprit, const std::string& what) const {
+    return error(code, fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
+}
+
+inline std::string ring_communicator::core::where() const {
+    return fmt::format("rank {}, {}", label(position), detail::describe(doing));
+}
+
+inline void ring_communicator::core::throw_if_failed() const {
+    if (failed) throw error(failed->code(), failed->what()).with_where(where());
+}
+
+inline void ring_communicator::abort(error why) noexcept {
+    try {
+        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
+            if (const auto c = weak.lock()) c->fail(why);
+        });
+    } catch (...) { // out of memory: the deadline will end it
+    }
+}
+
+} // namespace skein::dist

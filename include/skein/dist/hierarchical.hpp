@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Collectives over several hosts with several ranks each: shared memory inside, a ring between.
+//
+// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes around
+// the ring of leaders, and is handed out inside every host; so only one stream of data crosses each
+// network link, however many ranks a host has. The order of the sums depends on the placement only.
+//
+// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the other.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/dist/communicator.hpp>
+#include <skein/dist/ring.hpp>
+#include <skein/dist/shm.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::dist {
+
+/// Which ranks share a host: hosts in the order of their first rank, ranks ascending.
+struct placement {
+    std::vector<std::vector<int>> hosts;
+    int my_host = 0;
+    int my_place = 0; ///< index in hosts[my_host]; 0 leads
+
+    [[nodiscard]] const std::vector<int>& mine() const { return hosts[static_cast<std::size_t>(my_host)]; }
+    [[nodiscard]] std::vector<int> leaders() const {
+        std::vector<int> first;
+        for (const auto& h : hosts) first.push_back(h.front());
+        return first;
+    }
+    /// host_of[r] = any text that is the same for ranks of one host.
+    [[nodiscard]] static placement from(const std::vector<std::string>& host_of, int rank) {
+        placement p;
+        std::vector<std::string> names;
+        for (std::size_t r = 0; r < host_of.size(); ++r) {
+            const auto known = std::find(names.begin(), names.end(), host_of[r]);
+            const auto h = static_cast<std::size_t>(known - names.begin());
+            if (known == names.end()) {
+                names.push_back(host_of[r]);
+                p.hosts.emplace_back();
+            }
+            if (static_cast<int>(r) == rank) {
+                p.my_host = static_cast<int>(h);
+                p.my_place = static_cast<int>(p.hosts[h].size());
+            }
+            p.hosts[h].push_back(static_cast<int>(r));
+        }
+        return p;
+    }
+};
+
+/// One rank's end. inside: null for the only rank of a host. between: leaders only, when there are two
+/// hosts or more; made with divisor = world size. net carries messages between hosts.
+class hierarchical_communicator {
+public:
+    hierarchical_communicator(placement where, int rank, int world_size,
+                              std::unique_ptr<shm_communicator> inside,
+                              std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net,
+                              collective_options limits = {})
+        : where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
+          between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
+        SKEIN_CHECK(inside_ || where_.mine().size() == 1, "ranks of one host without shared memory");
+        SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1, "a leader without a ring");
+        if (between_ && inside_) {
+            between_->on_failure([shm = inside_.get()](const error& why) { shm->abort(why); });
+        }
+    }
+
+    [[nodiscard]] int rank() const noexcept { return rank_; }
+    [[nodiscard]] int world_size() const noexcept { return size_; }
+    [[nodiscard]] std::string name() const {
+        return fmt::format("hierarchical x{} on {} hosts", size_, where_.hosts.size());
+    }
+    void set_deadline(duration limit) {
+        deadline_ = limit;
+        if (between_) between_->set_deadline(limit);
+    }
+
+    task<void> all_reduce(buffer_view io, reduce_op op) {
+        if (!between_ && where_.hosts.size() == 1) return inside_->all_reduce(io, op);
+        return told(reduce_everywhere(io, op));
+    }
+    /// Not the cheapest way: reduces everything and keeps a part.
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
+        SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
+                        in.count == out.count * static_cast<std::size_t>(size_),
+                    "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
+        return told(reduce_then_cut(in, out, op));
+    }
+    task<void> all_gather(buffer_view in, buffer_view out) {
+        SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
+                    "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
+        std::vector<std::size_t> counts(static_cast<std::size_t>(size_), in.count);
+        return told(gather(in, out, std::move(counts)));
+    }
+    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
+        SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
+                        in.count == counts[static_cast<std::size_t>(rank_)],
+                    "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_, in.count);
+        std::vector<std::size_t> owned(counts.begin(), counts.end());
+        return told(gather(in, out, std::move(owned)));
+    }
+    task<void> broadcast(buffer_view io, int root) {
+        SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+        return told(hand_out(io, root));
+    }
+    task<void> barrier() { return told(meet()); }
+    task<void> send(buffer_view io, int to) {
+        SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to, size_);
+        if (const int p = place_here(to); p >= 0) return told(inside_->send(io, p));
+        return told(message(io, to, true));
+    }
+    task<void> recv(buffer_view io, int from) {
+        SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_, from,
+                    size_);
+        if (const int p = place_here(from); p >= 0) return told(inside_->recv(io, p));
+        return told(message(io, from, false));
+    }
+    task<void> close() {
+        if (inside_) {
+            auto leaving = inside_->close();
+            co_await std::move(leaving);
+        }
+        if (between_) {
+            auto closing = between_->close();
+            co_await std::move(closing);
+        }
+        if (net_) {
+            auto stopping = net_->stop();
+            co_await std::move(stopping);
+        }
+    }
+    void abort(error why) noexcept {
+        if (inside_) inside_->abort(why);
+        if (between_) between_->abort(std::move(why));
+    }
+
+private:
+    [[nodiscard]] bool leads() const noexcept { return where_.my_place == 0; }
+    [[nodiscard]] int place_here(int world_rank) const {
+        const auto& here = where_.mine();
+        const auto found = std::find(here.begin(), here.end(), world_rank);
+        return found == here.end() ? -1 : static_cast<int>(found - here.begin());
+    }
+    /// Waiting for the leader has to outlast the leader's own wait for other hosts, so that the rank
+    /// that is really missing gets named.
+    void wait_for_leader() {
+        if (inside_) inside_->set_deadline(leads() ? deadline_ : deadline_ * 3 + std::chrono::seconds(2));
+    }
+    void wait_inside() {
+        if (inside_) inside_->set_deadline(deadline_);
+    }
+
+    /// An error on one side is told to the other before it is thrown.
+    task<void> told(task<void> work) {
+        auto outcome = as_result(std::move(work));
+        auto ended = co_await std::move(outcome);
+        if (ended) co_return;
+        abort(ended.error());
+        throw ended.error();
+    }
+
+    task<void> reduce_everywhere(buffer_view io, reduce_op op) {
+        if (inside_) {
+            wait_inside();
+            auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
+            co_await std::move(local);
+        }
+        if (between_) {
+            auto global = between_->all_reduce(io, op);
+            co_await std::move(global);
+        }
+        if (inside_) {
+            wait_for_leader();
+            auto back = inside_->broadcast(io, 0);
+            co_await std::move(back);
+        }
+    }
+    task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op) {
+        work_.resize(std::max(work_.size(), in.bytes()));
+        const buffer_view whole{work_.data(), in.count, in.type};
+        if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
+        auto reducing = all_reduce(whole, op);
+        co_await std::move(reducing);
+        if (out.count > 0) {
+            std::memcpy(out.data, whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
+                        out.bytes());
+        }
+    }
+    task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts) {
+        // Gathered host by host, then put into rank order.
+        std::vector<std::size_t> per_host, here;
+        std::size_t before = 0, total = 0;
+        for (std::size_t h = 0; h < where_.hosts.size(); ++h) {
+            std::size_t sum = 0;
+            for (const int r : where_.hosts[h]) {
+                const std::size_t c = counts[static_cast<std::size_t>(r)];
+                if (static_cast<int>(h) == where_.my_host) here.push_back(c);
+                sum += c;
+            }
+            if (static_cast<int>(h) < where_.my_host) before += sum;
+            per_host.push_back(sum);
+            total += sum;
+        }
+        SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total, out.count);
+        const std::size_t width = size_of(in.type);
+        work_.resize(std::max(work_.size(), total * width));
+        const buffer_view all{work_.data(), total, in.type};
+        const buffer_view ours = all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
+        if (inside_) {
+            wait_inside();
+            auto local = inside_->all_gather_v(in, ours, here);
+            co_await std::move(local);
+        } else if (in.count > 0) {
+            std::memcpy(ours.data, in.data, in.bytes());
+        }
+        if (between_) {
+            auto global = between_->all_gather_v(ours, all, per_host);
+            co_await std::move(global);
+        }
+        if (inside_ && where_.hosts.size() > 1) {
+            wait_for_leader();
+            auto back = inside_->broadcast(all, 0);
+            co_await std::move(back);
+        }
+        std::vector<std::size_t> starts(counts.size());
+        for (std::size_t r = 1; r < counts.size(); ++r) starts[r] = starts[r - 1] + counts[r - 1];
+        std::size_t from = 0;
+        for (const auto& host : where_.hosts) {
+            for (const int r : host) {
+                const auto k = static_cast<std::size_t>(r);
+                if (counts[k] > 0) {
+                    std::memcpy(out.begin() + starts[k] * width, work_.data() + from * width, counts[k] * width);
+                }
+                from += counts[k];
+            }
+        }
+    }
+    task<void> hand_out(buffer_view io, int root) {
+        int root_host = 0;
+        for (std::size_t h = 0; h < where_.hosts.size(); ++h) {
+            const auto& members = where_.hosts[h];
+            if (std::find(members.begin(), members.end(), root) != members.end()) root_host = static_cast<int>(h);
+        }
+        const bool here = root_host == where_.my_host;
+        if (here && inside_) {
+            wait_inside();
+            auto local = inside_->broadcast(io, place_here(root));
+            co_await std::move(local);
+        }
+        if (between_) {
+            auto global = between_->broadcast(io, root_host);
+            co_await std::move(global);
+        }
+        if (!here && inside_) {
+            wait_for_leader();
+            auto back = inside_->broadcast(io, 0);
+            co_await std::move(back);
+        }
+    }
+    task<void> meet() {
+        if (inside_) {
+            wait_inside();
+            auto come = inside_->barrier();
+            co_await std::move(come);
+        }
+        if (between_) {
+            auto all = between_->barrier();
+            co_await std::move(all);
+        }
+        if (inside_) {
+            wait_for_leader();
+            auto go = inside_->barrier();
+            co_await std::move(go);
+        }
+    }
+    task<void> message(buffer_view io, int peer, bool sends) {
+        detail::signature what;
+        what.kind = detail::op_kind::message;
+        what.count = io.count;
+        what.type = io.type;
+        what.detail = static_cast<std::uint64_t>(peer);
+        const time_point until = loop::current().now() + deadline_;
+        auto work = sends ? detail::send_message(*net_, io, peer, what, until)
+                          : detail::recv_message(*net_, io, peer, what, until);
+        auto limited = as_result(with_deadline(std::move(work), until));
+        auto ended = co_await std::move(limited);
+        if (ended) co_return;
+        if (ended.error().code() != errc::timeout) throw ended.error();
+        throw error(errc::timeout, fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
+                                               peer, detail::describe(what), to_seconds(deadline_)));
+    }
+
+    placement where_;
+    int rank_, size_;
+    std::unique_ptr<shm_communicator> inside_;
+    std::unique_ptr<ring_communicator> between_;
+    std::shared_ptr<links> net_;
+    duration deadline_;
+    byte_buffer work_;
+};
+
+} // namespace skein::dist
