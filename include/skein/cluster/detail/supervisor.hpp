@@ -4,6 +4,7 @@
 
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/supervisor.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -46,7 +47,7 @@ inline task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), network_(loop), signals_(loop, {SIGINT, SIGTERM}) {
+        : options_(std::move(options)), loop_(loop), network_(loop), signals_(loop, {SIGINT, SIGTERM}) {
         if (options_.argv.empty()) options_.argv = own_arguments();
     }
 
@@ -184,7 +185,7 @@ private:
 
     task<void> watch_rank(attempt* now, int rank) {
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
-        auto waited = rt::wait(self.process);
+        auto waited = rt::wait(loop_, self.process);
         const auto status = co_await waited;
         if (!status.success() && !self.killed_by_us) {
             self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank, self.process.pid(),
@@ -273,6 +274,7 @@ private:
     }
 
     supervisor_options options_;
+    net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
     net::signals signals_;

@@ -9,14 +9,15 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/launch.hpp>
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -99,6 +100,7 @@ inline int run_supervised(const run_config& config) {
     };
     try {
         validate(config, config.workers);
+        (void)comm_kind_of(config);
         const auto outcome = cluster::supervise(std::move(options));
         if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
         if (!outcome.failure) return exit_code::done;
@@ -111,6 +113,13 @@ inline int run_supervised(const run_config& config) {
     }
 }
 
+/// The communicator that was asked for.
+inline dist::comm_kind comm_kind_of(const run_config& config) {
+    auto kind = dist::parse_comm_kind(config.communicator);
+    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
+    return *kind;
+}
+
 /// Errors that a failure elsewhere causes here.
 [[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
     return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
@@ -120,13 +129,11 @@ inline int run_supervised(const run_config& config) {
 /// Everything of a rank that has to be undone in order.
 inline void train_as_rank(cluster::membership& world, const cluster::launch_environment& where,
                           const run_config& config, const rank_function& body, const stop_signals& stops) {
-    auto comm = dist::make_comm_thread(world, dist::parse_communicator_kind(config.communicator));
-    comm->set_deadline(config.collective_timeout);
-    world.on_lost([&](int, const error& why) { comm->abort(why); });
-    struct unwatch {
-        cluster::membership& world;
-        ~unwatch() { world.on_lost({}); }
-    } after{world};
+    dist::comm_options options;
+    options.kind = comm_kind_of(config);
+    options.limits.deadline = config.collective_timeout;
+    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
+    auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
 
     world_info info;
     info.rank = where.rank;
