@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: skein: an argument type cannot be sent
+#include <skein/rt/remote.hpp>
+
+#include <mutex>
+
+struct guarded {
+    explicit guarded(int);
+    virtual ~guarded() = default;
+};
+int load(guarded g);
+
+void use() { (void)skein::remote<&load>(guarded(1)); }

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Programs that the tests start as processes of their own (SKEIN_TEST_APP=name), and the functions and
+// actors that all tests of this folder call remotely.
+
+#include <skein/rt/run.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+namespace rt_test {
+
+/// Runs one of the programs below as skein::run would; gives its exit code.
+int run_app(const std::string& name, int argc, char** argv);
+
+// Not for the linker to fold into one: each translation unit calls the same function.
+inline int twice(int x) { return 2 * x; }
+inline long where() { return ::getpid(); }
+inline int fail_with_text(std::string text) { throw std::out_of_range(text); }
+inline int fail_with_code(int code) {
+    throw skein::error(skein::errc(code), "it broke here").with_cause("a cause").with_hint("a hint");
+}
+inline int throw_number() { throw 7; } // not a std::exception
+inline std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+    std::string out;
+    for (auto& p : parts) out += (out.empty() ? "" : std::string(separator)) + p;
+    return out;
+}
+inline double sum(std::span<const double> values) {
+    double total = 0;
+    for (double v : values) total += v;
+    return total;
+}
+inline skein::task<int> later(int value, int ms) {
+    co_await skein::sleep_for(std::chrono::milliseconds(ms));
+    co_return value;
+}
+inline skein::task<int> nested(int x) {
+    auto inner = skein::remote<&twice>(x);
+    int y = co_await inner;
+    co_return y + 1;
+}
+inline skein::task<int> nested_failure(std::string text) {
+    auto inner = skein::remote<&fail_with_text>(text);
+    co_return co_await inner;
+}
+inline void die() { ::kill(::getpid(), SIGKILL); }
+inline void nothing() {}
+
+struct row {
+    std::string key;
+    std::vector<float> v;
+    bool operator==(const row&) const = default;
+};
+inline row scale(row r, float by) {
+    for (float& x : r.v) x *= by;
+    return r;
+}
+
+struct counter {
+    int n = 0;
+    int add(int k) { return n += k; }
+    int get() const { return n; }
+    long pid() { return ::getpid(); }
+    int fail(std::string why) { throw std::runtime_error(why); }
+    void die() { ::kill(::getpid(), SIGKILL); }
+    skein::task<int> add_later(int k, int ms) {
+        const int before = n;
+        co_await skein::sleep_for(std::chrono::milliseconds(ms));
+        n += k;
+        co_return before;
+    }
+};
+
+struct journal {
+    std::vector<int> seen;
+    void note(int i) { seen.push_back(i); }
+    skein::task<void> note_async(int i) {
+        seen.push_back(i);
+        co_await skein::yield();
+        seen.push_back(-i);
+    }
+    std::vector<int> all() { return seen; }
+};
+
+struct picky {
+    explicit picky(int n) {
+        if (n < 0) throw std::domain_error("negative");
+        value = n;
+    }
+    int value;
+    int get() { return value; }
+};
+
+inline skein::task<int> add_through(skein::actor_handle<counter> c, int k) {
+    auto r = c.call<&counter::add>(k);
+    co_return co_await r;
+}
+inline skein::task<int> own_actor(int start) {
+    auto c = co_await skein::actor<counter>(start);
+    auto r = c.call<&counter::add>(1);
+    co_return co_await r;
+}
+
+/// Runs app in this process as a driver with real worker processes; gives its exit code.
+template <class App>
+int drive(int workers, App app) {
+    std::string program = "rt_tests", flag = "--workers=" + std::to_string(workers);
+    char* argv[] = {program.data(), flag.data(), nullptr};
+    return skein::run(2, argv, app);
+}
+
+} // namespace rt_test

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/rt/process.hpp>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <catch2/catch_test_macros.hpp>
+
+namespace {
+
+using namespace skein;
+
+rt::process_options shell(std::string script) {
+    rt::process_options how;
+    how.argv = {"/bin/sh", "-c", std::move(script)};
+    return how;
+}
+
+std::string drain(int fd) {
+    std::string text;
+    std::array<char, 512> piece;
+    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;) text.append(piece.data(), std::size_t(n));
+    return text;
+}
+
+/// What a script prints.
+std::string output_of(rt::process_options how) {
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    how.stdout_fd = ends[1];
+    auto child = rt::child_process::spawn(std::move(how));
+    ::close(ends[1]);
+    auto text = drain(ends[0]);
+    ::close(ends[0]);
+    CHECK(child.wait_blocking().success());
+    return text;
+}
+
+} // namespace
+
+TEST_CASE("an exit status describes itself", "[rt][process]") {
+    auto three = rt::child_process::spawn(shell("exit 3"));
+    CHECK(three.wait_blocking().code() == 3);
+    CHECK(three.wait_blocking().describe() == "exited with 3");
+    CHECK_FALSE(three.running());
+
+    auto killed = rt::child_process::spawn(shell("kill -9 $$"));
+    CHECK(killed.wait_blocking().signal() == SIGKILL);
+    CHECK(killed.wait_blocking().describe() == "killed by signal 9 (SIGKILL)");
+    CHECK(killed.wait_blocking().code() == -1);
+}
+
+TEST_CASE("a child that still runs is killed and reaped by the destructor", "[rt][process]") {
+    pid_t pid = 0;
+    {
+        auto child = rt::child_process::spawn(shell("sleep 100"));
+        pid = child.pid();
+        CHECK_FALSE(child.try_wait());
+        CHECK(::kill(pid, 0) == 0);
+    }
+    CHECK(::kill(pid, 0) == -1);
+}
+
+TEST_CASE("a program that is not there is an error with its name", "[rt][process]") {
+    rt::process_options how;
+    how.argv = {"/no/such/program"};
+    try {
+        auto child = rt::child_process::spawn(how);
+        FAIL("it was started");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::not_found);
+        CHECK(std::string(e.what()).find("/no/such/program") != std::string::npos);
+    }
+}
+
+TEST_CASE("a folder that is not there is an error", "[rt][process]") {
+    auto how = shell("true");
+    how.cwd = "/no/such/folder";
+    CHECK_THROWS_AS(rt::child_process::spawn(how), error);
+}
+
+TEST_CASE("environment, folder and open files are as asked for", "[rt][process]") {
+    auto how = shell("echo $ADDED; pwd; cat <&7");
+    how.env.emplace_back("ADDED", "with a = in it");
+    how.cwd = "/";
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    REQUIRE(::write(ends[1], "through 7\n", 10) == 10);
+    ::close(ends[1]);
+    how.fds.emplace_back(ends[0], 7);
+    CHECK(output_of(how) == "with a = in it\n/\nthrough 7\n");
+    ::close(ends[0]);
+}
+
+TEST_CASE("a child inherits no open file that it was not given", "[rt][process]") {
+    int leaked = ::open("/dev/null", O_RDONLY); // without close-on-exec
+    REQUIRE(leaked >= 0);
+    auto how = shell("ls /proc/$$/fd | tr '\\n' ' '");
+    how.last_words = false;
+    const auto numbers = output_of(how);
+    ::close(leaked);
+    std::istringstream in(numbers);
+    int fd = 0, above = 0;
+    while (in >> fd) above += fd > 2 && fd != 10 && fd != 255; // the shell's own
+    CHECK(above == 0);
+}
+
+TEST_CASE("swapped descriptors reach the child swapped", "[rt][process]") {
+    int a[2], b[2];
+    REQUIRE(::pipe2(a, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(b, O_CLOEXEC) == 0);
+    REQUIRE(::write(a[1], "a\n", 2) == 2);
+    REQUIRE(::write(b[1], "b\n", 2) == 2);
+    ::close(a[1]);
+    ::close(b[1]);
+    auto how = shell(fmt::format("cat <&{}; cat <&{}", a[0], b[0]));
+    how.fds = {{a[0], b[0]}, {b[0], a[0]}};
+    if (a[0] < 10 && b[0] < 10) { // a plain sh reads one digit only
+        CHECK(output_of(how) == "b\na\n");
+    }
+    ::close(a[0]);
+    ::close(b[0]);
+}
+
+TEST_CASE("output goes to files, appended", "[rt][process]") {
+    const auto folder = std::filesystem::temp_directory_path() / fmt::format("skein-process-{}", ::getpid());
+    std::filesystem::create_directory(folder);
+    auto how = shell("echo out; echo err >&2");
+    how.stdout_file = folder / "out";
+    how.stderr_file = folder / "err";
+    for (int i = 0; i < 2; ++i) {
+        auto child = rt::child_process::spawn(how);
+        CHECK(child.wait_blocking().success());
+    }
+    std::stringstream out, err;
+    out << std::ifstream(folder / "out").rdbuf();
+    err << std::ifstream(folder / "err").rdbuf();
+    CHECK(out.str() == "out\nout\n");
+    CHECK(err.str() == "err\nerr\n");
+    std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a child leaves last words to its parent", "[rt][process]") {
+    auto child = rt::child_process::spawn(shell("eval \"echo the disk is full >&$SKEIN_LAST_WORDS_FD\"; exit 1"));
+    child.wait_blocking();
+    CHECK(child.last_words() == "the disk is full\n");
+    CHECK(child.last_words().empty());
+}
+
+TEST_CASE("killing a group reaches the children of a child", "[rt][process]") {
+    auto how = shell("sleep 100 & echo $!; wait");
+    how.own_group = true;
+    int ends[2];
+    REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+    how.stdout_fd = ends[1];
+    auto child = rt::child_process::spawn(how);
+    ::close(ends[1]);
+    char text[32] = {};
+    REQUIRE(::read(ends[0], text, sizeof text - 1) > 0);
+    child.kill_group(SIGKILL);
+    CHECK(child.wait_blocking().signal() == SIGKILL);
+    // Its end of the pipe closes when the grandchild has gone too.
+    CHECK(drain(ends[0]).empty());
+    ::close(ends[0]);
+}
+
+TEST_CASE("a child dies with its parent", "[rt][process]") {
+    // The middle process starts a grandchild that holds the pipe, then is killed.
+    int ends[2];
+    REQUIRE(::pipe2(ends, 0) == 0);
+    const pid_t middle = ::fork();
+    if (middle == 0) {
+        ::close(ends[0]);
+        auto how = shell("echo up; exec sleep 100");
+        how.stdout_fd = ends[1];
+        auto child = rt::child_process::spawn(how);
+        ::close(ends[1]);
+        ::pause();
+        ::_exit(0);
+    }
+    ::close(ends[1]);
+    char text[8] = {};
+    REQUIRE(::read(ends[0], text, sizeof text) == 3);
+    ::kill(middle, SIGKILL);
+    CHECK(drain(ends[0]).empty()); // ends only when the grandchild has gone
+    ::close(ends[0]);
+    ::waitpid(middle, nullptr, 0);
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real processes: this test program is the worker of its own runs, and a driver that can be killed.
+#include <tests/rt/apps.hpp>
+
+#include <skein/core/random.hpp>
+#include <skein/rt/process.hpp>
+
+#include <array>
+#include <set>
+#include <sstream>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace rt_test;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct app_run {
+    int code = 0;
+    std::string out, err;
+};
+
+rt::process_options app_options(const std::string& app, std::vector<std::string> arguments) {
+    rt::process_options how;
+    how.executable = "/proc/self/exe";
+    how.argv = {"rt_tests"};
+    for (auto& a : arguments) how.argv.push_back(a);
+    how.env.emplace_back("SKEIN_TEST_APP", app);
+    how.unset_env = {"SKEIN_WORKERS"};
+    return how;
+}
+
+std::string drain(int fd) {
+    std::string text;
+    std::array<char, 4096> piece;
+    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;) text.append(piece.data(), std::size_t(n));
+    return text;
+}
+
+/// Runs a test app to its end. Its output ends when the last process that holds it has gone.
+app_run run_to_end(rt::process_options how) {
+    int out[2], err[2];
+    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
+    how.stdout_fd = out[1];
+    how.stderr_fd = err[1];
+    auto child = rt::child_process::spawn(how);
+    ::close(out[1]);
+    ::close(err[1]);
+    app_run r;
+    r.out = drain(out[0]);
+    r.err = drain(err[0]);
+    r.code = child.wait_blocking().code();
+    ::close(out[0]);
+    ::close(err[0]);
+    return r;
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+/// A driver with two workers that waits for ever; the pipe tells when all three have gone.
+struct waiting_driver {
+    rt::child_process process;
+    int output = -1;
+    long pid = 0, first = 0, second = 0;
+
+    waiting_driver() {
+        int ends[2];
+        REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+        auto how = app_options("wait", {"--workers", "2"});
+        how.stdout_fd = ends[1];
+        process = rt::child_process::spawn(how);
+        ::close(ends[1]);
+        output = ends[0];
+        std::string line;
+        char c = 0;
+        while (::read(output, &c, 1) == 1 && c != '\n') line += c;
+        std::istringstream in(line);
+        in >> pid >> first >> second;
+        REQUIRE(second > 0);
+    }
+    ~waiting_driver() { ::close(output); }
+    /// Milliseconds until the last process that holds the output has gone.
+    long until_all_gone() {
+        const auto begin = std::chrono::steady_clock::now();
+        (void)drain(output);
+        return (std::chrono::steady_clock::now() - begin) / 1ms;
+    }
+};
+
+template <class App>
+void expect_run(int workers, App app) {
+    CHECK(drive(workers, app) == 0);
+}
+
+} // namespace
+
+TEST_CASE("a function runs in another process", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = remote<&where>();
+        const long pid = co_await r;
+        co_return pid == ::getpid() ? 1 : 0;
+    });
+}
+
+TEST_CASE("tasks spread over the workers", "[rt][run]") {
+    expect_run(2, []() -> task<int> {
+        // Each holds its worker until both run: with one at a time this would not end.
+        std::set<long> pids;
+        auto a = co_await actor<counter>(0);
+        auto b = co_await actor<counter>(0);
+        auto p = a.call<&counter::pid>();
+        auto q = b.call<&counter::pid>();
+        pids.insert(co_await p);
+        pids.insert(co_await q);
+        co_return pids.size() == 2 ? 0 : 1;
+    });
+}
+
+TEST_CASE("exceptions of a worker arrive with type, text and process", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = remote<&fail_with_text>("row 7 of 5");
+        try {
+            (void)co_await r;
+        } catch (const remote_error& e) {
+            const bool good = e.code() == errc::remote_exception && e.remote_type() == "std::out_of_range" &&
+                              e.remote_text() == "row 7 of 5" && e.worker() == "worker-1" && e.pid() > 0 &&
+                              e.pid() != ::getpid() && !e.host().empty() &&
+                              contains(e.what(), "rt_test::fail_with_text");
+            co_return good ? 0 : 1;
+        }
+        co_return 2;
+    });
+}
+
+TEST_CASE("a killed worker ends its actor's calls and is replaced", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto c = co_await actor<counter>(0);
+        auto fine = c.call<&counter::add>(1);
+        if (co_await fine != 1) co_return 1;
+        auto slow = c.call<&counter::add_later>(1, 100000);
+        auto fatal = c.call<&counter::die>();
+        auto after = c.call<&counter::add>(1);
+        auto asked = as_result(slow);
+        auto lost = co_await std::move(asked);
+        if (lost || lost.error().code() != errc::worker_lost) co_return 2;
+        const std::string text = lost.error().what();
+        if (!contains(text, "killed by signal 9 (SIGKILL)") || !contains(text, "worker-1 (pid ")) co_return 3;
+        if (!contains(text, "counter::add_later") || !contains(text, "calls lost with it")) co_return 4;
+        auto asked_fatal = as_result(fatal);
+        if (co_await std::move(asked_fatal)) co_return 5;
+        auto asked_after = as_result(after);
+        auto gone = co_await std::move(asked_after);
+        if (gone || gone.error().code() != errc::worker_lost) co_return 6;
+        // A later call through the old handle says that it did not run.
+        auto late = as_result(c.call<&counter::get>());
+        auto refused = co_await std::move(late);
+        if (refused || !contains(refused.error().what(), "did not run")) co_return 7;
+        // The next worker takes over for tasks and new actors.
+        auto again = remote<&twice>(4);
+        if (co_await again != 8) co_return 8;
+        co_return 0;
+    });
+}
+
+TEST_CASE("a task that kills its worker fails after its retries", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = as_result(remote<&die>.with({.retries = 1})());
+        auto outcome = co_await std::move(r);
+        if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
+        co_return rt::node::current().stats().workers_lost == 2 ? 0 : 2;
+    });
+}
+
+TEST_CASE("a worker calls other functions and makes actors of its own", "[rt][run]") {
+    expect_run(2, []() -> task<int> {
+        auto r = remote<&nested>(20);
+        if (co_await r != 41) co_return 1;
+        auto failing = as_result(remote<&nested_failure>("inside"));
+        auto failed = co_await std::move(failing);
+        if (failed || !contains(failed.error().what(), "std::out_of_range: inside")) co_return 2;
+        auto own = remote<&own_actor>(6);
+        if (co_await own != 7) co_return 3;
+        auto c = co_await actor<counter>(1);
+        auto through = remote<&add_through>(c, 5);
+        if (co_await through != 6) co_return 4;
+        auto here = c.call<&counter::add>(1);
+        co_return co_await here == 7 ? 0 : 5;
+    });
+}
+
+TEST_CASE("more nested tasks than workers do not wait for each other for ever", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        std::vector<ref<int>> all_of_them;
+        for (int i = 0; i < 20; ++i) all_of_them.push_back(remote<&nested>(i));
+        for (int i = 0; i < 20; ++i)
+            if (co_await all_of_them[std::size_t(i)] != 2 * i + 1) co_return 1;
+        co_return 0;
+    });
+}
+
+TEST_CASE("large arguments and results travel", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        row big;
+        big.v.assign(3'000'000, 1.5f);
+        auto r = remote<&scale>(big, 2.f);
+        auto back = co_await r;
+        if (back.v.size() != big.v.size() || back.v.front() != 3.f || back.v.back() != 3.f) co_return 1;
+        std::vector<double> values(100'000, 0.5);
+        auto s = remote<&sum>(values);
+        co_return co_await s == 50'000.0 ? 0 : 2;
+    });
+}
+
+TEST_CASE("run gives the app's exit code, and 1 for an error", "[rt][run]") {
+    CHECK(run_to_end(app_options("seven", {})).code == 7);
+    const auto bad = run_to_end(app_options("uncaught", {"--workers", "1"}));
+    CHECK(bad.code == 1);
+    CHECK(contains(bad.err, "error: rt_test::fail_with_text"));
+    CHECK(contains(bad.err, "std::out_of_range: the text"));
+    const auto good = run_to_end(app_options("hello", {"--workers=2"}));
+    CHECK(good.code == 0);
+    CHECK(good.out == "42\n");
+}
+
+TEST_CASE("a wrong command line is a usage error that says what is right", "[rt][run]") {
+    for (const auto& arguments : std::vector<std::vector<std::string>>{
+             {"--workers"}, {"--workers", "0"}, {"--workers=x"}, {"--workers", "-1"}, {"--unknown"}}) {
+        const auto r = run_to_end(app_options("hello", arguments));
+        CHECK(r.code == 2);
+        CHECK(contains(r.err, "error: "));
+        CHECK(contains(r.err, arguments.front() == "--unknown" ? "--unknown" : "--workers"));
+    }
+    auto how = app_options("hello", {});
+    how.env.emplace_back("SKEIN_WORKERS", "zero");
+    how.unset_env.clear();
+    CHECK(run_to_end(how).code == 2);
+    const auto passed = run_to_end(app_options("arguments", {"a", "--workers", "2", "--flag"}));
+    CHECK(passed.out == "[a][--flag]\n");
+}
+
+TEST_CASE("an app that makes no remote call starts no worker", "[rt][run]") {
+    auto how = app_options("seven", {});
+    how.env.emplace_back("SKEIN_WORKERS", "2000"); // would be noticed
+    how.unset_env.clear();
+    CHECK(run_to_end(how).code == 7);
+}
+
+TEST_CASE("another program as worker is refused by name", "[rt][run]") {
+    auto how = app_options("foreign", {"--workers", "1"});
+    how.env.emplace_back("SKEIN_TEST_EXE", "/bin/true");
+    const auto r = run_to_end(how);
+    CHECK(r.code == 1);
+    CHECK(contains(r.err, "worker-1 did not start"));
+    how.env.back().second = "/no/such/program";
+    const auto missing = run_to_end(how);
+    CHECK(missing.code == 1);
+    CHECK(contains(missing.err, "/no/such/program"));
+}
+
+TEST_CASE("a killed driver leaves no worker behind", "[rt][run]") {
+    waiting_driver d;
+    ::kill(static_cast<pid_t>(d.pid), SIGKILL);
+    CHECK(d.until_all_gone() < 1000);
+    d.process.wait_blocking();
+}
+
+TEST_CASE("signals stop the app in order", "[rt][run]") {
+    for (const auto [number, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+        waiting_driver d;
+        ::kill(static_cast<pid_t>(d.pid), number);
+        CHECK(d.process.wait_blocking().code() == code);
+        CHECK(d.until_all_gone() < 1000);
+    }
+}
