@@ -73,6 +73,13 @@ inline void print_error(const run_config& config, std::string_view who, const er
     std::fflush(stderr);
 }
 
+/// The communicator that was asked for.
+inline dist::comm_kind comm_kind_of(const run_config& config) {
+    auto kind = dist::parse_comm_kind(config.communicator);
+    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
+    return *kind;
+}
+
 inline int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
@@ -111,13 +118,6 @@ inline int run_supervised(const run_config& config) {
         print_error(config, "", why);
         return exit_code_of(why);
     }
-}
-
-/// The communicator that was asked for.
-inline dist::comm_kind comm_kind_of(const run_config& config) {
-    auto kind = dist::parse_comm_kind(config.communicator);
-    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
-    return *kind;
 }
 
 /// Errors that a failure elsewhere causes here.
