@@ -3,16 +3,14 @@
 #include <skein/train/checkpoint.hpp>
 
 #include <support/crash_disk.hpp>
+#include <support/temporary_folder.hpp>
 #include <support/thread_world.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
-
-#include <sys/mount.h>
+#include <mutex>
 
 using namespace skein;
 using namespace skein::train;
@@ -518,29 +516,8 @@ TEST_CASE("a checkpoint without the metric, or with NaN, is never among the best
     CHECK(checkpointer(d, "run/checkpoints").steps() == std::vector<std::uint64_t>{1, 3});
 }
 
-namespace {
-/// A folder of its own that goes away with the test, also when it fails.
-struct temporary_folder {
-    std::string path = (std::filesystem::temp_directory_path() / "skein-checkpoint-XXXXXX").string();
-    bool mounted = false;
-
-    temporary_folder() {
-        if (::mkdtemp(path.data()) == nullptr) throw std::runtime_error("mkdtemp " + path);
-    }
-    ~temporary_folder() {
-        if (mounted) ::umount(path.c_str());
-        std::error_code ignored;
-        std::filesystem::remove_all(path, ignored);
-    }
-    temporary_folder(const temporary_folder&) = delete;
-    bool mount_tmpfs(const char* size) {
-        return mounted = ::mount("tmpfs", path.c_str(), "tmpfs", 0, size) == 0;
-    }
-};
-} // namespace
-
 TEST_CASE("checkpoints on a real file system") {
-    temporary_folder folder;
+    test::temporary_folder folder;
     posix_disk d;
     const auto dir = folder.path + "/checkpoints";
     for (std::uint64_t step : {1, 2, 3}) save_step(d, step, quiet(), dir);
@@ -552,7 +529,7 @@ TEST_CASE("checkpoints on a real file system") {
 }
 
 TEST_CASE("a real disk that is full: a clear error, no debris, the older checkpoint kept") {
-    temporary_folder folder;
+    test::temporary_folder folder;
     if (!folder.mount_tmpfs("size=256k")) SKIP("mounting a small tmpfs needs root");
     posix_disk d;
     const auto dir = folder.path + "/checkpoints";
