@@ -13,57 +13,49 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
+#include <skein/net/detail/out_queue.hpp>
 #include <skein/net/frame.hpp>
-#include <skein/net/limits.hpp>
 #include <skein/net/network.hpp>
+#include <skein/net/options.hpp>
 #include <skein/net/stream.hpp>
-#include <skein/net/token.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 
 namespace skein::net {
 
-/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
-struct identity {
-    std::string name;
-    std::uint64_t build_id = 0;      ///< of the program
-    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
-    std::int64_t pid = 0;
-    std::string host;
-    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
-};
-
-/// How a connection is made; both sides give one.
-struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
-    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
-    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
+/// Counts of one connection since it was made.
+struct connection_statistics {
+    std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
 };
 
 /// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
 /// shared_ptr aborts it; close() first for an orderly end.
 class connection {
 public:
-    /// Connects and shakes hands (bounded by limits::handshake_deadline). `via` must outlive it.
+    using handle = std::shared_ptr<connection>;
+
+    /// Connects and shakes hands (bounded by limits::handshake_deadline). `via` must live until then.
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
-    static task<std::shared_ptr<connection>> connect(network& via, address to,
-                                                     connection_options options);
+    static task<handle> connect(network& via, address to, connection_options options);
     /// The other side: shakes hands on an accepted stream.
-    static task<std::shared_ptr<connection>> accept(std::unique_ptr<stream> from,
-                                                    connection_options options);
+    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
 
-    [[nodiscard]] const identity& peer() const noexcept;
+    connection(const connection&) = delete;
+    connection& operator=(const connection&) = delete;
+
+    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
     /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] std::string peer_name() const;
+    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
 
     /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
     ///   errors  closed (after close), the failure of the connection, too_large
@@ -71,40 +63,130 @@ public:
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {});
-    /// As send, but without a copy of `body`: it must stay valid until this task ends.
-    /// Suspends until the kernel has all of it.
+    /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
+    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
     task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                              byte_span head, byte_span body);
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
     task<void> send_ready();
-    [[nodiscard]] std::size_t queued_bytes() const noexcept;
+    [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Hands what is queued to the kernel now instead of at the end of the turn.
+    void flush() noexcept;
 
     /// The next frame in order; nothing after the peer's orderly close.
     ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
     task<std::optional<frame>> receive();
 
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
-    /// view is valid during the call only. An exception from it aborts the connection.
+    /// view is valid during the call only. An exception from it aborts the connection. Frames that
+    /// have arrived before are handed over inside this call.
     void set_handler(unique_function<void(const frame_view&)> handler);
-    /// Called once when the connection has ended: nullptr = orderly, else why.
+    /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
-    /// Back-pressure towards the peer: stops reading (keep-alive still sees our pings answered).
-    void pause_reading() noexcept;
+    /// Back-pressure towards the peer: stops reading (we still tell it that we live).
+    void pause_reading() noexcept { paused_ = true; }
     void resume_reading() noexcept;
 
     /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
     /// Never throws; afterwards the stream is closed and all work of the connection has ended.
     task<void> close();
     /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
-    void abort(error why) noexcept;
-    /// Waits for the end, whoever caused it.
+    void abort(error why) noexcept { end(std::move(why)); }
+    /// Waits for the end, whoever caused it; throws only cancelled.
     task<void> wait_closed();
 
-    [[nodiscard]] bool is_open() const noexcept;
+    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
     /// Silent for longer than keep_alive::suspect_after right now.
-    [[nodiscard]] bool is_suspect() const noexcept;
+    [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
     /// Why it ended; nothing while open or after an orderly end.
-    [[nodiscard]] const std::optional<error>& failure() const noexcept;
+    [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
+
+    /// Destroyed by the last owner; all its work has ended by then.
+    ~connection() = default;
+
+private:
+    enum class state : std::uint8_t { open, closing, ended };
+    enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
+
+    connection(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
+
+    static task<void> read_loop(std::shared_ptr<connection> self);
+    static task<void> write_loop(std::shared_ptr<connection> self);
+    task<void> read_large();
+    void part_ended() noexcept;
+
+    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+                            byte_span body) const;
+    void check_sendable() const;
+    void send_control(control kind) noexcept;
+    void request_flush() noexcept { loop_.at_turn_end(hook_); }
+    void progress(std::size_t written) noexcept;
+
+    bool parse();                                     // false: more bytes are needed or it has ended
+    void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
+    void on_control(std::uint16_t kind);
+    void begin_goodbye() noexcept;
+    void maybe_finished() noexcept;
+    void end(std::optional<error> why) noexcept;
+    void on_timer();
+
+    struct flush_hook : turn_hook {
+        explicit flush_hook(connection& c) noexcept
+            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {}
+        connection& owner;
+    };
+    struct alive_timer : timer_node {
+        explicit alive_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<alive_timer&>(t).owner.on_timer(); }),
+              owner(c) {}
+        connection& owner;
+    };
+
+    loop& loop_;
+    std::unique_ptr<stream> stream_;
+    connection_options options_;
+    identity peer_;
+    std::string peer_name_;
+    connection_statistics statistics_;
+
+    // Sending: out_ collects; the write loop takes over only when the kernel would block.
+    detail::out_queue out_;
+    std::size_t in_flight_ = 0; // bytes the write loop is writing
+    std::uint64_t queued_total_ = 0, written_total_ = 0;
+    bool blocked_ = false; // the write loop is at work
+    event wake_writer_;
+    wait_queue drained_;
+    flush_hook hook_{*this};
+
+    // Receiving: one large buffer, many frames per read; a large body gets a buffer of its own.
+    byte_buffer in_;
+    std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
+    std::optional<frame_header> large_;
+    byte_buffer large_body_;
+    std::size_t large_have_ = 0;
+    bool paused_ = false;
+    event resumed_;
+    unique_function<void(const frame_view&)> handler_;
+    std::deque<frame> received_;
+    std::size_t received_bytes_ = 0;
+    wait_queue receivers_;
+
+    // Life.
+    state state_ = state::open;
+    bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
+    std::optional<error> failure_;
+    unique_function<void(const error*)> closed_handler_;
+    event ended_;
+    alive_timer timer_{*this};
+    time_point last_heard_{}, timer_due_{};
+    int parts_ = 0;                     // loops that run
+    std::shared_ptr<connection> self_;  // while they do
+    scope tasks_;
 };
 
 } // namespace skein::net
+
+#include <skein/net/detail/connection.hpp>

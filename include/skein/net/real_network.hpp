@@ -55,7 +55,7 @@ private:
     socket.assign(asio::local::stream_protocol(), fd, fault);
     if (fault) {
         ::close(fd);
-        throw to_error(fault, "cannot use an inherited socket to " + peer);
+        throw code_error(fault, "cannot use an inherited socket to " + peer);
     }
     return std::make_unique<detail::socket_stream<asio::local::stream_protocol>>(std::move(socket),
                                                                                  std::move(peer));

@@ -61,11 +61,11 @@ namespace skein::net {
 }
 
 /// "what: Connection refused", with the kind from the code.
-[[nodiscard]] inline error to_error(const std::error_code& code, std::string what) {
+[[nodiscard]] inline error code_error(const std::error_code& code, std::string what) {
     return error(errc_of(code), std::move(what)).with_cause(code.message());
 }
 [[nodiscard]] inline error system_error(int system, std::string what) {
-    return to_error(std::error_code(system, std::system_category()), std::move(what));
+    return code_error(std::error_code(system, std::system_category()), std::move(what));
 }
 
 } // namespace skein::net

@@ -48,7 +48,7 @@ struct completion<std::error_code, Args...> {
     using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
     static std::optional<error> failure(const std::tuple<std::error_code, Args...>& all) {
         if (!std::get<0>(all)) return std::nullopt;
-        return to_error(std::get<0>(all), "asio operation failed");
+        return code_error(std::get<0>(all), "asio operation failed");
     }
     static std::tuple<Args...> rest(std::tuple<std::error_code, Args...>&& all) {
         return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },

@@ -198,7 +198,7 @@ private:
     }
     [[noreturn]] void fail(const std::error_code& code, const char* what) const {
         if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " was closed");
-        throw to_error(code, fmt::format("{} {} failed", what, peer_));
+        throw code_error(code, fmt::format("{} {} failed", what, peer_));
     }
 
     /// Bytes written without waiting, at most 64 parts in one call; 0 = would wait.
