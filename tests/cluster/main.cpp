@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The test program is also the rank program of the supervisor's tests: SKEIN_TEST_PROGRAM says which.
+#include "rank_programs.hpp"
+
+#include <cstdlib>
+
+#include <catch2/catch_session.hpp>
+
+int main(int argc, char** argv) {
+    if (const char* program = std::getenv("SKEIN_TEST_PROGRAM")) return run_rank_program(program);
+    return Catch::Session().run(argc, argv);
+}

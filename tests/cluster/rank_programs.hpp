@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the ranks of the supervisor's tests do, by name.
+
+#include <skein/cluster/membership.hpp>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+inline int run_rank_program(std::string_view program) {
+    using namespace skein;
+    ::prctl(PR_SET_DUMPABLE, 0); // no core files from the tests that crash
+    const auto where = cluster::discover();
+    const bool second = where.rank == 1;
+    const bool first_attempt = where.attempt == 0;
+    if (program == "exits before it joins" && second) ::_exit(3);
+    if (program == "never joins" && second) {
+        ::pause();
+    }
+    try {
+        cluster::membership world(where, cluster::group_token());
+        const auto mine = std::to_string(where.rank);
+        const auto all = world.exchange("rank", as_bytes(mine));
+        for (std::size_t r = 0; r < all.size(); ++r) {
+            if (to_string(all[r]) != std::to_string(r)) return 1;
+        }
+        if (program == "is killed once" && second && first_attempt) ::raise(SIGKILL);
+        if (program == "is always killed" && second) ::raise(SIGKILL);
+        if (program == "hangs once" && second && first_attempt) ::raise(SIGSTOP);
+        if (program == "returns without leaving" && second) std::_Exit(0);
+        if (program == "fails" && second) {
+            world.fail(error(errc::io, "the disk made a noise").with_hint("listen to it"));
+            return 1;
+        }
+        if (program == "finds a nan" && second) {
+            world.fail(error(errc::not_finite, "loss is nan at step 3"));
+            return 1;
+        }
+        if (program != "is fine") (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
+        world.leave();
+        return 0;
+    } catch (const error& e) {
+        return e.code() == errc::peer_lost || e.code() == errc::io || e.code() == errc::not_finite ||
+                       e.code() == errc::worker_lost || e.code() == errc::timeout
+                   ? 1
+                   : 4;
+    }
+}

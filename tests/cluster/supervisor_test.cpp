@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/cluster/supervisor.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <string>
+#include <vector>
+
+using namespace skein;
+using namespace skein::cluster;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct told {
+    supervisor_outcome outcome;
+    std::vector<std::string> restarts;
+};
+
+told supervise_program(const char* program, int workers = 2, int max_failures = 2) {
+    told t;
+    supervisor_options options;
+    options.workers = workers;
+    options.max_failures = max_failures;
+    options.backoff = 1ms;
+    options.argv = {"rank"};
+    options.env = {{"SKEIN_TEST_PROGRAM", program}};
+    options.join_deadline = 20s;
+    options.crash_grace = 5s;
+    options.alive = {net::keep_alive_mode::on, 50ms, 500ms, 1500ms};
+    options.on_restart = [&](const error& why, int, int) { t.restarts.push_back(why.what()); };
+    t.outcome = supervise(std::move(options));
+    return t;
+}
+
+} // namespace
+
+TEST_CASE("ranks that meet, exchange and leave make a good job") {
+    const auto t = supervise_program("is fine", 3);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.restarts.empty());
+}
+
+TEST_CASE("a job of one rank is a job") {
+    CHECK_FALSE(supervise_program("is fine", 1).outcome.failure);
+}
+
+TEST_CASE("a killed rank is named and the job started again") {
+    const auto t = supervise_program("is killed once");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 1);
+    REQUIRE(t.restarts.size() == 1);
+    CHECK_THAT(t.restarts[0], ContainsSubstring("worker 1") && ContainsSubstring("SIGKILL"));
+}
+
+TEST_CASE("a rank that hangs is found by its silence") {
+    const auto t = supervise_program("hangs once");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 1);
+    REQUIRE(t.restarts.size() == 1);
+    CHECK_THAT(t.restarts[0], ContainsSubstring("rank 1"));
+}
+
+TEST_CASE("a job that fails again and again is given up") {
+    const auto t = supervise_program("is always killed", 2, 2);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 2);
+    CHECK(t.outcome.failure->code() == errc::worker_lost);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("restarted 2 times"));
+}
+
+TEST_CASE("a rank that says why it fails is believed") {
+    const auto t = supervise_program("fails", 2, 1);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.failure->code() == errc::io);
+    CHECK_THAT(t.restarts.at(0), ContainsSubstring("the disk made a noise; listen to it"));
+}
+
+TEST_CASE("a lasting failure is not tried again") {
+    const auto t = supervise_program("finds a nan", 2, 5);
+    REQUIRE(t.outcome.failure);
+    CHECK(t.outcome.failure->code() == errc::not_finite);
+    CHECK(t.outcome.restarts == 0);
+}
+
+TEST_CASE("a rank that ends before it joins fails the job at once") {
+    const auto t = supervise_program("exits before it joins", 2, 0);
+    REQUIRE(t.outcome.failure);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("worker 1") && ContainsSubstring("exited with 3"));
+}
+
+TEST_CASE("a rank that returns without leaving fails the job") {
+    const auto t = supervise_program("returns without leaving", 2, 0);
+    REQUIRE(t.outcome.failure);
+    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("1"));
+}
+
+TEST_CASE("a program that cannot be started is an error, not a hang") {
+    supervisor_options options;
+    options.workers = 2;
+    options.executable = "/nonexistent/program";
+    options.argv = {"rank"};
+    const auto outcome = supervise(std::move(options));
+    REQUIRE(outcome.failure);
+    CHECK(outcome.failure->code() == errc::not_found);
+    CHECK(outcome.restarts == 0);
+}
