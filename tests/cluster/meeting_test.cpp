@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/cluster/meeting.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <thread>
+#include <vector>
+
+using namespace skein;
+using namespace skein::cluster;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+variable_reader variables(std::map<std::string, std::string> set) {
+    return [set = std::move(set)](std::string_view name) -> std::optional<std::string> {
+        const auto found = set.find(std::string(name));
+        if (found == set.end()) return std::nullopt;
+        return found->second;
+    };
+}
+
+struct temporary_folder {
+    temporary_folder() {
+        auto pattern = (std::filesystem::temp_directory_path() / "skein-meeting-XXXXXX").string();
+        path = ::mkdtemp(pattern.data());
+    }
+    ~temporary_folder() { std::filesystem::remove_all(path); }
+    std::filesystem::path path;
+};
+
+launch_environment world_of(int size, int local_size, std::string host, int port) {
+    launch_environment e;
+    e.source = "torch";
+    e.world_size = size;
+    e.local_size = local_size;
+    e.master_host = std::move(host);
+    e.master_port = port;
+    return e;
+}
+
+template <class F>
+std::string what_of(F f) {
+    try {
+        f();
+    } catch (const error& e) {
+        return e.what();
+    }
+    return "no error";
+}
+
+} // namespace
+
+TEST_CASE("ranks on one host meet on loopback") {
+    const auto where = world_of(2, 2, "node-0", 6000);
+    CHECK(net::to_string(meeting_point(where, variables({}))) == "tcp:127.0.0.1:6000");
+    CHECK(net::to_string(listening_point(where, variables({}))) == "tcp:127.0.0.1:6000");
+}
+
+TEST_CASE("ranks on several hosts meet at rank 0's host, which listens on all interfaces") {
+    const auto where = world_of(4, 2, "node-0", 6000);
+    CHECK(net::to_string(meeting_point(where, variables({}))) == "tcp:node-0:6000");
+    CHECK(net::to_string(listening_point(where, variables({}))) == "tcp:0.0.0.0:6000");
+}
+
+TEST_CASE("a supervisor's address wins") {
+    const auto set = variables({{"SKEIN_GROUP", "unix-abstract:@g"}, {"SKEIN_RANK", "0"}});
+    CHECK(is_supervised(set));
+    CHECK(net::to_string(meeting_point(world_of(2, 2, "", 0), set)) == "unix-abstract:@g");
+}
+
+TEST_CASE("nobody saying where rank 0 is, is an error with a way out") {
+    CHECK_THAT(what_of([] { (void)meeting_point(world_of(4, 2, "", 6000), variables({})); }),
+               ContainsSubstring("SKEIN_MASTER_HOST"));
+    CHECK_THAT(what_of([] { (void)meeting_point(world_of(2, 2, "", 0), variables({})); }),
+               ContainsSubstring("SKEIN_MASTER_PORT"));
+}
+
+TEST_CASE("the user's token is made once, private, and found again") {
+    const temporary_folder home;
+    const auto set = variables({{"HOME", home.path.string()}});
+    const auto first = group_token(set);
+    CHECK_FALSE(first.empty());
+    CHECK(group_token(set) == first);
+    const auto file = home.path / ".config/skein/token";
+    CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(0777)) ==
+          std::filesystem::perms(0600));
+}
+
+TEST_CASE("ranks that make the token at the same time agree") {
+    const temporary_folder home;
+    const auto set = variables({{"XDG_CONFIG_HOME", home.path.string()}});
+    std::vector<std::string> seen(8);
+    std::vector<std::thread> ranks;
+    for (auto& s : seen) ranks.emplace_back([&] { s = group_token(set).to_hex(); });
+    for (auto& r : ranks) r.join();
+    CHECK(std::set<std::string>(seen.begin(), seen.end()).size() == 1);
+}
+
+TEST_CASE("a token file that others can read is refused") {
+    const temporary_folder home;
+    const auto file = home.path / "token";
+    std::ofstream(file) << std::string(64, 'a');
+    std::filesystem::permissions(file, std::filesystem::perms(0644));
+    CHECK_THAT(what_of([&] { (void)group_token(variables({{"SKEIN_TOKEN_FILE", file.string()}})); }),
+               ContainsSubstring("chmod 600"));
+}
+
+TEST_CASE("a damaged token file is refused without showing what is in it") {
+    const temporary_folder home;
+    std::filesystem::create_directories(home.path / "skein");
+    const auto file = home.path / "skein/token";
+    std::ofstream(file) << "secret but short";
+    std::filesystem::permissions(file, std::filesystem::perms(0600));
+    const auto said = what_of([&] { (void)group_token(variables({{"XDG_CONFIG_HOME", home.path.string()}})); });
+    CHECK_THAT(said, ContainsSubstring(file.string()) && !ContainsSubstring("secret but short"));
+}
+
+TEST_CASE("SKEIN_TOKEN is taken as it is, and checked") {
+    CHECK(group_token(variables({{"SKEIN_TOKEN", std::string(64, '7')}})).to_hex() == std::string(64, '7'));
+    CHECK_THAT(what_of([] { (void)group_token(variables({{"SKEIN_TOKEN", "x"}})); }),
+               ContainsSubstring("64 hexadecimal digits"));
+}
