@@ -26,7 +26,7 @@ namespace skein::net {
     // A copy: Asio wants to own what it waits for.
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) {
-        throw to_error(std::error_code(errno, std::system_category()),
+        throw code_error(std::error_code(errno, std::system_category()),
                        fmt::format("cannot wait for file descriptor {}", fd));
     }
     asio::posix::stream_descriptor watched(on.context(), copy);
