@@ -82,22 +82,30 @@ consteval bool check_parameter() {
                                     "return the result");
     static_assert(!is_ref, "skein: not supported: a remote function that takes a ref<T>; take T, the "
                            "ref is resolved before the call is sent");
-    if constexpr (!bare_pointer && !changes_callers && !is_ref)
-        static_assert(wire::encodable<value>,
-                      "skein: an argument type cannot be sent: make it a plain aggregate of types "
-                      "that can, or specialise skein::wire::codec for it");
-    return !bare_pointer && !changes_callers && !is_ref;
+    if constexpr (!bare_pointer && !changes_callers && !is_ref) {
+        constexpr bool can_be_sent = wire::encodable<value>;
+        static_assert(can_be_sent, "skein: an argument type cannot be sent: make it a plain aggregate of "
+                                   "types that can, or specialise skein::wire::codec for it");
+        return can_be_sent;
+    } else {
+        return false;
+    }
 }
 
 template <class R>
 consteval bool check_result() {
     static_assert(!std::is_pointer_v<R>, "skein: a remote function cannot return a pointer: the object "
                                          "it points to is in another process; return the value");
-    if constexpr (!std::is_void_v<R> && !std::is_pointer_v<R>)
-        static_assert(wire::encodable<R>,
-                      "skein: the result type cannot be sent: make it a plain aggregate of types that "
-                      "can, or specialise skein::wire::codec for it");
-    return !std::is_pointer_v<R>;
+    if constexpr (std::is_void_v<R>) {
+        return true;
+    } else if constexpr (!std::is_pointer_v<R>) {
+        constexpr bool can_be_sent = wire::encodable<R>;
+        static_assert(can_be_sent, "skein: the result type cannot be sent: make it a plain aggregate of "
+                                   "types that can, or specialise skein::wire::codec for it");
+        return can_be_sent;
+    } else {
+        return false;
+    }
 }
 
 template <class Parameters>
