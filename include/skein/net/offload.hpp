@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time.
+
+#include <skein/core/check.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/net/sim_loop.hpp>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <signal.h>
+
+namespace skein::net {
+
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
+public:
+    explicit offload_pool(unsigned threads) {
+        SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    }
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool() {
+        {
+            const std::lock_guard lock(mutex_);
+            stopping_ = true;
+        }
+        wake_.notify_all();
+        for (auto& t : threads_) t.join();
+    }
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work) {
+        {
+            const std::lock_guard lock(mutex_);
+            queue_.push_back(std::move(work));
+        }
+        wake_.notify_one();
+    }
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    static offload_pool& shared() {
+        static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+        return pool;
+    }
+
+private:
+    void main() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+            if (queue_.empty()) return;
+            auto work = std::move(queue_.front());
+            queue_.pop_front();
+            lock.unlock();
+            work();
+            work = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call) : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+inline task<void> pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace detail
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
+///           next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    const auto work = [&f, &value, &failure] {
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    };
+    if (auto* simulated = dynamic_cast<sim_loop*>(&loop::current())) {
+        work();
+        const auto length = simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
+        auto later = detail::pause(length);
+        auto shielded = shield(std::move(later));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
