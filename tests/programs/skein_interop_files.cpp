@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes our files for other people's readers, and reads theirs. Used by tests/interop.
+//
+//   skein_interop_files write FOLDER     a run folder with events, a safetensors file and a checkpoint
+//   skein_interop_files read FILE        one JSON line per tensor: name, dtype, shape, hex of the bytes
+#include <skein/core/posix_disk.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/run_dir.hpp>
+#include <skein/train/safetensors.hpp>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include <fmt/core.h>
+
+using namespace skein;
+using namespace skein::train;
+
+namespace {
+
+/// Values 0, 0.5, 1, ... as float32.
+byte_buffer halves(std::size_t count) {
+    byte_buffer bytes(count * 4);
+    for (std::size_t i = 0; i < count; ++i) {
+        const float value = 0.5f * static_cast<float>(i);
+        std::memcpy(bytes.data() + 4 * i, &value, 4);
+    }
+    return bytes;
+}
+
+void write(const std::string& folder) {
+    posix_disk disk;
+    auto run = run_dir::create(folder, "run");
+    for (std::uint64_t step = 1; step <= 5; ++step) {
+        metrics_row row{.step = step, .values = {{"loss", 4.0 / static_cast<double>(step)}}, .timings = {{"tokens_per_s", 1000}}};
+        if (step % 2 == 0) row.values.push_back({"val_loss", 0.25 * static_cast<double>(step)});
+        run.append(row);
+    }
+
+    const auto matrix = halves(6), scalar = halves(1);
+    const byte_buffer bytes = to_buffer("\x01\x02\x03"), half = to_buffer(std::string_view("\x80\x3f\x00\x40", 4));
+    byte_buffer count(8);
+    store_le<std::uint64_t>(count.data(), 120);
+    const std::vector<tensor_view> tensors{{"matrix", "F32", {2, 3}, matrix}, {"scalar", "F32", {}, scalar},
+                                           {"raw", "U8", {3}, bytes},         {"count", "I64", {1}, count},
+                                           {"half", "BF16", {2}, half},       {"none", "F32", {0, 4}, {}}};
+    const auto plan = plan_safetensors(tensors, {{"format", "pt"}, {"made_by", "skein"}}).value();
+    auto out = disk.open(folder + "/model.safetensors", open_mode::write).value();
+    write_safetensors(plan, [&](byte_span part) { return out->append(part); }).value();
+    out->close().value();
+
+    checkpoint_state state;
+    state.step = 120;
+    state.tensors = tensors;
+    state.extra = {{"seed", 1}};
+    checkpointer(disk, run.checkpoints()).save(state);
+}
+
+void read(const std::string& path) {
+    posix_disk disk;
+    const auto bytes = disk.read_whole(path).value();
+    const auto content = parse_safetensors(bytes).value();
+    for (auto& t : content.tensors)
+        fmt::print("{}\n", dump_json(ordered_json{{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"bytes", to_hex(t.bytes)}}));
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const std::string verb = argc == 3 ? argv[1] : "";
+    try {
+        if (verb == "write") return write(argv[2]), 0;
+        if (verb == "read") return read(argv[2]), 0;
+    } catch (const std::exception& e) {
+        std::fprintf(stderr, "skein_interop_files: %s\n", e.what());
+        return 1;
+    }
+    std::fprintf(stderr, "usage: skein_interop_files write FOLDER | read FILE\n");
+    return 2;
+}
