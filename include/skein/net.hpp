@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer net.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/net/address.hpp>
+#include <skein/net/asio.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/frame.hpp>
+#include <skein/net/handshake.hpp>
+#include <skein/net/limits.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/network.hpp>
+#include <skein/net/offload.hpp>
+#include <skein/net/options.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/signals.hpp>
+#include <skein/net/sim_faults.hpp>
+#include <skein/net/sim_loop.hpp>
+#include <skein/net/sim_net.hpp>
+#include <skein/net/stream.hpp>
+#include <skein/net/system_error.hpp>
+#include <skein/net/token.hpp>
+#include <skein/net/use_task.hpp>

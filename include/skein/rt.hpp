@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Every public header of the layer rt.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/rt/actor.hpp>
+#include <skein/rt/build_id.hpp>
+#include <skein/rt/local_workers.hpp>
+#include <skein/rt/node.hpp>
+#include <skein/rt/options.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/process_wait.hpp>
+#include <skein/rt/ref.hpp>
+#include <skein/rt/registry.hpp>
+#include <skein/rt/remote.hpp>
+#include <skein/rt/remote_error.hpp>
+#include <skein/rt/run.hpp>

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The torch-free part of skein: tasks, bytes, sockets, remote functions and actors, launching.
+// Needs no LibTorch; link skein::runtime.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/core.hpp>
+#include <skein/wire.hpp>
+#include <skein/net.hpp>
+#include <skein/rt.hpp>
+#include <skein/cluster.hpp>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.
+// Needs LibTorch; link skein::train.
+// Written by scripts/check_mirror.py --write.
+
+#include <skein/skein.hpp>
+#include <skein/torch.hpp>
+#include <skein/dist.hpp>
+#include <skein/train/callbacks.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/ddp.hpp>
+#include <skein/train/event_file.hpp>
+#include <skein/train/flat.hpp>
+#include <skein/train/json.hpp>
+#include <skein/train/launch.hpp>
+#include <skein/train/manifest.hpp>
+#include <skein/train/metrics.hpp>
+#include <skein/train/optimizer.hpp>
+#include <skein/train/progress.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/run_dir.hpp>
+#include <skein/train/safetensors.hpp>
+#include <skein/train/sampler.hpp>
+#include <skein/train/schedule.hpp>
+#include <skein/train/single.hpp>
+#include <skein/train/strategy.hpp>
+#include <skein/train/summary.hpp>
+#include <skein/train/svg.hpp>
+#include <skein/train/trainer.hpp>
+#include <skein/train/training_state.hpp>
