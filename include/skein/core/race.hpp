@@ -18,7 +18,7 @@ namespace skein {
 template <class T>
 struct finished {
     std::size_t index = 0;
-    detail::value_or_monostate<T> value{};
+    detail::value_or_monostate<T> value;
 };
 
 namespace detail {

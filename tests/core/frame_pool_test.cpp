@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/frame_pool.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
+
+using skein::detail::frame_pool;
+
+TEST_CASE("frames of every size can be written to and given back in any order") {
+    std::vector<std::pair<void*, std::size_t>> frames;
+    for (std::size_t bytes = 1; bytes < 5000; bytes += 37) {
+        void* p = frame_pool::allocate(bytes);
+        std::memset(p, 0x5A, bytes);
+        frames.emplace_back(p, bytes);
+    }
+    std::set<void*> distinct;
+    for (const auto& [p, bytes] : frames) distinct.insert(p);
+    CHECK(distinct.size() == frames.size());
+    for (std::size_t i = 0; i < frames.size(); i += 2) frame_pool::release(frames[i].first, frames[i].second);
+    for (std::size_t i = 1; i < frames.size(); i += 2) frame_pool::release(frames[i].first, frames[i].second);
+}
+
+#if SKEIN_FRAME_POOL
+TEST_CASE("a frame that was given back is used again") {
+    void* first = frame_pool::allocate(200);
+    frame_pool::release(first, 200);
+    void* again = frame_pool::allocate(220); // the same class
+    CHECK(again == first);
+    frame_pool::release(again, 220);
+}
+#endif
+
+TEST_CASE("a frame may be given back on another thread, and a thread's frames end with it") {
+    void* from_here = frame_pool::allocate(300);
+    std::jthread other([&] {
+        frame_pool::release(from_here, 300);
+        void* own = frame_pool::allocate(300);
+        std::memset(own, 1, 300);
+        frame_pool::release(own, 300);
+    });
+}
