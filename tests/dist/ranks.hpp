@@ -6,7 +6,10 @@
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/local_rendezvous.hpp>
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +21,25 @@ using namespace skein;
 using namespace skein::dist;
 
 using outcome = std::vector<std::optional<error>>;
+
+/// Lets one rank wait for n others without any communicator.
+class event_gate {
+public:
+    void arrive() {
+        const std::lock_guard lock(guard_);
+        ++came_;
+        changed_.notify_all();
+    }
+    void wait_for_others(int n) {
+        std::unique_lock lock(guard_);
+        changed_.wait_for(lock, std::chrono::seconds(60), [&] { return came_ >= n; });
+    }
+
+private:
+    std::mutex guard_;
+    std::condition_variable changed_;
+    int came_ = 0;
+};
 
 /// body(rank) on a thread each; errors by rank.
 inline outcome each(int n, const std::function<void(int)>& body) {

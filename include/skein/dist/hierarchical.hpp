@@ -79,13 +79,10 @@ public:
     [[nodiscard]] std::string name() const {
         return fmt::format("hierarchical x{} on {} hosts", size_, where_.hosts.size());
     }
-    void set_deadline(duration limit) {
-        deadline_ = limit;
-        if (between_) between_->set_deadline(limit);
-    }
+    void set_deadline(duration limit) { deadline_ = limit; }
 
     task<void> all_reduce(buffer_view io, reduce_op op) {
-        if (!between_ && where_.hosts.size() == 1) return inside_->all_reduce(io, op);
+        begin(detail::op_kind::all_reduce, io, op, 0);
         return told(reduce_everywhere(io, op));
     }
     /// Not the cheapest way: reduces everything and keeps a part.
@@ -93,12 +90,14 @@ public:
         SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
                         in.count == out.count * static_cast<std::size_t>(size_),
                     "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
+        begin(detail::op_kind::reduce_scatter, in, op, 0);
         return told(reduce_then_cut(in, out, op));
     }
     task<void> all_gather(buffer_view in, buffer_view out) {
         SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
                     "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
         std::vector<std::size_t> counts(static_cast<std::size_t>(size_), in.count);
+        begin(detail::op_kind::all_gather, out, reduce_op::sum, 0);
         return told(gather(in, out, std::move(counts)));
     }
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
@@ -106,21 +105,28 @@ public:
                         in.count == counts[static_cast<std::size_t>(rank_)],
                     "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_, in.count);
         std::vector<std::size_t> owned(counts.begin(), counts.end());
+        begin(detail::op_kind::all_gather_v, out, reduce_op::sum, 0);
         return told(gather(in, out, std::move(owned)));
     }
     task<void> broadcast(buffer_view io, int root) {
         SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+        begin(detail::op_kind::broadcast, io, reduce_op::sum, root);
         return told(hand_out(io, root));
     }
-    task<void> barrier() { return told(meet()); }
+    task<void> barrier() {
+        begin(detail::op_kind::barrier, buffer_view{}, reduce_op::sum, 0);
+        return told(meet());
+    }
     task<void> send(buffer_view io, int to) {
         SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to, size_);
+        begin(detail::op_kind::message, io, reduce_op::sum, to);
         if (const int p = place_here(to); p >= 0) return told(inside_->send(io, p));
         return told(message(io, to, true));
     }
     task<void> recv(buffer_view io, int from) {
         SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_, from,
                     size_);
+        begin(detail::op_kind::message, io, reduce_op::sum, from);
         if (const int p = place_here(from); p >= 0) return told(inside_->recv(io, p));
         return told(message(io, from, false));
     }
@@ -150,13 +156,28 @@ private:
         const auto found = std::find(here.begin(), here.end(), world_rank);
         return found == here.end() ? -1 : static_cast<int>(found - here.begin());
     }
-    /// Waiting for the leader has to outlast the leader's own wait for other hosts, so that the rank
-    /// that is really missing gets named.
-    void wait_for_leader() {
-        if (inside_) inside_->set_deadline(leads() ? deadline_ : deadline_ * 3 + std::chrono::seconds(2));
+    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others has
+    /// to outlast theirs, so that the rank that is really missing gets named: ring after host, the
+    /// leader's return after the ring.
+    void begin(detail::op_kind kind, buffer_view of, reduce_op op, int more) {
+        if (kind != detail::op_kind::message) doing_.sequence += 1;
+        doing_.kind = kind;
+        doing_.count = of.count;
+        doing_.type = of.type;
+        doing_.op = op;
+        doing_.detail = static_cast<std::uint64_t>(more);
+        wait_inside();
+        const bool alone = where_.mine().size() == 1;
+        if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
+    }
+    [[nodiscard]] duration patience() const {
+        return deadline_ / 2 + std::chrono::milliseconds(500);
     }
     void wait_inside() {
         if (inside_) inside_->set_deadline(deadline_);
+    }
+    void wait_for_leader() {
+        if (inside_) inside_->set_deadline(deadline_ + 3 * patience());
     }
 
     /// An error on one side is told to the other before it is thrown.
@@ -164,13 +185,19 @@ private:
         auto outcome = as_result(std::move(work));
         auto ended = co_await std::move(outcome);
         if (ended) co_return;
-        abort(ended.error());
-        throw ended.error();
+        const auto& why = ended.error();
+        abort(why);
+        throw error(why.code(), why.what())
+            .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
     }
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op) {
+        if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean
+            auto all = inside_->all_reduce(io, op);
+            co_await std::move(all);
+            co_return;
+        }
         if (inside_) {
-            wait_inside();
             auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
             co_await std::move(local);
         }
@@ -188,7 +215,7 @@ private:
         work_.resize(std::max(work_.size(), in.bytes()));
         const buffer_view whole{work_.data(), in.count, in.type};
         if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-        auto reducing = all_reduce(whole, op);
+        auto reducing = reduce_everywhere(whole, op);
         co_await std::move(reducing);
         if (out.count > 0) {
             std::memcpy(out.data, whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
@@ -216,7 +243,6 @@ private:
         const buffer_view all{work_.data(), total, in.type};
         const buffer_view ours = all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
         if (inside_) {
-            wait_inside();
             auto local = inside_->all_gather_v(in, ours, here);
             co_await std::move(local);
         } else if (in.count > 0) {
@@ -252,7 +278,6 @@ private:
         }
         const bool here = root_host == where_.my_host;
         if (here && inside_) {
-            wait_inside();
             auto local = inside_->broadcast(io, place_here(root));
             co_await std::move(local);
         }
@@ -268,7 +293,6 @@ private:
     }
     task<void> meet() {
         if (inside_) {
-            wait_inside();
             auto come = inside_->barrier();
             co_await std::move(come);
         }
@@ -283,11 +307,7 @@ private:
         }
     }
     task<void> message(buffer_view io, int peer, bool sends) {
-        detail::signature what;
-        what.kind = detail::op_kind::message;
-        what.count = io.count;
-        what.type = io.type;
-        what.detail = static_cast<std::uint64_t>(peer);
+        const detail::signature what = doing_;
         const time_point until = loop::current().now() + deadline_;
         auto work = sends ? detail::send_message(*net_, io, peer, what, until)
                           : detail::recv_message(*net_, io, peer, what, until);
@@ -305,6 +325,7 @@ private:
     std::unique_ptr<ring_communicator> between_;
     std::shared_ptr<links> net_;
     duration deadline_;
+    detail::signature doing_;
     byte_buffer work_;
 };
 

@@ -131,6 +131,9 @@ private:
         task<void> run(plan& p);
         task<void> run_sender(plan& p);
         task<void> run_receiver(plan& p);
+        static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
+        task<void> send_frame(std::uint32_t step, byte_span data);
+        task<void> hear(std::uint32_t step, std::size_t n, std::byte* direct);
         task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
         std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
 

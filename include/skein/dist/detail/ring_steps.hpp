@@ -92,8 +92,8 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         int culprit = -1;
     } at_deadline(*this);
     const time_point until = here.now() + deadline;
-    const duration grace = std::min<duration>(deadline / 4 + std::chrono::milliseconds(1),
-                                              std::chrono::seconds(1));
+    const duration grace = std::min<duration>(deadline / 4 + std::chrono::milliseconds(500),
+                                              std::chrono::seconds(2));
     if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
 
     auto stoppable = with_cancel(stop.token(), std::move(body));
@@ -147,14 +147,37 @@ inline task<void> ring_communicator::core::run(plan& p) {
     (void)done;
 }
 
-inline task<void> ring_communicator::core::run_sender(plan& p) {
-    const bool is_root = p.chain && position == p.root;
-    if (p.chain && (position + 1) % size() == p.root) co_return;
-    const int ranks = size();
+/// One frame to the next rank: step f, the given bytes of the user's buffer.
+inline task<void> ring_communicator::core::send_frame(std::uint32_t step, byte_span data) {
     std::array<std::byte, detail::ring_header::size> head{};
+    detail::ring_header h;
+    h.what = doing;
+    h.step = step;
+    h.bytes = static_cast<std::uint32_t>(data.size());
+    h.encode(head.data());
+    const std::array<byte_span, 2> batch{byte_span(head), data};
+    writing = true;
+    auto wrote = as_result(out->write_all(std::span(batch).first(data.empty() ? 1 : 2)));
+    auto result = co_await std::move(wrote);
+    if (!result) {
+        if (result.error().code() == errc::cancelled) throw result.error();
+        throw blamed(errc::peer_lost, next(), result.error().what());
+    }
+    writing = false;
+}
+
+inline task<void> ring_communicator::core::run_sender(plan& p) {
+    if (p.chain) { // says that this rank has come, also to the root
+        auto here_i_am = send_frame(first_word, byte_span{});
+        co_await std::move(here_i_am);
+        if ((position + 1) % size() == p.root) co_return;
+    }
+    const bool is_root = p.chain && position == p.root;
+    const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
         // What has to be here before frame f can leave.
-        const std::uint32_t need = is_root ? 0 : p.chain ? f + 1 : f < p.per_step ? 0 : f - p.per_step + 1;
+        const std::uint32_t lag = p.chain ? 0 : p.per_step; // the same piece, one step earlier
+        const std::uint32_t need = is_root || f < lag ? 0 : f + 1 - lag;
         while (p.received < need) {
             auto more = moved.wait();
             co_await more;
@@ -164,28 +187,16 @@ inline task<void> ring_communicator::core::run_sender(plan& p) {
         const slice s = p.chain ? p.slices[0]
                                 : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        const std::size_t n = std::min(p.piece, s.bytes - from);
-        detail::ring_header h;
-        h.what = doing;
-        h.step = f;
-        h.bytes = static_cast<std::uint32_t>(n);
-        h.encode(head.data());
-        const std::array<byte_span, 2> batch{byte_span(head), byte_span(p.base + s.at + from, n)};
-        writing = true;
-        auto wrote = as_result(out->write_all(std::span(batch).first(n > 0 ? 2 : 1)));
-        auto result = co_await std::move(wrote);
-        if (!result) {
-            if (result.error().code() == errc::cancelled) throw result.error();
-            throw blamed(errc::peer_lost, next(), result.error().what());
-        }
-        writing = false;
+        auto sending = send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
+        co_await std::move(sending);
     }
 }
 
 inline task<void> ring_communicator::core::run_receiver(plan& p) {
-    if (p.chain && position == p.root) {
-        heard = true; // nothing to hear
-        co_return;
+    if (p.chain) {
+        auto hearing = hear(first_word, 0, nullptr);
+        co_await std::move(hearing);
+        if (position == p.root) co_return;
     }
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
@@ -197,17 +208,8 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
         const std::size_t n = std::min(p.piece, s.bytes - from);
         std::byte* const mine = p.base + s.at + from;
-        auto reading = read_frame(f, n, reduces ? nullptr : mine);
-        auto result = as_result(std::move(reading));
-        auto came = co_await std::move(result);
-        if (!came) {
-            const errc code = came.error().code();
-            if (code == errc::reset || code == errc::closed || code == errc::io) {
-                throw blamed(errc::peer_lost, previous(), came.error().what());
-            }
-            throw came.error();
-        }
-        heard = true;
+        auto hearing = hear(f, n, reduces ? nullptr : mine);
+        co_await std::move(hearing);
         if (reduces && n > 0) {
             const std::byte* const theirs = scratch.data() + 64;
             const bool last = step + 1 == p.reducing;
@@ -220,6 +222,18 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
         p.received = f + 1;
         moved.wake_all();
     }
+}
+
+/// read_frame, with the neighbour to blame when the stream breaks.
+inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n, std::byte* direct) {
+    auto reading = as_result(read_frame(step, n, direct));
+    auto came = co_await std::move(reading);
+    if (came) co_return;
+    const errc code = came.error().code();
+    if (code == errc::reset || code == errc::closed || code == errc::io) {
+        throw blamed(errc::peer_lost, previous(), came.error().what());
+    }
+    throw came.error();
 }
 
 /// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+// The laws of the communicator concept, for every model: values, bits, mismatches, aborts, deadlines.
+#include "ranks.hpp"
+
+#include <skein/dist/reduce.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Small pieces, so that small buffers take many steps.
+comm_options small_pieces() {
+    comm_options o;
+    o.shm.chunk_bytes = 8192;
+    o.shm.small_bytes = 1024;
+    o.shm.message_bytes = 4096;
+    o.ring.piece_bytes = 4096;
+    o.ring.small_bytes = 1024;
+    o.limits.deadline = 60s;
+    return o;
+}
+
+template <class T>
+T number(std::int64_t x) {
+    if constexpr (std::is_same_v<T, bf16_t>) return to_bf16(static_cast<float>(x));
+    else return static_cast<T>(x);
+}
+
+/// Integers small enough that every order of adding them is exact in every type.
+std::int64_t value_of(int rank, std::size_t i) {
+    return static_cast<std::int64_t>((static_cast<std::size_t>(rank) * 7 + i * 3 + i / 5) % 13) - 6;
+}
+
+template <class T>
+T expected(reduce_op op, int n, std::size_t i) {
+    std::int64_t sum = 0, most = -100, least = 100;
+    for (int r = 0; r < n; ++r) {
+        const auto v = value_of(r, i);
+        sum += v;
+        most = std::max(most, v);
+        least = std::min(least, v);
+    }
+    if (op == reduce_op::sum) return number<T>(sum);
+    if (op == reduce_op::max) return number<T>(most);
+    if (op == reduce_op::min) return number<T>(least);
+    if constexpr (std::is_same_v<T, bf16_t>) return to_bf16(static_cast<float>(sum) / static_cast<float>(n));
+    else return static_cast<T>(static_cast<T>(sum) / static_cast<T>(n));
+}
+
+template <class T>
+std::vector<T> values(int rank, std::size_t count, std::size_t from = 0) {
+    std::vector<T> v(count);
+    for (std::size_t i = 0; i < count; ++i) v[i] = number<T>(value_of(rank, from + i));
+    return v;
+}
+
+void require(bool good, const std::string& what) {
+    if (!good) throw error(errc::internal, what);
+}
+
+template <class T>
+void check_reductions(ranks::rank_view& c) {
+    for (const reduce_op op : {reduce_op::sum, reduce_op::mean, reduce_op::max, reduce_op::min}) {
+        for (const std::size_t count : {0u, 1u, 7u, 64u, 129u, 1000u, 4097u, 20011u}) {
+            auto io = values<T>(c.rank, count);
+            c.all_reduce(view_of(std::span(io)), op);
+            for (std::size_t i = 0; i < count; ++i) {
+                require(io[i] == expected<T>(op, c.size, i),
+                        fmt::format("all_reduce {} of {} x {}: element {} on rank {}", to_string(op), count,
+                                    to_string(dtype_of<T>()), i, c.rank));
+            }
+        }
+        for (const std::size_t part : {0u, 1u, 33u, 3001u}) {
+            const std::size_t n = static_cast<std::size_t>(c.size);
+            auto in = values<T>(c.rank, part * n);
+            const auto before = in;
+            std::vector<T> out(part);
+            c.reduce_scatter(view_of(std::span(in)), view_of(std::span(out)), op);
+            for (std::size_t i = 0; i < part; ++i) {
+                require(out[i] == expected<T>(op, c.size, static_cast<std::size_t>(c.rank) * part + i),
+                        "reduce_scatter gives another value");
+            }
+            require(in == before, "reduce_scatter wrote to its input");
+        }
+    }
+}
+
+template <class T>
+void check_copies(ranks::rank_view& c) {
+    const auto n = static_cast<std::size_t>(c.size), me = static_cast<std::size_t>(c.rank);
+    for (const std::size_t count : {0u, 1u, 65u, 5001u}) {
+        auto in = values<T>(c.rank, count);
+        std::vector<T> out(count * n);
+        c.all_gather(view_of(std::span(in)), view_of(std::span(out)));
+        for (int r = 0; r < c.size; ++r) {
+            const auto part = values<T>(r, count);
+            require(std::equal(part.begin(), part.end(), out.begin() + static_cast<std::ptrdiff_t>(count) * r),
+                    "all_gather gives another value");
+        }
+        // In place: the input is the own slice of the output.
+        std::vector<T> again(count * n);
+        std::copy(in.begin(), in.end(), again.begin() + static_cast<std::ptrdiff_t>(count * me));
+        c.all_gather(view_of(std::span(again).subspan(count * me, count)), view_of(std::span(again)));
+        require(again == out, "all_gather in place differs");
+
+        for (int root = 0; root < c.size; ++root) {
+            auto io = values<T>(c.rank, count);
+            c.broadcast(view_of(std::span(io)), root);
+            require(io == values<T>(root, count), "broadcast gives another value");
+        }
+    }
+    // all_gather_v: rank r gives 100 * r + (0 or 3000) elements, rank 0 none.
+    std::vector<std::size_t> counts;
+    std::vector<T> want;
+    for (int r = 0; r < c.size; ++r) {
+        counts.push_back(static_cast<std::size_t>(r) * 100 + (r == 1 ? 3000 : 0));
+        const auto part = values<T>(r, counts.back());
+        want.insert(want.end(), part.begin(), part.end());
+    }
+    auto in = values<T>(c.rank, counts[me]);
+    std::vector<T> out(want.size());
+    c.all_gather_v(view_of(std::span(in)), view_of(std::span(out)), counts);
+    require(out == want, "all_gather_v gives another value");
+}
+
+template <class T>
+void check_messages(ranks::rank_view& c) {
+    if (c.size == 1) return;
+    for (const std::size_t count : {0u, 1u, 4000u}) {
+        // Around the ring, even ranks send first: no cycle of blocking sends.
+        const int next = (c.rank + 1) % c.size, last = (c.rank + c.size - 1) % c.size;
+        auto mine = values<T>(c.rank, count);
+        std::vector<T> theirs(count);
+        const auto send = [&] { c.send(view_of(std::span(mine)), next); };
+        const auto receive = [&] { c.recv(view_of(std::span(theirs)), last); };
+        if (c.rank % 2 == 0) {
+            send();
+            receive();
+        } else {
+            receive();
+            send();
+        }
+        require(theirs == values<T>(last, count), "recv gives another value");
+    }
+}
+
+std::vector<float> random_floats(std::uint64_t seed, std::size_t n) {
+    std::vector<float> v(n);
+    std::uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
+    for (auto& f : v) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        f = static_cast<float>(static_cast<std::int64_t>(x)) * 1e-18f * static_cast<float>(1 << (x % 20));
+    }
+    return v;
+}
+
+template <class T>
+std::vector<T> random_values(std::uint64_t seed, std::size_t n) {
+    const auto f = random_floats(seed, n);
+    std::vector<T> v(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        if constexpr (std::is_same_v<T, bf16_t>) v[i] = to_bf16(f[i]);
+        else if constexpr (std::is_same_v<T, std::int64_t>) v[i] = static_cast<std::int64_t>(f[i] * 1e6f);
+        else v[i] = static_cast<T>(f[i]) / 3;
+    }
+    return v;
+}
+
+/// The bits that every rank ends with; fails if two ranks differ.
+template <class T>
+std::vector<std::byte> bits_of(comm_kind kind, int n, reduce_op op, std::size_t count) {
+    std::vector<std::byte> bits;
+    std::mutex guard;
+    bool same = true;
+    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [&](ranks::rank_view& c) {
+        auto io = random_values<T>(static_cast<std::uint64_t>(c.rank) + 11, count);
+        c.all_reduce(view_of(std::span(io)), op);
+        const auto bytes = std::as_bytes(std::span(io));
+        const std::lock_guard lock(guard);
+        if (bits.empty()) bits.assign(bytes.begin(), bytes.end());
+        same = same && std::equal(bytes.begin(), bytes.end(), bits.begin(), bits.end());
+    }, small_pieces());
+    INFO(ranks::first_error(errors));
+    REQUIRE(ranks::first_error(errors).empty());
+    REQUIRE(same);
+    return bits;
+}
+
+} // namespace
+
+TEST_CASE("every collective of every model gives the reference values") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const int n = GENERATE(1, 2, 3, 4, 5);
+    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [](ranks::rank_view& c) {
+        check_reductions<float>(c);
+        check_reductions<bf16_t>(c);
+        check_reductions<double>(c);
+        check_reductions<std::int64_t>(c);
+        check_copies<float>(c);
+        check_copies<bf16_t>(c);
+        check_copies<std::int64_t>(c);
+        check_copies<std::byte>(c);
+        check_messages<float>(c);
+        check_messages<std::byte>(c);
+        for (int i = 0; i < 20; ++i) c.barrier();
+    }, small_pieces());
+    INFO(to_string(kind) << " x" << n << ": " << ranks::first_error(errors));
+    REQUIRE(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("ranks of one host need not be neighbours in rank order") {
+    const auto errors = ranks::group({"a", "b", "a", "c", "b"}, comm_kind::automatic, [](ranks::rank_view& c) {
+        require(c.comm.name() == "hierarchical x5 on 3 hosts", c.comm.name());
+        check_reductions<float>(c);
+        check_copies<std::int64_t>(c);
+        check_messages<float>(c);
+    }, small_pieces());
+    INFO(ranks::first_error(errors));
+    REQUIRE(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("two ranks get the same bits from shared memory, ring and hierarchy") {
+    const auto op = GENERATE(reduce_op::sum, reduce_op::mean, reduce_op::max, reduce_op::min);
+    for (const std::size_t count : {5u, 100u, 30001u}) {
+        const auto check = [&]<class T>(T) {
+            const auto shm = bits_of<T>(comm_kind::shm, 2, op, count);
+            CHECK(shm == bits_of<T>(comm_kind::ring, 2, op, count));
+            CHECK(shm == bits_of<T>(comm_kind::hierarchical, 2, op, count));
+        };
+        check(float{});
+        check(double{});
+        check(bf16_t{});
+        check(std::int64_t{});
+    }
+}
+
+TEST_CASE("the same inputs give the same bits in every run, whoever comes late") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const int n = GENERATE(3, 4);
+    const auto first = bits_of<float>(kind, n, reduce_op::mean, 20000);
+    for (int run = 0; run < 3; ++run) CHECK(first == bits_of<float>(kind, n, reduce_op::mean, 20000));
+}
+
+TEST_CASE("ranks that do different things get an error that names both sides") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(c.rank == 1 ? 101 : 100);
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::mismatch);
+        CHECK(std::string(e->what()).find("f32 x 101") != std::string::npos);
+        CHECK(std::string(e->what()).find("f32 x 100") != std::string::npos);
+        CHECK(std::string(e->what()).find("rank 1") != std::string::npos);
+    }
+}
+
+TEST_CASE("another operation, type or root is a mismatch") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const int variant = GENERATE(0, 1, 2, 3);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [variant](ranks::rank_view& c) {
+        std::vector<double> v(5000);
+        const bool odd = c.rank == 1;
+        const auto view = view_of(std::span(v));
+        const buffer_view halves{v.data(), v.size(), dtype::f32};
+        if (variant == 0) c.all_reduce(view, odd ? reduce_op::max : reduce_op::sum);
+        else if (variant == 1) c.all_reduce(odd ? halves : view, reduce_op::sum);
+        else if (variant == 2) c.broadcast(view, odd ? 1 : 0);
+        else if (odd) c.barrier();
+        else c.all_reduce(view, reduce_op::sum);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::mismatch);
+    }
+}
+
+TEST_CASE("an abort from any thread ends the waiting of all ranks with its error") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(50000, 1.0f);
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+        if (c.rank == 2) c.comm.abort(error(errc::peer_lost, "rank 7 is lost"));
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::peer_lost);
+        CHECK(std::string(e->what()).find("rank 7 is lost") != std::string::npos);
+    }
+}
+
+TEST_CASE("a rank that does not come is named on all ranks after the deadline") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const std::size_t count = GENERATE(10u, 400000u);
+    comm_options options;
+    options.limits.deadline = 300ms;
+    ranks::event_gate gate;
+    const auto errors = ranks::group(ranks::hosts_for(kind, 4), kind, [&](ranks::rank_view& c) {
+        std::vector<float> v(count, 1.0f);
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+        if (c.rank == 3) {
+            gate.wait_for_others(3);
+            return;
+        }
+        try {
+            c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+        } catch (...) {
+            gate.arrive();
+            throw;
+        }
+        gate.arrive();
+    }, options);
+    for (int r = 0; r < 3; ++r) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        REQUIRE(e);
+        INFO("rank " << r << ": " << e->what());
+        CHECK(e->code() == errc::timeout);
+        CHECK(std::string(e->what()).find("rank 3 failed in") != std::string::npos);
+        CHECK(std::string(e->what()).find("#2") != std::string::npos);
+    }
+}
+
+TEST_CASE("a rank that leaves early is named by those who go on") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(30000, 1.0f);
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+        if (c.rank != 1) c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+    });
+    CHECK(!errors[1]);
+    for (const int r : {0, 2}) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::peer_lost);
+        CHECK(std::string(e->what()).find("rank 1 failed in") != std::string::npos);
+    }
+}
+
+TEST_CASE("a rank whose compute thread throws takes the group with it at once") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(30000, 1.0f);
+        if (c.rank == 0) throw error(errc::invalid_argument, "bad luck");
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+    });
+    CHECK(errors[0]->code() == errc::invalid_argument);
+    for (const int r : {1, 2}) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        REQUIRE(e);
+        CHECK(e->code() == errc::aborted);
+        CHECK(std::string(e->what()).find("rank 0 leaves because of an exception") != std::string::npos);
+    }
+}
+
+TEST_CASE("the loss of a member reported by the rendezvous ends the group") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    local_world world(ranks::hosts_for(kind, 3));
+    comm_options options;
+    options.kind = kind;
+    const auto errors = ranks::each(3, [&](int r) {
+        auto comm = make_comm_thread(world.at(r), options);
+        std::vector<float> v(1000, 1.0f);
+        comm->all_reduce(view_of(std::span(v)), reduce_op::sum).wait();
+        if (r == 2) {
+            world.lose(2, error(errc::peer_lost, "killed by signal 9"));
+            return;
+        }
+        comm->all_reduce(view_of(std::span(v)), reduce_op::sum).wait();
+    });
+    for (const int r : {0, 1}) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::peer_lost);
+        CHECK(std::string(e->what()).find("rank 2") != std::string::npos);
+    }
+}
+
+TEST_CASE("after an error every later call gives it again") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(10);
+        c.comm.abort(error(errc::aborted, "enough"));
+        for (int i = 0; i < 3; ++i) {
+            try {
+                c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+                if (i == 2) throw error(errc::internal, "it went on");
+            } catch (const error& e) {
+                require(e.code() == errc::aborted, e.what());
+            }
+        }
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
