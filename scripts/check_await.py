@@ -21,7 +21,8 @@ class statement:
     """One full expression, as far as it is read."""
 
     def __init__(self):
-        self.words, self.findings, self.awaits, self.parens = [], [], False, 0
+        self.words, self.findings, self.awaits, self.parens = [], [], [], 0     # awaits: depth in parentheses of each
+        self.conditions = []                                                      # lines of the `?` before an await
 
 
 def opening(tokens: list, close: int) -> int:
@@ -135,9 +136,15 @@ def findings(text: str, trivial: list) -> list:
             stack[-1].parens = parens                      # the parts of a `for` head
             continue
         if token == "co_await":
-            current.awaits = True
+            current.awaits.append(current.parens)
+            current.findings += [(where, "a conditional operator") for where in current.conditions]
+            current.conditions = []
         elif token == "?":
-            current.findings.append((at, "a conditional operator"))
+            # Harmless when it only decides on an awaited value: `co_await x == 1 ? 0 : 2`.
+            if any(depth < current.parens for depth in current.awaits):
+                current.findings.append((at, "a conditional operator"))
+            else:
+                current.conditions.append(at)
         elif token == "[":
             captures = captures_at(tokens, index)
             if captures is not None and by_value(captures):

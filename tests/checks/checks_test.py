@@ -105,6 +105,7 @@ inline task<void> f(int n) {
     if (co_await g()) { auto y = n ? 1 : 2; }
     for (int i{0}; co_await g(); ++i) { std::vector<int> v{1, 2}; }
     co_await with([&] { return 1; });
+    int z = co_await g() == 7 ? 0 : 5;
     co_await sleep_for(std::chrono::milliseconds{5});
     co_await h(opts{});  // await-ok: trivially destructible
 }
@@ -125,6 +126,8 @@ inline task<void> f(int n) {
 
     def test_await_conditional(self):
         self.put("include/skein/net/c.hpp", HEAD + "task<int> f(bool c) {\n    co_return c ? co_await g() : 1;\n}\n")
+        self.found("await", "c.hpp:5", "conditional operator")
+        self.put("include/skein/net/c.hpp", HEAD + "task<int> f(bool c) {\n    co_return co_await g(c ? x : y);\n}\n")
         self.found("await", "c.hpp:5", "conditional operator")
 
     def test_doors(self):
