@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
         gpt::check(options);
         parts = gpt::split(gpt::read_text(options.text, options.max_mib << 20), options.model.context);
     } catch (const skein::error& mistake) {
-        fmt::print(stderr, "110_gpt_ddp: {}\n", mistake.what());
+        fmt::print(stderr, "error: {}\n", mistake.what());
         return mistake.code() == skein::errc::usage ? 2 : 1;
     }
     return skein::train::launch(options.run,
