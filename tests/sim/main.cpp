@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// skein_sim: runs the protocol scenarios in the simulated world, seed after seed.
+//
+//   skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]
+//
+// Each seed runs every scenario (or the one named) in a world of its own: virtual time, a seeded
+// network, a mix of faults drawn from the seed. Prints seeds run, simulated hours, faults by kind,
+// events and one trace hash over all seeds (the same from every compiler), then the failing seeds with
+// the command that replays each. Workers are processes: a crash is a failing seed, not the end.
+#include "sim/scenario.hpp"
+
+#include <skein/core/log.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace skein;
+
+struct options {
+    std::uint64_t seeds = 100, first = 1;
+    std::string scenario;
+    unsigned jobs = 0;
+    bool verbose = false;
+};
+
+/// What one run of one scenario leaves behind; plain bytes through a pipe.
+struct outcome {
+    std::uint64_t seed = 0, hash = 0, events = 0;
+    std::int64_t nanoseconds = 0;
+    std::uint32_t scenario = 0;
+    std::uint8_t began = 0, failed = 0;
+    net::fault_counts faults{};
+    char text[256] = {};
+};
+
+/// A text to a number without addresses or library hashes.
+std::uint64_t fold(std::string_view text) {
+    std::uint64_t h = 0xcbf29ce484222325ULL;
+    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    return h;
+}
+
+outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t seed) {
+    outcome out;
+    out.seed = seed;
+    out.scenario = index;
+    net::sim_loop loop(seed ^ fold(what.name()));
+    loop.set_budget(5'000'000, std::chrono::hours(24));
+    auto faults = net::sim_faults::draw(loop.random());
+    net::sim_network network(loop, faults);
+    sim::world world{loop, network, seed};
+    network.begin_link_faults();
+    std::string failure;
+    try {
+        loop.run(what.run(world));
+        if (network.open_streams() != 0) {
+            failure = fmt::format("invariant broken: {} streams are still open", network.open_streams());
+        }
+    } catch (const std::exception& e) {
+        failure = e.what();
+    }
+    out.failed = !failure.empty();
+    std::strncpy(out.text, failure.c_str(), sizeof out.text - 1);
+    out.hash = loop.trace_hash();
+    out.events = loop.events();
+    out.nanoseconds = loop.elapsed().count();
+    out.faults = network.counts();
+    return out;
+}
+
+void put(int fd, const outcome& o) {
+    const char* at = reinterpret_cast<const char*>(&o);
+    std::size_t left = sizeof o;
+    while (left > 0) {
+        const auto n = ::write(fd, at, left);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) _exit(3);
+        at += n;
+        left -= static_cast<std::size_t>(n);
+    }
+}
+bool get(int fd, outcome& o) {
+    char* at = reinterpret_cast<char*>(&o);
+    std::size_t have = 0;
+    while (have < sizeof o) {
+        const auto n = ::read(fd, at + have, sizeof o - have);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        have += static_cast<std::size_t>(n);
+    }
+    return true;
+}
+
+struct plan_item {
+    std::uint32_t scenario;
+    std::uint64_t seed;
+};
+
+/// One worker process: tells before each run what it begins, so that a crash has a name.
+void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd) {
+    for (std::size_t i = from; i < plan.size(); i += step) {
+        outcome begin;
+        begin.seed = plan[i].seed;
+        begin.scenario = plan[i].scenario;
+        begin.began = 1;
+        put(fd, begin);
+        put(fd, run_one(*sim::scenario::all()[plan[i].scenario], plan[i].scenario, plan[i].seed));
+    }
+}
+
+[[noreturn]] void usage(int code) {
+    std::fputs("skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]\n",
+               code == 0 ? stdout : stderr);
+    std::exit(code);
+}
+
+options read_options(int argc, char** argv) {
+    options o;
+    const auto number = [&](int& i) -> std::uint64_t {
+        if (i + 1 >= argc) usage(2);
+        char* end = nullptr;
+        const auto value = std::strtoull(argv[++i], &end, 10);
+        if (end == argv[i] || *end != '\0') usage(2);
+        return value;
+    };
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view a = argv[i];
+        if (a == "--seeds") o.seeds = number(i);
+        else if (a == "--first") o.first = number(i);
+        else if (a == "--jobs") o.jobs = static_cast<unsigned>(number(i));
+        else if (a == "--verbose") o.verbose = true;
+        else if (a == "--scenario" && i + 1 < argc) o.scenario = argv[++i];
+        else if (a == "--list") {
+            for (const auto* s : sim::scenario::all()) std::printf("%s\n", s->name().c_str());
+            std::exit(0);
+        } else usage(a == "--help" || a == "-h" ? 0 : 2);
+    }
+    return o;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    // The order of static objects differs between linkers; the order of runs must not.
+    auto& all = sim::scenario::all();
+    std::sort(all.begin(), all.end(), [](const auto* a, const auto* b) { return a->name() < b->name(); });
+    const options o = read_options(argc, argv);
+    if (!o.verbose) log::set_level(log::level::off); // broken connections are the point here
+    std::signal(SIGPIPE, SIG_IGN);
+
+    std::vector<plan_item> plan;
+    for (std::uint64_t s = o.first; s < o.first + o.seeds; ++s) {
+        for (std::uint32_t k = 0; k < all.size(); ++k) {
+            if (o.scenario.empty() || all[k]->name() == o.scenario) plan.push_back({k, s});
+        }
+    }
+    if (plan.empty()) {
+        std::fprintf(stderr, "no scenario is called '%s'; --list shows them\n", o.scenario.c_str());
+        return 2;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    unsigned jobs = o.jobs != 0 ? o.jobs : std::max(1u, std::thread::hardware_concurrency());
+    jobs = static_cast<unsigned>(std::min<std::size_t>(jobs, plan.size()));
+
+    std::vector<outcome> done;
+    std::vector<outcome> crashed;
+    std::vector<std::pair<pid_t, int>> workers;
+    for (unsigned j = 0; j < jobs; ++j) {
+        int ends[2];
+        if (::pipe(ends) != 0) return std::perror("pipe"), 1;
+        std::fflush(nullptr);
+        const pid_t pid = ::fork();
+        if (pid < 0) return std::perror("fork"), 1;
+        if (pid == 0) {
+            for (const auto& [other, fd] : workers) ::close(fd);
+            ::close(ends[0]);
+            work(plan, j, jobs, ends[1]);
+            ::close(ends[1]);
+            std::exit(0); // with the checks of leak detectors
+        }
+        ::close(ends[1]);
+        workers.emplace_back(pid, ends[0]);
+    }
+    // Read the workers one after the other: a pipe holds a worker back until it is its turn, so give
+    // each a reader of its own.
+    std::vector<std::vector<outcome>> results(workers.size());
+    std::vector<int> codes(workers.size(), 0);
+    std::vector<std::thread> readers;
+    for (std::size_t j = 0; j < workers.size(); ++j) {
+        readers.emplace_back([&, j] {
+            outcome one;
+            while (get(workers[j].second, one)) results[j].push_back(one);
+            ::close(workers[j].second);
+            ::waitpid(workers[j].first, &codes[j], 0);
+        });
+    }
+    for (auto& r : readers) r.join();
+
+    std::vector<outcome> failures;
+    for (std::size_t j = 0; j < results.size(); ++j) {
+        for (const auto& one : results[j]) {
+            if (one.began == 0) done.push_back(one);
+        }
+        const bool unfinished = !results[j].empty() && results[j].back().began != 0;
+        if (unfinished || codes[j] != 0) {
+            outcome lost = results[j].empty() ? outcome() : results[j].back();
+            lost.failed = 1;
+            const std::string why =
+                WIFSIGNALED(codes[j])
+                    ? fmt::format("the process was killed by signal {}", WTERMSIG(codes[j]))
+                    : fmt::format("the process ended with code {}", WEXITSTATUS(codes[j]));
+            std::strncpy(lost.text, why.c_str(), sizeof lost.text - 1);
+            failures.push_back(lost);
+        }
+    }
+    std::sort(done.begin(), done.end(), [](const outcome& a, const outcome& b) {
+        return a.seed != b.seed ? a.seed < b.seed : a.scenario < b.scenario;
+    });
+
+    std::uint64_t hash = 0, events = 0;
+    double hours = 0;
+    net::fault_counts faults;
+    std::map<std::uint32_t, std::uint64_t> failed_by_scenario;
+    for (const auto& one : done) {
+        hash = (hash ^ one.hash) * 0x9e3779b97f4a7c15ULL;
+        hash ^= hash >> 32;
+        events += one.events;
+        hours += static_cast<double>(one.nanoseconds) / 3.6e12;
+        for (std::size_t k = 0; k < net::fault_kinds; ++k) faults.by_kind[k] += one.faults.by_kind[k];
+        if (one.failed) failures.push_back(one);
+        if (o.verbose) {
+            std::printf("%s seed %llu: %s, trace %016llx, %llu events, %.3f s\n",
+                        all[one.scenario]->name().c_str(), static_cast<unsigned long long>(one.seed),
+                        one.failed ? one.text : "ok", static_cast<unsigned long long>(one.hash),
+                        static_cast<unsigned long long>(one.events),
+                        static_cast<double>(one.nanoseconds) / 1e9);
+        }
+    }
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    std::printf("seeds %llu, runs %zu (", static_cast<unsigned long long>(o.seeds), done.size());
+    for (std::size_t k = 0; k < all.size(); ++k) std::printf("%s%s", k ? " " : "", all[k]->name().c_str());
+    std::printf("), simulated %.4f h, events %llu, %.1f s\n", hours, static_cast<unsigned long long>(events),
+                took);
+    std::printf("faults %llu:", static_cast<unsigned long long>(faults.total()));
+    for (std::size_t k = 0; k < net::fault_kinds; ++k) {
+        const auto kind = static_cast<net::fault>(k);
+        std::printf(" %s %llu", std::string(net::to_string(kind)).c_str(),
+                    static_cast<unsigned long long>(faults.by_kind[k]));
+    }
+    std::printf("\ntrace %016llx\n", static_cast<unsigned long long>(hash));
+    for (const auto& f : failures) {
+        const auto& name = all[f.scenario]->name();
+        std::printf("FAILED %s seed %llu: %s\n  replay: skein_sim --seeds 1 --first %llu --scenario %s --jobs 1 "
+                    "--verbose\n", name.c_str(), static_cast<unsigned long long>(f.seed), f.text,
+                    static_cast<unsigned long long>(f.seed), name.c_str());
+    }
+    std::printf("failures %zu\n", failures.size());
+    return failures.empty() ? 0 : 1;
+}
