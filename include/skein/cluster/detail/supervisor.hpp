@@ -13,8 +13,8 @@
 #include <skein/net/signals.hpp>
 #include <skein/rt/process_wait.hpp>
 
+#include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -70,6 +70,9 @@ public:
     }
 
 private:
+    /// For a last word that is on its way, or for the kernel to clear a dead process away.
+    static constexpr auto moment = std::chrono::milliseconds(50);
+
     struct rank_process {
         rt::child_process process;
         bool running = false;
@@ -194,8 +197,8 @@ private:
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
-            auto moment = as_result(with_timeout(wait_until_set(&now->changed), std::chrono::milliseconds(50)));
-            (void)co_await moment;
+            auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
+            (void)co_await word;
         }
         if (!now->group && !now->server->has_left(rank)) {
             now->server->abort(self.why ? *self.why
@@ -210,11 +213,17 @@ private:
 
     /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
     task<void> until_over(attempt* now) {
-        std::optional<time_point> limit;
+        std::optional<time_point> limit, silent_limit;
         while (now->any_running() || !now->group) {
             const auto time = loop::current().now();
             if (!limit && now->group) {
                 limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
+                // A rank that fell silent will not leave; a dead one is reaped within the moment.
+                if (now->group->failure && !now->group->reported) silent_limit = time + moment;
+            }
+            if (silent_limit && time >= *silent_limit) {
+                silent_limit.reset();
+                if (now->group->culprit >= 0) kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
             if (stop_signal_ != 0 && !told_to_stop_) {
@@ -228,8 +237,9 @@ private:
                 kill_now_ = false;
                 if (!now->group) now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
             }
-            auto change = as_result(with_deadline(wait_until_set(&now->changed),
-                                                  limit.value_or(time + std::chrono::hours(1))));
+            const auto until = std::min(silent_limit.value_or(time_point::max()),
+                                        limit.value_or(time + std::chrono::hours(1)));
+            auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
             auto waited = co_await change;
             if (!waited && waited.error().code() == errc::cancelled) {
                 kill_all(*now);
@@ -239,11 +249,12 @@ private:
         told_to_stop_ = false;
     }
     static void kill_all(attempt& now) {
-        for (auto& r : now.ranks) {
-            if (!r.running) continue;
-            r.killed_by_us = true;
-            r.process.kill_group(SIGKILL);
-        }
+        for (auto& r : now.ranks) kill(r);
+    }
+    static void kill(rank_process& r) {
+        if (!r.running) return;
+        r.killed_by_us = true;
+        r.process.kill_group(SIGKILL);
     }
 
     /// The best account of what went wrong.
