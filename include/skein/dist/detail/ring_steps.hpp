@@ -80,6 +80,10 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         explicit judge(core& c)
             : timer_node([](timer_node& t) {
                   auto& self = static_cast<judge&>(t);
+                  if (std::exchange(self.first, false)) { // this thread may be the late one: look again
+                      self.owner.here.set_timer(self, self.owner.here.now() + std::chrono::milliseconds(50));
+                      return;
+                  }
                   // A neighbour that has not begun, or does not read, is to blame. If it has, the
                   // cause is further away, and its news may still be on the way: hence the grace.
                   if (!self.owner.heard) self.culprit = self.owner.previous();
@@ -89,6 +93,7 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
               }),
               owner(c) {}
         core& owner;
+        bool first = true;
         int culprit = -1;
     } at_deadline(*this);
     const time_point until = here.now() + deadline;
@@ -254,7 +259,9 @@ inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::s
     const auto h = detail::ring_header::decode(buffer);
     if (h.kind != detail::ring_kind::data) {
         auto notice = read_notice(*in, h, previous(), byte_span(buffer + head_size, have - head_size));
-        throw co_await std::move(notice);
+        const error why = co_await std::move(notice);
+        fail(why);
+        throw why;
     }
     if (h.what != doing) {
         const bool first = previous() < label(position);
