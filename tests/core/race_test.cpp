@@ -124,6 +124,7 @@ TEST_CASE("the winner's value is moved, the losers' are destroyed") {
         for (int i = 1; i < 10; ++i) work.push_back(f(count, std::chrono::seconds(10 - i), i));
         auto first = skein::race(std::move(work));
         const auto winner = co_await first;
+        first = {}; // with the moved-from value in its frame
         CHECK(count->alive == 1);
         co_return winner.value.value();
     };
