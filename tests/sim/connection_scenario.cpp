@@ -67,7 +67,7 @@ task<void> echo_client(sim::world* w, net::network* from, net::address to, std::
     const std::size_t total = 1 + static_cast<std::size_t>(w->below(60000));
     std::unique_ptr<net::stream> s;
     scope sending;
-    bool broke = false;
+    std::optional<error> fault;
     try {
         auto connecting = from->connect(to);
         s = co_await connecting;
@@ -85,8 +85,7 @@ task<void> echo_client(sim::world* w, net::network* from, net::address to, std::
         }
         w->check(got_all == total, "echo lost bytes without an error");
     } catch (const error& e) {
-        if (!is_expected(e)) throw;
-        broke = true;
+        fault = e;
     }
     if (s) s->close();
     try {
@@ -95,7 +94,8 @@ task<void> echo_client(sim::world* w, net::network* from, net::address to, std::
     } catch (const error& e) {
         if (!is_expected(e)) throw;
     }
-    w->loop.trace(broke ? 1 : 2);
+    w->loop.trace(fault ? 1 : 2);
+    if (fault && !is_expected(*fault)) throw *fault;
 }
 
 task<void> calm_after(sim::world* w, duration time) {

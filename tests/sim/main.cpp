@@ -18,12 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ struct outcome {
     std::uint64_t seed = 0, hash = 0, events = 0;
     std::int64_t nanoseconds = 0;
     std::uint32_t scenario = 0;
-    std::uint8_t began = 0, failed = 0;
+    std::uint8_t failed = 0;
     net::fault_counts faults{};
     char text[256] = {};
 };
@@ -111,15 +111,40 @@ struct plan_item {
     std::uint64_t seed;
 };
 
-/// One worker process: tells before each run what it begins, so that a crash has a name.
-void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd) {
+/// Runs every step-th item from `from` on and tells through fd.
+void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd, std::size_t* current) {
     for (std::size_t i = from; i < plan.size(); i += step) {
-        outcome begin;
-        begin.seed = plan[i].seed;
-        begin.scenario = plan[i].scenario;
-        begin.began = 1;
-        put(fd, begin);
+        *current = i;
         put(fd, run_one(*sim::scenario::all()[plan[i].scenario], plan[i].scenario, plan[i].seed));
+    }
+}
+
+/// One worker: a process that does the work, and this one, which puts another in its place when it
+/// crashes.
+void supervise(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd) {
+    void* const shared = ::mmap(nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) _exit(3);
+    auto* const current = static_cast<std::size_t*>(shared);
+    for (std::size_t next = from; next < plan.size();) {
+        const pid_t pid = ::fork();
+        if (pid < 0) _exit(3);
+        if (pid == 0) {
+            work(plan, next, step, fd, current);
+            std::exit(0); // with the checks of leak detectors
+        }
+        int code = 0;
+        ::waitpid(pid, &code, 0);
+        if (code == 0) return;
+        outcome lost;
+        lost.seed = plan[*current].seed;
+        lost.scenario = plan[*current].scenario;
+        lost.failed = 1;
+        const std::string why = WIFSIGNALED(code)
+                                    ? fmt::format("the process was killed by signal {}", WTERMSIG(code))
+                                    : fmt::format("the process ended with code {}", WEXITSTATUS(code));
+        std::strncpy(lost.text, why.c_str(), sizeof lost.text - 1);
+        put(fd, lost);
+        next = *current + step;
     }
 }
 
@@ -177,8 +202,7 @@ int main(int argc, char** argv) {
     unsigned jobs = o.jobs != 0 ? o.jobs : std::max(1u, std::thread::hardware_concurrency());
     jobs = static_cast<unsigned>(std::min<std::size_t>(jobs, plan.size()));
 
-    std::vector<outcome> done;
-    std::vector<outcome> crashed;
+    // Everyone is forked before the first thread starts.
     std::vector<std::pair<pid_t, int>> workers;
     for (unsigned j = 0; j < jobs; ++j) {
         int ends[2];
@@ -189,44 +213,28 @@ int main(int argc, char** argv) {
         if (pid == 0) {
             for (const auto& [other, fd] : workers) ::close(fd);
             ::close(ends[0]);
-            work(plan, j, jobs, ends[1]);
-            ::close(ends[1]);
-            std::exit(0); // with the checks of leak detectors
+            supervise(plan, j, jobs, ends[1]);
+            _exit(0);
         }
         ::close(ends[1]);
         workers.emplace_back(pid, ends[0]);
     }
-    // Read the workers one after the other: a pipe holds a worker back until it is its turn, so give
-    // each a reader of its own.
     std::vector<std::vector<outcome>> results(workers.size());
-    std::vector<int> codes(workers.size(), 0);
     std::vector<std::thread> readers;
     for (std::size_t j = 0; j < workers.size(); ++j) {
         readers.emplace_back([&, j] {
             outcome one;
             while (get(workers[j].second, one)) results[j].push_back(one);
             ::close(workers[j].second);
-            ::waitpid(workers[j].first, &codes[j], 0);
+            ::waitpid(workers[j].first, nullptr, 0);
         });
     }
     for (auto& r : readers) r.join();
-
-    std::vector<outcome> failures;
-    for (std::size_t j = 0; j < results.size(); ++j) {
-        for (const auto& one : results[j]) {
-            if (one.began == 0) done.push_back(one);
-        }
-        const bool unfinished = !results[j].empty() && results[j].back().began != 0;
-        if (unfinished || codes[j] != 0) {
-            outcome lost = results[j].empty() ? outcome() : results[j].back();
-            lost.failed = 1;
-            const std::string why =
-                WIFSIGNALED(codes[j])
-                    ? fmt::format("the process was killed by signal {}", WTERMSIG(codes[j]))
-                    : fmt::format("the process ended with code {}", WEXITSTATUS(codes[j]));
-            std::strncpy(lost.text, why.c_str(), sizeof lost.text - 1);
-            failures.push_back(lost);
-        }
+    std::vector<outcome> done, failures;
+    for (const auto& part : results) done.insert(done.end(), part.begin(), part.end());
+    if (done.size() != plan.size()) {
+        std::printf("only %zu of %zu runs ended: a worker was lost\n", done.size(), plan.size());
+        return 1;
     }
     std::sort(done.begin(), done.end(), [](const outcome& a, const outcome& b) {
         return a.seed != b.seed ? a.seed < b.seed : a.scenario < b.scenario;
@@ -235,7 +243,6 @@ int main(int argc, char** argv) {
     std::uint64_t hash = 0, events = 0;
     double hours = 0;
     net::fault_counts faults;
-    std::map<std::uint32_t, std::uint64_t> failed_by_scenario;
     for (const auto& one : done) {
         hash = (hash ^ one.hash) * 0x9e3779b97f4a7c15ULL;
         hash ^= hash >> 32;

@@ -65,14 +65,14 @@ public:
     void close_send() noexcept override {
         if (closed_ || out_.end_sent) return;
         out_.end_sent = true;
-        if (!out_.broken) {
-            sim_pipe::item end;
-            end.end = true;
-            net_.send(link_, out_, std::move(end));
-        }
+        if (is_broken()) return; // a broken stream has nothing more to say
+        sim_pipe::item end;
+        end.end = true;
+        net_.send(link_, out_, std::move(end));
     }
     void close() noexcept override {
         if (closed_) return;
+        if (in_.unread() > 0 && !is_broken()) break_both(); // like a kernel: unread bytes make it a reset
         close_send();
         closed_ = true;
         in_.reader_gone = true; // like a kernel: what still comes is answered by a reset
@@ -112,6 +112,7 @@ private:
         bool& flag;
     };
 
+    [[nodiscard]] bool is_broken() const noexcept { return here_broken_ || in_.broken || out_.broken; }
     void check_open() const {
         if (closed_) throw error(errc::closed, "stream to " + peer_name() + " was closed");
     }
