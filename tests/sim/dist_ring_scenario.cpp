@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// dist_ring: the TCP ring's collectives through delays, torn writes, resets, cuts and crashes. What a
+// rank gets without an error is right; no rank is more than one collective ahead of a rank that failed;
+// every rank ends, within the deadline of the collective it is in.
+#include "sim/scenario.hpp"
+
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/dist/ring.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+struct rank_record {
+    bool ended = false;
+    int done = 0; ///< collectives that ended well
+    std::optional<error> why;
+};
+
+struct shared_plan {
+    int ranks = 2, rounds = 0;
+    std::vector<std::size_t> counts;
+    int victim = -1, fatal_round = 0;
+    net::token secret;
+    std::vector<net::address> addresses;
+};
+
+float value_of(int rank, int round, std::size_t i) {
+    return static_cast<float>((static_cast<std::size_t>(rank) * 31 + static_cast<std::size_t>(round) * 7 + i) % 97);
+}
+
+/// One collective of the round, and whether it gave the right elements.
+task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    const std::size_t count = plan->counts[static_cast<std::size_t>(round)];
+    const auto ranks = static_cast<std::size_t>(plan->ranks);
+    std::vector<float> mine(count);
+    for (std::size_t i = 0; i < count; ++i) mine[i] = value_of(rank, round, i);
+    bool right = true;
+    if (round % 4 == 0 || round % 4 == 1) {
+        const auto op = round % 4 == 0 ? reduce_op::sum : reduce_op::max;
+        auto work = ring->all_reduce(view_of(std::span(mine)), op);
+        co_await std::move(work);
+        for (std::size_t i = 0; i < count; ++i) {
+            float want = value_of(0, round, i);
+            for (int r = 1; r < plan->ranks; ++r) {
+                const float v = value_of(r, round, i);
+                want = op == reduce_op::sum ? want + v : std::max(want, v);
+            }
+            right = right && mine[i] == want; // whole numbers: every order of adding is exact
+        }
+    } else if (round % 4 == 2) {
+        std::vector<float> all(count * ranks);
+        auto work = ring->all_gather(view_of(std::span(mine)), view_of(std::span(all)));
+        co_await std::move(work);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            right = right && all[i] == value_of(static_cast<int>(i / count), round, i % count);
+        }
+    } else {
+        const int root = round % plan->ranks;
+        auto work = ring->broadcast(view_of(std::span(mine)), root);
+        co_await std::move(work);
+        for (std::size_t i = 0; i < count; ++i) right = right && mine[i] == value_of(root, round, i);
+    }
+    co_return right;
+}
+
+task<void> rank_life(sim::world* w, const shared_plan* plan, int rank, std::shared_ptr<links> net,
+                     rank_record* record) {
+    co_await sleep_for(std::chrono::milliseconds(w->below(100)));
+    ring_options pieces;
+    pieces.piece_bytes = 2048;
+    pieces.small_bytes = 512;
+    collective_options limits;
+    limits.deadline = 5s;
+    std::vector<int> group;
+    for (int r = 0; r < plan->ranks; ++r) group.push_back(r);
+    std::unique_ptr<ring_communicator> ring;
+    try {
+        net->start();
+        auto connecting = ring_communicator::connect(net, group, rank, pieces, limits);
+        ring = co_await std::move(connecting);
+        for (int round = 0; round < plan->rounds; ++round) {
+            if (rank == plan->victim && round == plan->fatal_round) {
+                w->network.crash("r" + std::to_string(rank), w->chance(0.5));
+            }
+            co_await sleep_for(std::chrono::milliseconds(w->below(20)));
+            const time_point began = w->loop.now();
+            auto work = one_round(ring.get(), plan, rank, round);
+            auto outcome = as_result(std::move(work));
+            auto right = co_await std::move(outcome);
+            w->check(w->loop.now() - began < 10s, "a collective outlived its deadline");
+            if (!right) throw right.error();
+            w->check(*right, "a collective gave wrong elements without an error");
+            ++record->done;
+        }
+    } catch (const error& e) {
+        if (e.code() == errc::internal || e.code() == errc::mismatch || e.code() == errc::malformed) throw;
+        record->why = e;
+    }
+    if (ring) {
+        auto closing = ring->close();
+        co_await std::move(closing);
+    }
+    record->ended = true;
+}
+
+task<void> dist_ring(sim::world& w) {
+    shared_plan plan;
+    plan.ranks = 2 + static_cast<int>(w.below(4));
+    plan.rounds = 1 + static_cast<int>(w.below(8));
+    for (int i = 0; i < plan.rounds; ++i) plan.counts.push_back(static_cast<std::size_t>(w.below(3) == 0 ? w.below(20000) : w.below(400)));
+    plan.victim = w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(plan.ranks))) : -1;
+    plan.fatal_round = static_cast<int>(w.below(8));
+    plan.secret = net::token::generate(w.loop.random());
+
+    std::vector<std::unique_ptr<net::listener>> listeners;
+    for (int r = 0; r < plan.ranks; ++r) {
+        const std::string name = "r" + std::to_string(r);
+        listeners.push_back(w.network.host(name).listen(net::address::sim(name, 0)));
+        plan.addresses.push_back(listeners.back()->local());
+    }
+    std::vector<rank_record> records(static_cast<std::size_t>(plan.ranks));
+    scope all;
+    for (int r = 0; r < plan.ranks; ++r) {
+        auto& host = w.network.host("r" + std::to_string(r));
+        auto net = std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
+                                           std::move(listeners[static_cast<std::size_t>(r)]), r,
+                                           plan.addresses, plan.secret, w.loop.random());
+        all.spawn(rank_life(&w, &plan, r, std::move(net), &records[static_cast<std::size_t>(r)]));
+    }
+    auto joined = with_timeout(all.join(), 200s);
+    co_await std::move(joined);
+
+    bool any_failed = false;
+    int least = plan.rounds, most = 0;
+    for (const auto& r : records) {
+        w.check(r.ended, "a rank did not end");
+        w.check(r.why.has_value() || r.done == plan.rounds, "a rank ended early without an error");
+        any_failed = any_failed || r.why.has_value();
+        least = std::min(least, r.done);
+        most = std::max(most, r.done);
+    }
+    // A broadcast's root may be ahead of the others, but the next collective needs everybody.
+    w.check(most - least <= 2, "a rank went on without the others");
+    if (!any_failed) w.check(least == plan.rounds, "all ended well, but not all rounds were run");
+}
+
+const sim::scenario registered("dist_ring", &dist_ring);
+
+} // namespace
