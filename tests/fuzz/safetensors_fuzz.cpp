@@ -26,20 +26,26 @@ void try_safetensors(byte_span file) {
     const auto content = parse_safetensors(file);
     if (!content) return;
     for (auto& t : content->tensors)
-        require(t.bytes.empty() || (t.bytes.data() >= file.data() && t.bytes.data() + t.bytes.size() <= file.data() + file.size()),
+        require(t.bytes.empty() || (t.bytes.data() >= file.data() &&
+                                    t.bytes.data() + t.bytes.size() <= file.data() + file.size()),
                 "a view leaves the file");
     const auto plan = plan_safetensors(content->tensors, content->metadata);
     require(plan.has_value(), "accepted, but cannot be written");
     byte_buffer again;
-    write_safetensors(*plan, [&](byte_span part) { return append(again, part), result<void>(); }).value();
+    write_safetensors(*plan, [&](byte_span part) {
+        return append(again, part), result<void>();
+    }).value();
     const auto back = parse_safetensors(again);
-    require(back && back->tensors.size() == content->tensors.size() && back->metadata == content->metadata, "written, but comes back other");
+    require(back && back->tensors.size() == content->tensors.size() &&
+                back->metadata == content->metadata,
+            "written, but comes back other");
 }
 
 void try_manifest(byte_span file) {
     if (const auto manifest = parse_manifest(file)) {
         const auto text = dump_manifest(*manifest);
-        require(parse_manifest(as_bytes(std::string_view(text))).has_value(), "a manifest cannot be written again");
+        require(parse_manifest(as_bytes(std::string_view(text))).has_value(),
+                "a manifest cannot be written again");
     }
     // Behind the checksum too: most inputs never get past it.
     const std::string body = skein::to_string(file);
@@ -53,23 +59,24 @@ void try_events(byte_span file) {
         if (!record) break;
         if (const auto event = decode_event(record->data)) {
             const auto back = decode_event(encode_event(*event));
-            require(back && encode_event(*back) == encode_event(*event), "an event comes back other");
+            require(back && encode_event(*back) == encode_event(*event),
+                    "an event comes back other");
         }
         file = file.subspan(record->file_bytes);
     }
     (void)decode_event(file);
 }
 
-} // namespace
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) return 0;
     // A copy of its own, so that reading beyond it is seen.
     const auto file = to_buffer(byte_span(reinterpret_cast<const std::byte*>(data) + 1, size - 1));
     switch (data[0] % 3) {
-    case 0: try_safetensors(file); break;
-    case 1: try_manifest(file); break;
-    case 2: try_events(file); break;
+        case 0: try_safetensors(file); break;
+        case 1: try_manifest(file); break;
+        case 2: try_events(file); break;
     }
     return 0;
 }

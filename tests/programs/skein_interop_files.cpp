@@ -33,18 +33,22 @@ void write(const std::string& folder) {
     posix_disk disk;
     auto run = run_dir::create(folder, "run");
     for (std::uint64_t step = 1; step <= 5; ++step) {
-        metrics_row row{.step = step, .values = {{"loss", 4.0 / static_cast<double>(step)}}, .timings = {{"tokens_per_s", 1000}}};
+        metrics_row row{.step = step,
+                        .values = {{"loss", 4.0 / static_cast<double>(step)}},
+                        .timings = {{"tokens_per_s", 1000}}};
         if (step % 2 == 0) row.values.push_back({"val_loss", 0.25 * static_cast<double>(step)});
         run.append(row);
     }
 
     const auto matrix = halves(6), scalar = halves(1);
-    const byte_buffer bytes = to_buffer("\x01\x02\x03"), half = to_buffer(std::string_view("\x80\x3f\x00\x40", 4));
+    const byte_buffer bytes = to_buffer("\x01\x02\x03"),
+                      half = to_buffer(std::string_view("\x80\x3f\x00\x40", 4));
     byte_buffer count(8);
     store_le<std::uint64_t>(count.data(), 120);
-    const std::vector<tensor_view> tensors{{"matrix", "F32", {2, 3}, matrix}, {"scalar", "F32", {}, scalar},
-                                           {"raw", "U8", {3}, bytes},         {"count", "I64", {1}, count},
-                                           {"half", "BF16", {2}, half},       {"none", "F32", {0, 4}, {}}};
+    const std::vector<tensor_view> tensors{
+        {"matrix", "F32", {2, 3}, matrix}, {"scalar", "F32", {}, scalar},
+        {"raw", "U8", {3}, bytes},         {"count", "I64", {1}, count},
+        {"half", "BF16", {2}, half},       {"none", "F32", {0, 4}, {}}};
     const auto plan = plan_safetensors(tensors, {{"format", "pt"}, {"made_by", "skein"}}).value();
     auto out = disk.open(folder + "/model.safetensors", open_mode::write).value();
     write_safetensors(plan, [&](byte_span part) { return out->append(part); }).value();
@@ -62,10 +66,13 @@ void read(const std::string& path) {
     const auto bytes = disk.read_whole(path).value();
     const auto content = parse_safetensors(bytes).value();
     for (auto& t : content.tensors)
-        fmt::print("{}\n", dump_json(ordered_json{{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"bytes", to_hex(t.bytes)}}));
+        fmt::print("{}\n", dump_json(ordered_json{{"name", t.name},
+                                                  {"dtype", t.dtype},
+                                                  {"shape", t.shape},
+                                                  {"bytes", to_hex(t.bytes)}}));
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
     const std::string verb = argc == 3 ? argv[1] : "";

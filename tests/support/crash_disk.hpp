@@ -22,7 +22,7 @@ namespace skein::test {
 enum class crash_mode { all_written, only_synced, mixed };
 
 class crash_disk final : public disk {
-public:
+ public:
     crash_disk() : root_(std::make_shared<node>()) { root_->is_directory = true; }
 
     /// The power goes after `operations` more changes: the next one and all later ones fail.
@@ -97,7 +97,8 @@ public:
         if (!found || !found->is_directory) return missing("list", path);
         std::vector<dir_entry> out;
         for (auto& [name, entry] : found->entries)
-            out.push_back({name, entry->is_directory, entry->is_directory ? 0 : entry->live.size()});
+            out.push_back(
+                {name, entry->is_directory, entry->is_directory ? 0 : entry->live.size()});
         return out;
     }
     result<void> remove(const std::string& path) override {
@@ -136,10 +137,11 @@ public:
         std::lock_guard guard(mutex_);
         auto found = walk(path);
         if (!found) return missing("stat", path);
-        return dir_entry{last_part(path), found->is_directory, found->is_directory ? 0 : found->live.size()};
+        return dir_entry{last_part(path), found->is_directory,
+                         found->is_directory ? 0 : found->live.size()};
     }
 
-private:
+ private:
     struct node {
         bool is_directory = false;
         byte_buffer live, durable;
@@ -147,7 +149,7 @@ private:
     };
 
     class handle final : public file {
-    public:
+     public:
         handle(crash_disk& owner, std::shared_ptr<node> at, std::string path)
             : owner_(owner), at_(std::move(at)), path_(std::move(path)) {}
 
@@ -188,10 +190,11 @@ private:
         }
         result<void> close() override { return {}; }
 
-    private:
+     private:
         void put(std::uint64_t offset, byte_span bytes) {
             if (at_->live.size() < offset + bytes.size()) at_->live.resize(offset + bytes.size());
-            std::copy(bytes.begin(), bytes.end(), at_->live.begin() + static_cast<std::ptrdiff_t>(offset));
+            std::copy(bytes.begin(), bytes.end(),
+                      at_->live.begin() + static_cast<std::ptrdiff_t>(offset));
         }
 
         crash_disk& owner_;
@@ -202,8 +205,10 @@ private:
     static std::vector<std::string> parts(const std::string& path) {
         std::vector<std::string> out(1);
         for (char c : path)
-            if (c != '/') out.back() += c;
-            else if (!out.back().empty()) out.emplace_back();
+            if (c != '/')
+                out.back() += c;
+            else if (!out.back().empty())
+                out.emplace_back();
         if (out.back().empty() || out.back() == ".") out.pop_back();
         return out;
     }
@@ -232,10 +237,12 @@ private:
         if (n == failing_) return error(failing_code_, verb + " " + path + ": injected failure");
         return {};
     }
-    [[nodiscard]] static std::shared_ptr<node> survive(const node& at, crash_mode mode, random_source& random) {
+    [[nodiscard]] static std::shared_ptr<node> survive(const node& at, crash_mode mode,
+                                                       random_source& random) {
         auto out = std::make_shared<node>();
         out->is_directory = at.is_directory;
-        const bool written = mode == crash_mode::all_written || (mode == crash_mode::mixed && random.next() % 2);
+        const bool written =
+            mode == crash_mode::all_written || (mode == crash_mode::mixed && random.next() % 2);
         if (at.is_directory) {
             for (auto& [name, entry] : written ? at.entries : at.durable_entries)
                 out->entries[name] = survive(*entry, mode, random);
@@ -244,10 +251,12 @@ private:
         }
         out->live = written ? at.live : at.durable;
         // Torn: pages of the new content arrived up to some place, zeros after it.
-        if (mode == crash_mode::mixed && at.live != at.durable && random.next() % 2 && !at.live.empty()) {
+        if (mode == crash_mode::mixed && at.live != at.durable && random.next() % 2 &&
+            !at.live.empty()) {
             out->live = at.live;
             const auto cut = random.next() % at.live.size();
-            std::fill(out->live.begin() + static_cast<std::ptrdiff_t>(cut), out->live.end(), std::byte{0});
+            std::fill(out->live.begin() + static_cast<std::ptrdiff_t>(cut), out->live.end(),
+                      std::byte{0});
         }
         out->durable = out->live;
         return out;
@@ -259,4 +268,4 @@ private:
     errc failing_code_ = errc::io;
 };
 
-} // namespace skein::test
+}  // namespace skein::test

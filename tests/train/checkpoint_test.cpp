@@ -14,9 +14,9 @@
 
 using namespace skein;
 using namespace skein::train;
+using Catch::Matchers::ContainsSubstring;
 using skein::test::crash_disk;
 using skein::test::crash_mode;
-using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
@@ -34,7 +34,8 @@ struct model {
     }
     model(const model&) = delete;
 
-    void add(std::string name, std::string dtype, std::vector<std::int64_t> shape, std::uint64_t step) {
+    void add(std::string name, std::string dtype, std::vector<std::int64_t> shape,
+             std::uint64_t step) {
         byte_buffer bytes(tensor_bytes(dtype, shape).value());
         for (std::size_t i = 0; i < bytes.size(); ++i)
             bytes[i] = static_cast<std::byte>(step * 31 + i * 7 + name.size());
@@ -60,7 +61,8 @@ checkpoint_options quiet() {
     return o;
 }
 
-void save_step(disk& d, std::uint64_t step, checkpoint_options options = quiet(), std::string dir = "run/checkpoints") {
+void save_step(disk& d, std::uint64_t step, checkpoint_options options = quiet(),
+               std::string dir = "run/checkpoints") {
     model m(step);
     checkpointer(d, std::move(dir), options).save(state_of(m, step));
 }
@@ -73,7 +75,8 @@ bool is_intact(const loaded_checkpoint& found) {
         const auto bytes = found.read(t.name);
         if (!std::equal(bytes.begin(), bytes.end(), t.bytes.begin(), t.bytes.end())) return false;
     }
-    return found.tensors().size() == m.tensors.size() && found.extra()["cursor"] == found.step() * 64;
+    return found.tensors().size() == m.tensors.size() &&
+           found.extra()["cursor"] == found.step() * 64;
 }
 
 struct warnings {
@@ -97,13 +100,11 @@ std::vector<std::string> names_in(disk& d, const std::string& dir = "run/checkpo
 errc code_of(const std::function<void()>& f) {
     try {
         f();
-    } catch (const error& e) {
-        return e.code();
-    }
+    } catch (const error& e) { return e.code(); }
     return errc{};
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("a checkpoint gives back every byte, the extra state and what the run was") {
     crash_disk d;
@@ -150,7 +151,8 @@ TEST_CASE("a checkpoint of any number of writers is read by any number of reader
             const auto saved = c.save(state_of(m, 40));
             if (saved.step != 40 || saved.bytes == 0) throw std::runtime_error("wrong outcome");
         });
-        CHECK(d.list("run/checkpoints/step-00000040").value().size() == static_cast<std::size_t>(writers) + 1);
+        CHECK(d.list("run/checkpoints/step-00000040").value().size() ==
+              static_cast<std::size_t>(writers) + 1);
         for (int readers : {1, 2, 3}) {
             std::atomic<int> intact = 0;
             test::run_ranks(readers, [&](int rank, test::exchange_fn exchange) {
@@ -168,11 +170,17 @@ TEST_CASE("tensors are dealt so that no rank writes much more than another") {
     std::vector<tensor_view> tensors;
     for (std::size_t i = 0; i < 40; ++i) store.emplace_back((i % 7 + 1) * 100);
     for (std::size_t i = 0; i < 40; ++i)
-        tensors.push_back({"t" + std::to_string(i), "U8", {static_cast<std::int64_t>(store[i].size())}, store[i]});
+        tensors.push_back({"t" + std::to_string(i),
+                           "U8",
+                           {static_cast<std::int64_t>(store[i].size())},
+                           store[i]});
     const auto owner = train::detail::deal_tensors(tensors, 3);
     std::array<std::size_t, 3> load{};
-    for (std::size_t i = 0; i < 40; ++i) load[static_cast<std::size_t>(owner[i])] += store[i].size();
-    CHECK(*std::max_element(load.begin(), load.end()) - *std::min_element(load.begin(), load.end()) <= 700);
+    for (std::size_t i = 0; i < 40; ++i)
+        load[static_cast<std::size_t>(owner[i])] += store[i].size();
+    CHECK(*std::max_element(load.begin(), load.end()) -
+              *std::min_element(load.begin(), load.end()) <=
+          700);
 }
 
 TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one before") {
@@ -192,13 +200,12 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
         bool reported = true;
         try {
             save_step(d, 20);
-        } catch (const error&) {
-            reported = false;
-        }
+        } catch (const error&) { reported = false; }
         std::vector<std::unique_ptr<crash_disk>> worlds;
         worlds.push_back(d.crash(crash_mode::all_written));
         worlds.push_back(d.crash(crash_mode::only_synced));
-        for (std::uint64_t seed = 0; seed < 20; ++seed) worlds.push_back(d.crash(crash_mode::mixed, seed));
+        for (std::uint64_t seed = 0; seed < 20; ++seed)
+            worlds.push_back(d.crash(crash_mode::mixed, seed));
         for (auto& after : worlds) {
             warnings w;
             auto found = checkpointer(*after, "run/checkpoints", w.options()).load_latest();
@@ -206,8 +213,8 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
             REQUIRE(found);
             REQUIRE(is_intact(*found));
             REQUIRE((found->step() == 10 || found->step() == 20));
-            REQUIRE((!reported || found->step() == 20)); // what was reported as saved is saved
-            REQUIRE(w.lines.empty());                    // and no crash leaves anything broken behind
+            REQUIRE((!reported || found->step() == 20));  // what was reported as saved is saved
+            REQUIRE(w.lines.empty());  // and no crash leaves anything broken behind
             for (auto& name : names_in(*after)) REQUIRE(name.find('.') == std::string::npos);
             ++(found->step() == 10 ? kept_old : got_new);
         }
@@ -216,13 +223,15 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
     CHECK(got_new > 0);
 }
 
-TEST_CASE("a crash at any point of a save by two ranks leaves the new checkpoint or the one before") {
+TEST_CASE(
+    "a crash at any point of a save by two ranks leaves the new checkpoint or the one before") {
     auto save_by_two = [](crash_disk& d, std::uint64_t step) {
         test::run_ranks(2, [&](int rank, test::exchange_fn exchange) {
             model m(step);
             auto options = quiet();
-            options.keep_last = 1; // with removal of the old one
-            checkpointer(d, "run/checkpoints", options, {rank, 2, exchange}).save(state_of(m, step));
+            options.keep_last = 1;  // with removal of the old one
+            checkpointer(d, "run/checkpoints", options, {rank, 2, exchange})
+                .save(state_of(m, step));
         });
     };
     crash_disk count;
@@ -236,8 +245,7 @@ TEST_CASE("a crash at any point of a save by two ranks leaves the new checkpoint
         d.power_off_after(point);
         try {
             save_by_two(d, 20);
-        } catch (const error&) {
-        }
+        } catch (const error&) {}
         for (std::uint64_t seed = 0; seed < 6; ++seed) {
             const auto mode = seed == 0   ? crash_mode::all_written
                               : seed == 1 ? crash_mode::only_synced
@@ -266,8 +274,7 @@ TEST_CASE("saving a step again replaces it, and a crash in between loses nothing
         again.power_off_after(point);
         try {
             save_step(again, 10);
-        } catch (const error&) {
-        }
+        } catch (const error&) {}
         for (std::uint64_t seed = 0; seed < 6; ++seed) {
             auto after = again.crash(seed == 0 ? crash_mode::all_written : crash_mode::mixed, seed);
             auto found = checkpointer(*after, "run/checkpoints").load_latest();
@@ -284,10 +291,12 @@ TEST_CASE("every flipped bit of a checkpoint is found, named, and the one before
     save_step(good, 10, silent.options());
     test::run_ranks(2, [&](int rank, test::exchange_fn exchange) {
         model m(20);
-        checkpointer(good, "run/checkpoints", silent.options(), {rank, 2, exchange}).save(state_of(m, 20));
+        checkpointer(good, "run/checkpoints", silent.options(), {rank, 2, exchange})
+            .save(state_of(m, 20));
     });
     const std::string folder = "run/checkpoints/step-00000020/";
-    for (std::string name : {"manifest.json", "shard-0-of-2.safetensors", "shard-1-of-2.safetensors"}) {
+    for (std::string name :
+         {"manifest.json", "shard-0-of-2.safetensors", "shard-1-of-2.safetensors"}) {
         const auto bits = good.content(folder + name).size() * 8;
         REQUIRE(bits > 0);
         for (std::size_t bit = 0; bit < bits; ++bit) {
@@ -311,7 +320,8 @@ TEST_CASE("every flipped bit of a checkpoint is found, named, and the one before
         CHECK_THAT(w.lines[0], ContainsSubstring(name) && ContainsSubstring("step 20 refused") &&
                                    ContainsSubstring("renamed to step-00000020.broken") &&
                                    ContainsSubstring("trying step 10"));
-        CHECK(names_in(*damaged) == std::vector<std::string>{"step-00000010", "step-00000020.broken"});
+        CHECK(names_in(*damaged) ==
+              std::vector<std::string>{"step-00000010", "step-00000020.broken"});
     }
 }
 
@@ -362,7 +372,9 @@ TEST_CASE("a half-written folder is cleared away and never loaded") {
     crash_disk d;
     save_step(d, 10);
     d.make_dirs("run/checkpoints/step-00000020.part-00ff").value();
-    d.write_whole("run/checkpoints/step-00000020.part-00ff/manifest.json", as_bytes(std::string_view("{}"))).value();
+    d.write_whole("run/checkpoints/step-00000020.part-00ff/manifest.json",
+                  as_bytes(std::string_view("{}")))
+        .value();
     warnings w;
     auto found = checkpointer(d, "run/checkpoints", w.options()).load_latest();
     REQUIRE(found);
@@ -380,8 +392,10 @@ TEST_CASE("a checkpoint of a newer format is not touched: a person decides") {
     const auto body = text.substr(0, text.size() - train::detail::manifest_tail.size());
     text = body + train::detail::make_manifest_tail(body);
     d.make_dirs("run/checkpoints/step-00000020").value();
-    d.write_whole("run/checkpoints/step-00000020/manifest.json", as_bytes(std::string_view(text))).value();
-    CHECK(code_of([&] { (void)checkpointer(d, "run/checkpoints").load_latest(); }) == errc::not_supported);
+    d.write_whole("run/checkpoints/step-00000020/manifest.json", as_bytes(std::string_view(text)))
+        .value();
+    CHECK(code_of([&] { (void)checkpointer(d, "run/checkpoints").load_latest(); }) ==
+          errc::not_supported);
     CHECK(names_in(d) == std::vector<std::string>{"step-00000010", "step-00000020"});
 }
 
@@ -432,10 +446,9 @@ TEST_CASE("any single failing operation of a save is reported to every rank and 
                 w.lines.push_back(line);
             };
             try {
-                checkpointer(d, "run/checkpoints", options, {rank, 2, exchange}).save(state_of(m, 20));
-            } catch (const error&) {
-                ++failed;
-            }
+                checkpointer(d, "run/checkpoints", options, {rank, 2, exchange})
+                    .save(state_of(m, 20));
+            } catch (const error&) { ++failed; }
         });
         INFO("operation " << n);
         REQUIRE((failed == 0 || failed == 2));
@@ -444,7 +457,7 @@ TEST_CASE("any single failing operation of a save is reported to every rank and 
         REQUIRE(is_intact(*found));
         REQUIRE((failed == 2 || found->step() == 20));
         for (auto& name : names_in(d)) REQUIRE(name.find('.') == std::string::npos);
-        if (d.changes() - before <= n) { // behind the last operation: nothing failed
+        if (d.changes() - before <= n) {  // behind the last operation: nothing failed
             REQUIRE(failed == 0);
             break;
         }
@@ -461,7 +474,9 @@ TEST_CASE("ranks that save different things all learn it and nothing is left") {
         try {
             checkpointer(d, "run/checkpoints", {}, {rank, 3, exchange}).save(state);
         } catch (const error& e) {
-            if (e.code() == errc::mismatch && std::string(e.what()).find("rank 2") != std::string::npos) ++mismatches;
+            if (e.code() == errc::mismatch &&
+                std::string(e.what()).find("rank 2") != std::string::npos)
+                ++mismatches;
         }
     });
     CHECK(mismatches == 3);
@@ -473,7 +488,8 @@ TEST_CASE("two tensors of one name cannot be saved") {
     model m(1);
     auto state = state_of(m, 1);
     state.tensors.push_back(state.tensors[0]);
-    CHECK(code_of([&] { checkpointer(d, "run/checkpoints").save(state); }) == errc::invalid_argument);
+    CHECK(code_of([&] { checkpointer(d, "run/checkpoints").save(state); }) ==
+          errc::invalid_argument);
     CHECK(names_in(d).empty());
 }
 
@@ -534,7 +550,7 @@ TEST_CASE("a real disk that is full: a clear error, no debris, the older checkpo
     posix_disk d;
     const auto dir = folder.path + "/checkpoints";
     save_step(d, 1, quiet(), dir);
-    model big(2, 8192); // 160 KiB + 128 KiB
+    model big(2, 8192);  // 160 KiB + 128 KiB
     std::string what;
     errc code{};
     try {
@@ -544,7 +560,8 @@ TEST_CASE("a real disk that is full: a clear error, no debris, the older checkpo
         code = e.code();
     }
     CHECK(code == errc::disk_full);
-    CHECK_THAT(what, ContainsSubstring("no space left on device") && ContainsSubstring("step 1 is kept"));
+    CHECK_THAT(what,
+               ContainsSubstring("no space left on device") && ContainsSubstring("step 1 is kept"));
     CHECK(names_in(d, dir) == std::vector<std::string>{"step-00000001"});
     {
         auto found = checkpointer(d, dir).load_latest();

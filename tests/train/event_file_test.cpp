@@ -22,17 +22,22 @@ std::vector<tb_event> events_in(const std::string& path) {
     return events;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("an event is the protobuf bytes TensorFlow writes") {
     // tf.compat.v1.Event(wall_time=1.5, step=300, summary=Summary(value=[Value(tag="loss", simple_value=0.5)]))
-    const tb_event event{.wall_time = 1.5, .step = 300, .file_version = {}, .scalars = {{"loss", 0.5f}}};
-    CHECK(to_hex(encode_event(event)) == "09000000000000f83f"     // 1: double
-                                         "10ac02"                 // 2: varint 300
-                                         "2a0d0a0b0a046c6f7373"   // 5: summary { 1: value { 1: "loss"
-                                         "150000003f");           //      2: float } }
-    const tb_event version{.wall_time = 0.0, .step = 0, .file_version = "brain.Event:2", .scalars = {}};
-    CHECK(to_hex(encode_event(version)) == "090000000000000000" "1000" "1a0d627261696e2e4576656e743a32");
+    const tb_event event{
+        .wall_time = 1.5, .step = 300, .file_version = {}, .scalars = {{"loss", 0.5f}}};
+    CHECK(to_hex(encode_event(event)) ==
+          "09000000000000f83f"    // 1: double
+          "10ac02"                // 2: varint 300
+          "2a0d0a0b0a046c6f7373"  // 5: summary { 1: value { 1: "loss"
+          "150000003f");          //      2: float } }
+    const tb_event version{
+        .wall_time = 0.0, .step = 0, .file_version = "brain.Event:2", .scalars = {}};
+    CHECK(to_hex(encode_event(version)) == "090000000000000000"
+                                           "1000"
+                                           "1a0d627261696e2e4576656e743a32");
     CHECK(decode_event(encode_event(event)).value() == event);
     CHECK(decode_event(encode_event(version)).value() == version);
 }
@@ -56,11 +61,15 @@ TEST_CASE("a record is refused when any bit of it is flipped or any byte is miss
         REQUIRE_FALSE(read_record(record));
         record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     }
-    for (std::size_t n = 0; n < record.size(); ++n) REQUIRE_FALSE(read_record(byte_span(record).first(n)));
+    for (std::size_t n = 0; n < record.size(); ++n)
+        REQUIRE_FALSE(read_record(byte_span(record).first(n)));
 }
 
 TEST_CASE("an event cut off anywhere is malformed or a shorter event, never a crash") {
-    const auto bytes = encode_event({.wall_time = 1.5, .step = 300, .file_version = {}, .scalars = {{"loss", 0.5f}, {"x", 1.f}}});
+    const auto bytes = encode_event({.wall_time = 1.5,
+                                     .step = 300,
+                                     .file_version = {},
+                                     .scalars = {{"loss", 0.5f}, {"x", 1.f}}});
     for (std::size_t n = 0; n < bytes.size(); ++n) {
         const auto event = decode_event(byte_span(bytes).first(n));
         if (event) CHECK(event->scalars.empty());
@@ -94,7 +103,10 @@ TEST_CASE("events behind a resumed step and torn records are cut off") {
     events->truncate_after(3).value();
     CHECK(events_in(events->path()).size() == 4);
     posix_disk disk;
-    disk.open(events->path(), open_mode::append).value()->append(as_bytes(std::string_view("torn"))).value();
+    disk.open(events->path(), open_mode::append)
+        .value()
+        ->append(as_bytes(std::string_view("torn")))
+        .value();
     events->truncate_after(3).value();
     CHECK(events_in(events->path()).size() == 4);
     events->clear(7.0).value();

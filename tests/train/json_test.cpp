@@ -9,27 +9,33 @@ using namespace skein;
 using namespace skein::train;
 
 TEST_CASE("what is not JSON is malformed, with the place") {
-    for (const char* text : {"", "{", "[1,]", "{\"a\":1,}", "nul", "{\"a\":1} x", "\"\\ud800\"", "\xff"}) {
+    for (const char* text :
+         {"", "{", "[1,]", "{\"a\":1,}", "nul", "{\"a\":1} x", "\"\\ud800\"", "\xff"}) {
         const auto parsed = parse_json(std::string_view(text));
         INFO(text);
         REQUIRE_FALSE(parsed);
         CHECK(parsed.error().code() == errc::malformed);
     }
-    CHECK(std::string(parse_json(std::string_view("[1,]")).error().what()).find("line 1, column 4") != std::string::npos);
+    CHECK(
+        std::string(parse_json(std::string_view("[1,]")).error().what()).find("line 1, column 4") !=
+        std::string::npos);
 }
 
 TEST_CASE("a key named twice is malformed, also deep inside") {
     CHECK(parse_json(std::string_view(R"({"a":1,"a":2})")).error().code() == errc::malformed);
-    CHECK(parse_json(std::string_view(R"({"x":[{"a":{"b":1,"b":1}}]})")).error().code() == errc::malformed);
+    CHECK(parse_json(std::string_view(R"({"x":[{"a":{"b":1,"b":1}}]})")).error().code() ==
+          errc::malformed);
     CHECK(parse_json(std::string_view(R"({"a":{"a":{"a":1}},"b":{"a":1}})")));
 }
 
 TEST_CASE("limits of length and depth hold before anything is built") {
-    CHECK(parse_json(std::string_view("[1,2,3]"), {.max_bytes = 6}).error().code() == errc::too_large);
+    CHECK(parse_json(std::string_view("[1,2,3]"), {.max_bytes = 6}).error().code() ==
+          errc::too_large);
     const std::string deep = std::string(100000, '[');
     CHECK(parse_json(std::string_view(deep)).error().code() == errc::too_large);
     CHECK(parse_json(std::string_view("[[[1]]]"), {.max_depth = 3}));
-    CHECK(parse_json(std::string_view("[[[[1]]]]"), {.max_depth = 3}).error().code() == errc::too_large);
+    CHECK(parse_json(std::string_view("[[[[1]]]]"), {.max_depth = 3}).error().code() ==
+          errc::too_large);
 }
 
 TEST_CASE("equal values give equal text, and doubles survive") {
@@ -45,7 +51,8 @@ TEST_CASE("equal values give equal text, and doubles survive") {
 }
 
 TEST_CASE("members are fetched with their type or an error that names them") {
-    const json j = {{"n", 3}, {"x", 0.5}, {"s", "t"}, {"neg", -1}, {"list", {1, 2}}, {"mixed", {1, "a"}}};
+    const json j = {{"n", 3},    {"x", 0.5},       {"s", "t"},
+                    {"neg", -1}, {"list", {1, 2}}, {"mixed", {1, "a"}}};
     CHECK(json_uint(j, "n").value() == 3);
     CHECK(json_double(j, "x").value() == 0.5);
     CHECK(json_double(j, "n").value() == 3.0);
@@ -58,5 +65,6 @@ TEST_CASE("members are fetched with their type or an error that names them") {
     CHECK_FALSE(json_string(j, "n"));
     CHECK_FALSE(json_uints(j, "mixed"));
     CHECK_FALSE(json_uints(j, "list", 1));
-    CHECK(std::string(json_uint(j, "nothing").error().what()).find("'nothing'") != std::string::npos);
+    CHECK(std::string(json_uint(j, "nothing").error().what()).find("'nothing'") !=
+          std::string::npos);
 }

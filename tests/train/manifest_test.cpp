@@ -23,7 +23,9 @@ checkpoint_manifest sample() {
     return m;
 }
 
-result<checkpoint_manifest> parse(const std::string& text) { return parse_manifest(as_bytes(std::string_view(text))); }
+result<checkpoint_manifest> parse(const std::string& text) {
+    return parse_manifest(as_bytes(std::string_view(text)));
+}
 
 /// The text with one replacement and a right checksum again.
 std::string edited(std::string_view from, std::string_view to) {
@@ -35,7 +37,7 @@ std::string edited(std::string_view from, std::string_view to) {
     return text + train::detail::make_manifest_tail(text);
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("a manifest comes back as it was written, and is plain JSON for everybody else") {
     const auto m = sample();
@@ -47,7 +49,8 @@ TEST_CASE("a manifest comes back as it was written, and is plain JSON for everyb
     CHECK(back.world_size == 2);
     CHECK(back.chunk_bytes == 10);
     CHECK(back.shards == m.shards);
-    CHECK(back.metrics == std::map<std::string, double>{{"val_loss", 0.1}}); // infinity is left out
+    CHECK(back.metrics ==
+          std::map<std::string, double>{{"val_loss", 0.1}});  // infinity is left out
     CHECK(back.extra == m.extra);
     CHECK(back.config_hash == "00ff");
     CHECK(back.wall_time == 1.75e9);
@@ -62,7 +65,8 @@ TEST_CASE("any flipped bit and any missing byte of a manifest is found") {
         INFO("bit " << bit);
         REQUIRE_FALSE(parse(bad));
     }
-    for (std::size_t length = 0; length < text.size(); ++length) REQUIRE_FALSE(parse(text.substr(0, length)));
+    for (std::size_t length = 0; length < text.size(); ++length)
+        REQUIRE_FALSE(parse(text.substr(0, length)));
 }
 
 TEST_CASE("fields out of range are malformed even under a right checksum") {
@@ -84,7 +88,8 @@ TEST_CASE("fields out of range are malformed even under a right checksum") {
         REQUIRE_FALSE(parsed);
         CHECK(parsed.error().code() == errc::malformed);
     }
-    CHECK(parse(edited("skein-checkpoint-1", "skein-checkpoint-2")).error().code() == errc::not_supported);
+    CHECK(parse(edited("skein-checkpoint-1", "skein-checkpoint-2")).error().code() ==
+          errc::not_supported);
 }
 
 TEST_CASE("checksums per chunk do not depend on how the bytes arrive") {

@@ -25,13 +25,28 @@ packed_metrics reduce(const std::vector<metric_set>& ranks) {
     return merged;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("metrics are merged over ranks by their kind") {
     std::vector<metric_set> ranks(3);
-    ranks[0].mean("loss", 2.0, 10).sum("tokens", 100).max("peak", 7).min("fastest", 3).last("lr", 0.1);
-    ranks[1].mean("loss", 5.0, 20).sum("tokens", 50).max("peak", 9).min("fastest", 2).last("lr", 0.2);
-    ranks[2].mean("loss", 1.0, 0).sum("tokens", 1).max("peak", -1).min("fastest", 8).last("lr", 0.3);
+    ranks[0]
+        .mean("loss", 2.0, 10)
+        .sum("tokens", 100)
+        .max("peak", 7)
+        .min("fastest", 3)
+        .last("lr", 0.1);
+    ranks[1]
+        .mean("loss", 5.0, 20)
+        .sum("tokens", 50)
+        .max("peak", 9)
+        .min("fastest", 2)
+        .last("lr", 0.2);
+    ranks[2]
+        .mean("loss", 1.0, 0)
+        .sum("tokens", 1)
+        .max("peak", -1)
+        .min("fastest", 8)
+        .last("lr", 0.3);
     const std::vector<metric_value> wanted{
         {"loss", 4.0}, {"tokens", 151.0}, {"peak", 9.0}, {"fastest", 2.0}, {"lr", 0.1}};
     const auto merged = reduce(ranks);
@@ -40,9 +55,17 @@ TEST_CASE("metrics are merged over ranks by their kind") {
 
 TEST_CASE("values of several steps are put together before they are merged") {
     metric_set m;
-    m.mean("loss", 1.0, 1).mean("loss", 4.0, 2).sum("n", 1).sum("n", 2).max("x", 1).max("x", -5).min("y", 1).min("y", -5);
+    m.mean("loss", 1.0, 1)
+        .mean("loss", 4.0, 2)
+        .sum("n", 1)
+        .sum("n", 2)
+        .max("x", 1)
+        .max("x", -5)
+        .min("y", 1)
+        .min("y", -5);
     m.last("lr", 1).last("lr", 2);
-    const std::vector<metric_value> wanted{{"loss", 3.0}, {"n", 3.0}, {"x", 1.0}, {"y", -5.0}, {"lr", 2.0}};
+    const std::vector<metric_value> wanted{
+        {"loss", 3.0}, {"n", 3.0}, {"x", 1.0}, {"y", -5.0}, {"lr", 2.0}};
     CHECK(m.values() == wanted);
     CHECK(*find_metric(m.values(), "x") == 1.0);
     CHECK(find_metric(m.values(), "z") == nullptr);
@@ -86,7 +109,8 @@ TEST_CASE("a mean without weight is not a number rather than a made-up zero") {
 TEST_CASE("many metrics still fit in two collectives") {
     std::vector<metric_set> ranks(2);
     for (int i = 0; i < 200; ++i)
-        for (auto& rank : ranks) rank.sum("s" + std::to_string(i), i).max("m" + std::to_string(i), i);
+        for (auto& rank : ranks)
+            rank.sum("s" + std::to_string(i), i).max("m" + std::to_string(i), i);
     const auto out = ranks[1].unpack(reduce(ranks)).value();
     REQUIRE(out.size() == 400);
     CHECK(out[398].value == 398.0);

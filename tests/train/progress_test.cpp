@@ -32,16 +32,17 @@ progress_update at(std::uint64_t step) {
     return {.step = step, .loss = 2.31, .tokens_per_s = 5230, .step_seconds = 0.19, .more = {}};
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("on a terminal one line is rewritten with bar, loss, speed and time to go") {
     screen s;
     progress p(s.options(progress_mode::terminal));
     s.now += 60;
     p.update(at(500));
-    CHECK(s.take() == "\r\x1b[Kgpt   500/2000  [#####---------------]   25%  loss 2.3100  5.23k tok/s  190 ms/step  ETA 03:00");
+    CHECK(s.take() == "\r\x1b[Kgpt   500/2000  [#####---------------]   25%  loss 2.3100  5.23k "
+                      "tok/s  190 ms/step  ETA 03:00");
     s.now += 0.05;
-    p.update(at(501)); // too soon
+    p.update(at(501));  // too soon
     CHECK(s.take().empty());
     p.note("validation loss 2.2");
     CHECK(s.take() == "\r\x1b[Kvalidation loss 2.2\n");
@@ -66,7 +67,8 @@ TEST_CASE("the line never reaches the last column, and the loss stays longest") 
         REQUIRE(line.size() < static_cast<std::size_t>(std::max(columns, 20)));
     }
     CHECK(p.line(u, 31) == "gpt   500/2000  loss 2.3100");
-    CHECK_THAT(p.line(u, 41), ContainsSubstring("ETA") && ContainsSubstring("loss") && !ContainsSubstring("tok/s"));
+    CHECK_THAT(p.line(u, 41), ContainsSubstring("ETA") && ContainsSubstring("loss") &&
+                                  !ContainsSubstring("tok/s"));
     CHECK_THAT(p.line(u, 199), ContainsSubstring("lr 0.0006"));
 }
 
@@ -84,7 +86,7 @@ TEST_CASE("the last update is shown however soon it comes") {
     {
         progress p(s.options(progress_mode::plain, 100));
         p.update(at(1));
-        p.update(at(2)); // held back, and the run ends early
+        p.update(at(2));  // held back, and the run ends early
         s.take();
     }
     CHECK_THAT(s.out, ContainsSubstring("2/100"));
@@ -99,7 +101,9 @@ TEST_CASE("in a file there are plain lines at intervals, without control charact
     CHECK(text.find('\r') == std::string::npos);
     CHECK(text.find('\x1b') == std::string::npos);
     CHECK(text.find('#') == std::string::npos);
-    CHECK_THAT(text, ContainsSubstring("gpt    11/2000    0%  loss 2.3100  5.23k tok/s  190 ms/step  ETA 30:08\n"));
+    CHECK_THAT(text,
+               ContainsSubstring(
+                   "gpt    11/2000    0%  loss 2.3100  5.23k tok/s  190 ms/step  ETA 30:08\n"));
 }
 
 TEST_CASE("quiet says nothing") {
@@ -127,7 +131,8 @@ TEST_CASE("JSON mode writes one object per line, for every update") {
     CHECK(j["total"] == 2000);
     CHECK(j["loss"] == 2.31);
     CHECK(j["eta_seconds"] == 19990.0);
-    p.update({.step = 2, .loss = {}, .tokens_per_s = {}, .step_seconds = {}, .more = {{"lr", 0.5}}});
+    p.update(
+        {.step = 2, .loss = {}, .tokens_per_s = {}, .step_seconds = {}, .more = {{"lr", 0.5}}});
     CHECK_THAT(s.take(), ContainsSubstring("\"lr\":0.5") && !ContainsSubstring("loss"));
     p.note("a \"quoted\"\nline");
     CHECK(s.take() == "{\"event\":\"note\",\"text\":\"a \\\"quoted\\\"\\nline\"}\n");

@@ -25,7 +25,9 @@ std::string text_of(const std::string& path) {
 }
 
 metrics_row row(std::uint64_t step, double loss, double speed) {
-    return {.step = step, .values = {{"loss", loss}, {"lr", 0.1}}, .timings = {{"tokens_per_s", speed}}};
+    return {.step = step,
+            .values = {{"loss", loss}, {"lr", 0.1}},
+            .timings = {{"tokens_per_s", speed}}};
 }
 
 /// Steps [first, last] of a run whose numbers depend on the step only, an evaluation every 4.
@@ -37,7 +39,7 @@ void steps(run_dir& run, std::uint64_t first, std::uint64_t last, double speed) 
     }
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("a run folder gets rows, events, configuration and a curve") {
     test::temporary_folder folder;
@@ -48,19 +50,22 @@ TEST_CASE("a run folder gets rows, events, configuration and a curve") {
     run.append(row(1, 2.5, 1000));
     run.append(row(2, 0.1, 2000));
     CHECK(text_of(run.file("metrics.csv")) == "step,loss,lr\n1,2.5,0.1\n2,0.1,0.1\n");
-    CHECK(text_of(run.file("metrics.jsonl")) == "{\"step\":1,\"loss\":2.5,\"lr\":0.1,\"tokens_per_s\":1000.0}\n"
-                                                "{\"step\":2,\"loss\":0.1,\"lr\":0.1,\"tokens_per_s\":2000.0}\n");
+    CHECK(text_of(run.file("metrics.jsonl")) ==
+          "{\"step\":1,\"loss\":2.5,\"lr\":0.1,\"tokens_per_s\":1000.0}\n"
+          "{\"step\":2,\"loss\":0.1,\"lr\":0.1,\"tokens_per_s\":2000.0}\n");
     CHECK(run.curve("loss") == std::vector<curve_point>{{1, 2.5}, {2, 0.1}});
     CHECK(run.curve("nothing").empty());
     run.write_svg();
-    CHECK_THAT(text_of(run.file("loss.svg")), ContainsSubstring("train") && ContainsSubstring("gpt"));
+    CHECK_THAT(text_of(run.file("loss.svg")),
+               ContainsSubstring("train") && ContainsSubstring("gpt"));
 }
 
 TEST_CASE("a column that appears later is empty in the rows before") {
     test::temporary_folder folder;
     auto run = run_dir::create(folder.path, "r");
     steps(run, 3, 5, 1);
-    CHECK(text_of(run.file("metrics.csv")) == "step,loss,lr,val_loss\n3,1,0.1,\n4,0.75,0.1,0.875\n5,0.6,0.1,\n");
+    CHECK(text_of(run.file("metrics.csv")) ==
+          "step,loss,lr,val_loss\n3,1,0.1,\n4,0.75,0.1,0.875\n5,0.6,0.1,\n");
     CHECK(run.curve("val_loss") == std::vector<curve_point>{{4, 0.875}});
 }
 
@@ -82,12 +87,17 @@ TEST_CASE("a run interrupted anywhere and resumed leaves the rows of an undistur
                 // Torn by the kill: half a row at the end.
                 posix_disk disk;
                 for (const char* file : {"metrics.csv", "metrics.jsonl"})
-                    disk.open(run.file(file), open_mode::append).value()->append(as_bytes(std::string_view("99,0.1"))).value();
+                    disk.open(run.file(file), open_mode::append)
+                        .value()
+                        ->append(as_bytes(std::string_view("99,0.1")))
+                        .value();
             }
             auto run = run_dir::create(folder.path, name, {.resume = true});
             CHECK(run.name() == name);
-            if (checkpoint == 0) run.clear();
-            else run.truncate_after(checkpoint);
+            if (checkpoint == 0)
+                run.clear();
+            else
+                run.truncate_after(checkpoint);
             steps(run, checkpoint + 1, 12, 200);
             INFO("died after " << died << ", resumed at " << checkpoint);
             REQUIRE(text_of(run.file("metrics.csv")) == wanted);
@@ -111,9 +121,7 @@ TEST_CASE("a name that is not one folder is a usage error") {
         try {
             (void)run_dir::create(folder.path, name);
             FAIL("accepted");
-        } catch (const error& e) {
-            CHECK(e.code() == errc::usage);
-        }
+        } catch (const error& e) { CHECK(e.code() == errc::usage); }
     }
 }
 
@@ -123,11 +131,14 @@ TEST_CASE("an unwritable run folder is named with a way out") {
     disk.write_whole(folder.path + "/file", {}).value();
     // A file where the folder should be: also root cannot write below it.
     CHECK_THROWS_WITH(run_dir::create(folder.path + "/file", "gpt"),
-                      ContainsSubstring("run folder " + folder.path + "/file") && ContainsSubstring("choose another folder"));
-    CHECK_THROWS_WITH(run_dir::create("/proc/skein-runs", "gpt"), ContainsSubstring("run folder /proc/skein-runs cannot be used"));
+                      ContainsSubstring("run folder " + folder.path + "/file") &&
+                          ContainsSubstring("choose another folder"));
+    CHECK_THROWS_WITH(run_dir::create("/proc/skein-runs", "gpt"),
+                      ContainsSubstring("run folder /proc/skein-runs cannot be used"));
     if (::geteuid() != 0) {
         REQUIRE(::chmod(folder.path.c_str(), 0500) == 0);
-        CHECK_THROWS_WITH(run_dir::create(folder.path, "gpt"), ContainsSubstring("permission denied"));
+        CHECK_THROWS_WITH(run_dir::create(folder.path, "gpt"),
+                          ContainsSubstring("permission denied"));
         ::chmod(folder.path.c_str(), 0700);
     }
 }
@@ -141,7 +152,8 @@ TEST_CASE("a read-only file system is named with a way out") {
         FAIL("accepted");
     } catch (const error& e) {
         CHECK(e.code() == errc::permission_denied);
-        CHECK_THAT(e.what(), ContainsSubstring("read-only file system") && ContainsSubstring("choose another folder"));
+        CHECK_THAT(e.what(), ContainsSubstring("read-only file system") &&
+                                 ContainsSubstring("choose another folder"));
     }
 }
 
@@ -152,9 +164,7 @@ TEST_CASE("a full disk stops a row with a clear error") {
     errc code{};
     try {
         for (std::uint64_t step = 1; step < 100'000; ++step) run.append(row(step, 1.0, 1.0));
-    } catch (const error& e) {
-        code = e.code();
-    }
+    } catch (const error& e) { code = e.code(); }
     CHECK(code == errc::disk_full);
 }
 

@@ -11,7 +11,9 @@ namespace {
 byte_buffer file_of(std::span<const tensor_view> tensors, const string_map& metadata = {}) {
     byte_buffer out;
     const auto plan = plan_safetensors(tensors, metadata).value();
-    write_safetensors(plan, [&](byte_span part) { return append(out, part), result<void>(); }).value();
+    write_safetensors(plan, [&](byte_span part) {
+        return append(out, part), result<void>();
+    }).value();
     CHECK(out.size() == plan.file_bytes);
     return out;
 }
@@ -35,17 +37,21 @@ errc refusal(const std::string& header, std::size_t data) {
 
 const byte_buffer ten(10, std::byte{1}), eight(8, std::byte{2}), twelve(12, std::byte{3});
 
-} // namespace
+}  // namespace
 
 TEST_CASE("tensors come back with name, type, shape, bytes and the metadata") {
-    const std::vector<tensor_view> tensors{{"b", "U8", {10}, ten}, {"a", "F64", {}, eight}, {"c", "F32", {3, 1}, twelve},
-                                           {"none", "F32", {0, 3}, {}}, {"quote\"\\", "U8", {2, 5}, ten}};
+    const std::vector<tensor_view> tensors{{"b", "U8", {10}, ten},
+                                           {"a", "F64", {}, eight},
+                                           {"c", "F32", {3, 1}, twelve},
+                                           {"none", "F32", {0, 3}, {}},
+                                           {"quote\"\\", "U8", {2, 5}, ten}};
     const auto file = file_of(tensors, {{"format", "pt"}});
     const auto back = parse_safetensors(file).value();
     CHECK(back.metadata == string_map{{"format", "pt"}});
     REQUIRE(back.tensors.size() == tensors.size());
     for (auto& t : tensors) {
-        auto it = std::find_if(back.tensors.begin(), back.tensors.end(), [&](auto& b) { return b.name == t.name; });
+        auto it = std::find_if(back.tensors.begin(), back.tensors.end(),
+                               [&](auto& b) { return b.name == t.name; });
         REQUIRE(it != back.tensors.end());
         CHECK(it->dtype == t.dtype);
         CHECK(it->shape == t.shape);
@@ -53,8 +59,10 @@ TEST_CASE("tensors come back with name, type, shape, bytes and the metadata") {
     }
 }
 
-TEST_CASE("the layout is the format's: padded header, data in order of alignment then name, each aligned") {
-    const std::vector<tensor_view> tensors{{"z", "F64", {1}, eight}, {"b", "U8", {10}, ten}, {"a", "F32", {3}, twelve}};
+TEST_CASE("the layout is the format's: padded header, data in order of alignment then name, each "
+          "aligned") {
+    const std::vector<tensor_view> tensors{
+        {"z", "F64", {1}, eight}, {"b", "U8", {10}, ten}, {"a", "F32", {3}, twelve}};
     const auto file = file_of(tensors);
     const auto length = load_le<std::uint64_t>(file.data());
     CHECK(length % 8 == 0);
@@ -68,7 +76,7 @@ TEST_CASE("the layout is the format's: padded header, data in order of alignment
     for (auto& t : header.tensors) CHECK(t.offset % *dtype_size(t.dtype) == 0);
     CHECK(header.find("a")->bytes == 12);
     CHECK(header.find("q") == nullptr);
-    CHECK(file == file_of(tensors)); // the same every time
+    CHECK(file == file_of(tensors));  // the same every time
 }
 
 TEST_CASE("a file without tensors is a file") {
@@ -102,7 +110,8 @@ TEST_CASE("the first error of the sink ends the writing") {
 }
 
 TEST_CASE("holes, overlaps, wrong sizes, wrong types and cut files are refused with a reason") {
-    const std::string good = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})";
+    const std::string good =
+        R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}})";
     CHECK(parse_safetensors(raw_file(good, 8)));
     CHECK(refusal(good, 7) == errc::malformed);
     CHECK(refusal(good, 9) == errc::malformed);
@@ -111,20 +120,21 @@ TEST_CASE("holes, overlaps, wrong sizes, wrong types and cut files are refused w
         text.replace(text.find(from), from.size(), to);
         return text;
     };
-    CHECK(refusal(with("[4,8]", "[5,9]"), 9) == errc::malformed);   // hole
-    CHECK(refusal(with("[4,8]", "[3,7]"), 7) == errc::malformed);   // overlap
-    CHECK(refusal(with("[4,8]", "[8,4]"), 8) == errc::malformed);   // backwards
+    CHECK(refusal(with("[4,8]", "[5,9]"), 9) == errc::malformed);  // hole
+    CHECK(refusal(with("[4,8]", "[3,7]"), 7) == errc::malformed);  // overlap
+    CHECK(refusal(with("[4,8]", "[8,4]"), 8) == errc::malformed);  // backwards
     CHECK(refusal(with("[4,8]", "[4,8,9]"), 8) == errc::malformed);
     CHECK(refusal(with("[4,8]", "[4]"), 8) == errc::malformed);
     CHECK(refusal(with("[4,8]", "[4,18446744073709551615]"), 8) == errc::malformed);
     CHECK(refusal(with("\"shape\":[4]", "\"shape\":[5]"), 8) == errc::malformed);
     CHECK(refusal(with("\"shape\":[4]", "\"shape\":[-4]"), 8) == errc::malformed);
     CHECK(refusal(with("\"shape\":[4]", "\"shape\":4"), 8) == errc::malformed);
-    CHECK(refusal(with("\"shape\":[4]", "\"shape\":[4294967296,4294967296,4]"), 8) == errc::malformed);
+    CHECK(refusal(with("\"shape\":[4]", "\"shape\":[4294967296,4294967296,4]"), 8) ==
+          errc::malformed);
     CHECK(refusal(with("\"dtype\":\"U8\"", "\"dtype\":\"Q8\""), 8) == errc::malformed);
     CHECK(refusal(with("\"dtype\":\"U8\",", ""), 8) == errc::malformed);
-    CHECK(refusal(with("\"b\":", "\"a\":"), 8) == errc::malformed); // the name twice
-    CHECK(refusal(with("{\"a\"", " {\"a\""), 8) == errc::malformed); // must begin with '{'
+    CHECK(refusal(with("\"b\":", "\"a\":"), 8) == errc::malformed);   // the name twice
+    CHECK(refusal(with("{\"a\"", " {\"a\""), 8) == errc::malformed);  // must begin with '{'
     CHECK(refusal("{\"a\"", 8) == errc::malformed);
     CHECK(refusal("[]", 0) == errc::malformed);
     CHECK(refusal(R"({"__metadata__":{"k":1}})", 0) == errc::malformed);

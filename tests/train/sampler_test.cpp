@@ -14,7 +14,8 @@ using ids = std::vector<std::uint64_t>;
 namespace {
 
 /// The ids of the next `batches` global batches as `world` ranks see them together.
-ids take(sampler_options options, const sampler_state& from, int world, std::size_t batches, sampler_state* end = nullptr) {
+ids take(sampler_options options, const sampler_state& from, int world, std::size_t batches,
+         sampler_state* end = nullptr) {
     std::vector<sampler> ranks;
     for (int r = 0; r < world; ++r) {
         ranks.emplace_back(options, world);
@@ -31,7 +32,7 @@ ids take(sampler_options options, const sampler_state& from, int world, std::siz
     return all;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("an epoch visits every sample once, in another order than the next") {
     const sampler_options o{.samples = 96, .batch = 8, .seed = 5};
@@ -111,9 +112,11 @@ TEST_CASE("numbers that cannot train are usage errors with both numbers and a wa
         return std::string(checked.error().what());
     };
     using Catch::Matchers::ContainsSubstring;
-    CHECK_THAT(text({.samples = 3, .batch = 8}, 4), ContainsSubstring("4 workers but only 3 samples"));
+    CHECK_THAT(text({.samples = 3, .batch = 8}, 4),
+               ContainsSubstring("4 workers but only 3 samples"));
     CHECK_THAT(text({.samples = 0, .batch = 8}, 1), ContainsSubstring("no samples"));
-    CHECK_THAT(text({.samples = 30, .batch = 2}, 4), ContainsSubstring("batch of 2 samples cannot be dealt to 4"));
+    CHECK_THAT(text({.samples = 30, .batch = 2}, 4),
+               ContainsSubstring("batch of 2 samples cannot be dealt to 4"));
     CHECK_THAT(text({.samples = 30, .batch = 0}, 1), ContainsSubstring("0 samples"));
     CHECK_THAT(text({.samples = 30, .batch = 40}, 1), ContainsSubstring("30 samples do not fill"));
     CHECK_THAT(text({.samples = 30, .batch = 4}, 0), ContainsSubstring("0 workers"));

@@ -26,7 +26,7 @@ run_summary sample() {
     return run;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("the summary says what came out, where it is and what to type next") {
     CHECK(summary_text(sample()) == R"(
@@ -57,11 +57,13 @@ TEST_CASE("a run that ended early says why and how to go on") {
     run.restarts = 0;
     run.command = "./train --resume";
     const auto text = summary_text(run);
-    CHECK_THAT(text, ContainsSubstring("gpt stopped: interrupted") && ContainsSubstring("120 of 2000") &&
-                         ContainsSubstring("  ./train --resume\n      go on from the last checkpoint") &&
-                         !ContainsSubstring("--resume --resume") && !ContainsSubstring("failures"));
+    CHECK_THAT(text,
+               ContainsSubstring("gpt stopped: interrupted") && ContainsSubstring("120 of 2000") &&
+                   ContainsSubstring("  ./train --resume\n      go on from the last checkpoint") &&
+                   !ContainsSubstring("--resume --resume") && !ContainsSubstring("failures"));
     run.checkpoint.clear();
-    CHECK_THAT(summary_text(run), !ContainsSubstring("--resume") && !ContainsSubstring("checkpoint"));
+    CHECK_THAT(summary_text(run),
+               !ContainsSubstring("--resume") && !ContainsSubstring("checkpoint"));
 }
 
 TEST_CASE("the summary as JSON carries the same numbers") {

@@ -18,7 +18,8 @@ namespace {
 
 /// The points of the n-th line path, in pixels.
 std::vector<curve_point> drawn(const std::string& svg, std::size_t n) {
-    static const std::regex path("<path d=\"([^\"]*)\" fill=\"none\" stroke=\"#[0-9a-f]*\" stroke-width=\"1.8\"");
+    static const std::regex path(
+        "<path d=\"([^\"]*)\" fill=\"none\" stroke=\"#[0-9a-f]*\" stroke-width=\"1.8\"");
     std::vector<curve_point> out;
     auto it = std::sregex_iterator(svg.begin(), svg.end(), path);
     for (; n > 0 && it != std::sregex_iterator(); --n) ++it;
@@ -36,7 +37,7 @@ std::size_t count(const std::string& text, const std::string& what) {
     return n;
 }
 
-} // namespace
+}  // namespace
 
 TEST_CASE("ticks are round, inside the range and about as many as wanted") {
     CHECK(round_ticks(0.0, 100.0, 5) == std::vector<double>{0, 20, 40, 60, 80, 100});
@@ -70,20 +71,26 @@ TEST_CASE("points lie where axes say: inside the frame, left to right, larger va
 }
 
 TEST_CASE("train and validation get a line and a legend with the last value each") {
-    const auto svg = plot_svg({.title = "a < b & \"c\""}, {{"train", {{1, 4}, {2, 3.25}}}, {"validation", {{1, 5}, {2, 3.5}}}, {"none", {}}});
+    const auto svg = plot_svg(
+        {.title = "a < b & \"c\""},
+        {{"train", {{1, 4}, {2, 3.25}}}, {"validation", {{1, 5}, {2, 3.5}}}, {"none", {}}});
     CHECK(drawn(svg, 0).size() == 2);
     CHECK(drawn(svg, 1).size() == 2);
     CHECK(drawn(svg, 2).empty());
-    CHECK_THAT(svg, ContainsSubstring(">train  3.25<") && ContainsSubstring(">validation  3.5<") && !ContainsSubstring("none  "));
+    CHECK_THAT(svg, ContainsSubstring(">train  3.25<") && ContainsSubstring(">validation  3.5<") &&
+                        !ContainsSubstring("none  "));
     CHECK_THAT(svg, ContainsSubstring("a &lt; b &amp; &quot;c&quot;"));
     CHECK(svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
     CHECK(svg.ends_with("</svg>\n"));
-    CHECK(svg == plot_svg({.title = "a < b & \"c\""}, {{"train", {{1, 4}, {2, 3.25}}}, {"validation", {{1, 5}, {2, 3.5}}}}));
+    CHECK(svg == plot_svg({.title = "a < b & \"c\""},
+                          {{"train", {{1, 4}, {2, 3.25}}}, {"validation", {{1, 5}, {2, 3.5}}}}));
 }
 
 TEST_CASE("a value that is not finite is a gap, not a broken file") {
-    const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
-    const auto svg = plot_svg({}, {{"train", {{0, 1}, {1, 2}, {2, nan}, {3, inf}, {4, 2}, {5, 1}}}});
+    const double nan = std::numeric_limits<double>::quiet_NaN(),
+                 inf = std::numeric_limits<double>::infinity();
+    const auto svg =
+        plot_svg({}, {{"train", {{0, 1}, {1, 2}, {2, nan}, {3, inf}, {4, 2}, {5, 1}}}});
     CHECK(drawn(svg, 0).size() == 4);
     CHECK(svg.find("nan") == std::string::npos);
     CHECK(svg.find("inf") == std::string::npos);
@@ -93,7 +100,8 @@ TEST_CASE("a value that is not finite is a gap, not a broken file") {
 
 TEST_CASE("a long run is thinned out to its means") {
     curve long_run{"train", {}};
-    for (int i = 0; i < 100'000; ++i) long_run.points.push_back({static_cast<double>(i), i % 2 == 0 ? 0.0 : 2.0});
+    for (int i = 0; i < 100'000; ++i)
+        long_run.points.push_back({static_cast<double>(i), i % 2 == 0 ? 0.0 : 2.0});
     const auto svg = plot_svg({}, {long_run});
     CHECK(svg.size() < 40'000);
     const auto line = drawn(svg, 0);

@@ -28,9 +28,9 @@ namespace skein::train {
 
 /// One Event as far as it is used here: a version line, or scalars of one step.
 struct tb_event {
-    double wall_time = 0.0; ///< seconds since 1970
+    double wall_time = 0.0;  ///< seconds since 1970
     std::int64_t step = 0;
-    std::string file_version;                          ///< only the first event of a file
+    std::string file_version;  ///< only the first event of a file
     std::vector<std::pair<std::string, float>> scalars;
 
     friend bool operator==(const tb_event&, const tb_event&) = default;
@@ -59,7 +59,7 @@ struct record_view {
 
 /// The event file of one run folder. Not thread-safe.
 class event_file {
-public:
+ public:
     /// Opens the folder's newest event file that skein wrote, or starts one.
     [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
                                                                   double wall_time);
@@ -68,8 +68,10 @@ public:
     [[nodiscard]] result<void> append(const tb_event& event);
     [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
                                       double wall_time) {
-        tb_event event{.wall_time = wall_time, .step = static_cast<std::int64_t>(step),
-                       .file_version = {}, .scalars = {}};
+        tb_event event{.wall_time = wall_time,
+                       .step = static_cast<std::int64_t>(step),
+                       .file_version = {},
+                       .scalars = {}};
         event.scalars.emplace_back(std::string(tag), static_cast<float>(value));
         return append(event);
     }
@@ -82,13 +84,14 @@ public:
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-private:
-    event_file(std::unique_ptr<file> out, std::string path) : file_(std::move(out)), path_(std::move(path)) {}
+ private:
+    event_file(std::unique_ptr<file> out, std::string path)
+        : file_(std::move(out)), path_(std::move(path)) {}
 
     std::unique_ptr<file> file_;
     std::string path_;
 };
 
-} // namespace skein::train
+}  // namespace skein::train
 
 #include <skein/train/detail/event_file.hpp>

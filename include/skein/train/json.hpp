@@ -24,8 +24,8 @@
 
 namespace skein::train {
 
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+using json = nlohmann::json;                  ///< keys sorted
+using ordered_json = nlohmann::ordered_json;  ///< keys in order of insertion, for lines people read
 
 struct json_limits {
     std::size_t max_bytes = 16u << 20;
@@ -38,22 +38,22 @@ struct json_limits {
     if (text.size() > limits.max_bytes)
         return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
                                                   text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
+    std::vector<std::set<std::string>> keys;  // of the objects that are open
     auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
         if (depth > limits.max_depth)
-            throw error(errc::too_large, fmt::format("JSON is nested deeper than {}", limits.max_depth));
+            throw error(errc::too_large,
+                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
         if (event == json::parse_event_t::object_start) keys.emplace_back();
         if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
+        if (event == json::parse_event_t::key &&
+            !keys.back().insert(parsed.get<std::string>()).second)
             throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
                                                      parsed.get_ref<const std::string&>()));
         return true;
     };
     try {
         return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
+    } catch (const error& refused) { return refused; } catch (const std::exception& broken) {
         // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
         std::string_view what = broken.what();
         if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
@@ -78,9 +78,10 @@ inline error json_member_error(std::string_view key, std::string_view wanted) {
 }
 /// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
 inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() || (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
 }
-} // namespace detail
+}  // namespace detail
 
 /// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
 [[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
@@ -93,7 +94,8 @@ inline bool is_uint(const json& value) {
 /// The member `key` as a number.
 [[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
     if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number()) return it->get<double>();
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
     return detail::json_member_error(key, "a number");
 }
 
@@ -121,4 +123,4 @@ json_uints(const json& object, const std::string& key, std::size_t max_items = S
     return out;
 }
 
-} // namespace skein::train
+}  // namespace skein::train

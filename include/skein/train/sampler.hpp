@@ -26,22 +26,22 @@ namespace skein::train {
 
 /// What to do with the last places of an epoch that do not fill a global batch.
 enum class last_batch : std::uint8_t {
-    drop,    ///< the epoch ends; every batch is full
-    shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    drop,     ///< the epoch ends; every batch is full
+    shorten,  ///< one short batch; ranks may get unequal (even empty) slices
 };
 
 /// Where a sampler stands; goes into checkpoints.
 struct sampler_state {
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
+    std::uint64_t cursor = 0;  ///< samples of this epoch already handed out, over all ranks
 
     friend bool operator==(const sampler_state&, const sampler_state&) = default;
 };
 
 struct sampler_options {
-    std::uint64_t samples = 0; ///< N, samples in the data set
-    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t samples = 0;  ///< N, samples in the data set
+    std::uint64_t batch = 1;    ///< B, samples per global batch (all ranks, one step)
     std::uint64_t seed = 0;
     last_batch last = last_batch::drop;
 };
@@ -65,7 +65,7 @@ rank_range(std::uint64_t count, int rank, int world_size) noexcept {
 
 /// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
 class sampler {
-public:
+ public:
     /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
     explicit sampler(sampler_options options, int world_size = 1)
         : options_(options), state_{.seed = options.seed}, order_(make_order()) {
@@ -82,12 +82,14 @@ public:
             return error(errc::usage, "the data set has no samples")
                 .with_hint("is the text shorter than the context?");
         if (o.samples < world)
-            return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            return error(errc::usage,
+                         fmt::format("{} workers but only {} samples", world, o.samples))
                 .with_hint(fmt::format("use at most {} workers or more data", o.samples));
         if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
         if (o.batch < world)
             return error(errc::usage, fmt::format("a global batch of {} samples cannot be dealt to "
-                                                  "{} workers", o.batch, world))
+                                                  "{} workers",
+                                                  o.batch, world))
                 .with_hint(fmt::format("use a batch of at least {}", world));
         if (o.last == last_batch::drop && o.samples < o.batch)
             return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
@@ -122,8 +124,10 @@ public:
     /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
     void restore(const sampler_state& saved) {
         if (saved.cursor > options_.samples)
-            throw error(errc::mismatch, fmt::format("saved position {} lies behind the {} samples of "
-                                                    "the data set", saved.cursor, options_.samples))
+            throw error(errc::mismatch,
+                        fmt::format("saved position {} lies behind the {} samples of "
+                                    "the data set",
+                                    saved.cursor, options_.samples))
                 .with_hint("was the run started on other data?");
         state_ = saved;
         order_ = make_order();
@@ -136,7 +140,7 @@ public:
         return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
     }
 
-private:
+ private:
     [[nodiscard]] keyed_permutation make_order() const {
         // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
         std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
@@ -150,4 +154,4 @@ private:
     keyed_permutation order_;
 };
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -10,11 +10,12 @@
 //     step-N.trash         retired, its removal did not finish: removed
 //     step-N.broken[-k]    refused by a load; kept for people to look at
 
-#include <skein/core/clock.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/clock.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/random.hpp>
 #include <skein/train/checkpoint.hpp>
+#include <skein/train/detail/checkpoint_parts.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -25,163 +26,6 @@
 #include <fmt/core.h>
 
 namespace skein::train {
-
-namespace detail {
-
-inline constexpr std::string_view manifest_name = "manifest.json";
-inline constexpr std::uint64_t max_manifest_bytes = 64u << 20;
-
-inline std::string step_name(std::uint64_t step) { return fmt::format("step-{:08}", step); }
-
-/// The number in "step-00000120<suffix>" with exactly this suffix.
-inline std::optional<std::uint64_t> step_of(std::string_view name, std::string_view suffix = "") {
-    if (!name.starts_with("step-") || !name.ends_with(suffix)) return std::nullopt;
-    name.remove_prefix(5);
-    name.remove_suffix(suffix.size());
-    if (name.size() < 8 || name.size() > 19) return std::nullopt;
-    std::uint64_t step = 0;
-    for (char c : name) {
-        if (c < '0' || c > '9') return std::nullopt;
-        step = step * 10 + static_cast<std::uint64_t>(c - '0');
-    }
-    return step;
-}
-
-inline std::string base_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
-
-inline std::string shape_text(std::span<const std::int64_t> shape) {
-    std::string out = "[";
-    for (auto extent : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", extent);
-    return out + "]";
-}
-
-/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
-/// A pure function of names and sizes, so that nothing has to be gathered.
-inline std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size) {
-    std::vector<std::size_t> order(tensors.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](auto a, auto b) {
-        if (tensors[a].bytes.size() != tensors[b].bytes.size())
-            return tensors[a].bytes.size() > tensors[b].bytes.size();
-        return tensors[a].name < tensors[b].name;
-    });
-    std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size), 0);
-    std::vector<int> owner(tensors.size(), 0);
-    for (auto i : order) {
-        const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-        owner[i] = static_cast<int>(least);
-        load[static_cast<std::size_t>(least)] += tensors[i].bytes.size() + 1; // +1 deals out empty ones
-    }
-    return owner;
-}
-
-/// Equal on all ranks, or they are about to save different things.
-inline std::uint64_t plan_hash(const checkpoint_state& state) {
-    std::string text = fmt::format("{};", state.step);
-    for (auto& t : state.tensors) text += fmt::format("{}|{}|{};", t.name, t.dtype, shape_text(t.shape));
-    const auto bytes = as_bytes(std::string_view(text));
-    return std::uint64_t{crc32c(bytes)} << 32 | crc32c(bytes, 0x736b6569);
-}
-
-// What the ranks tell each other is one JSON object: {"ok": true, ...} or the parts of an error.
-inline json outcome(const result<void>& done) {
-    if (done) return {{"ok", true}};
-    const auto& e = done.error();
-    return {{"ok", false},         {"code", static_cast<int>(e.code())}, {"text", e.text()},
-            {"where", e.where()},  {"cause", e.cause()},                 {"hint", e.hint()}};
-}
-
-inline error remote_outcome(const json& said, int rank, int world_size) {
-    auto text = [&](const char* key) { return said.value(key, std::string()); };
-    auto e = error(static_cast<errc>(said.value("code", static_cast<int>(errc::unknown))),
-                   world_size > 1 ? fmt::format("rank {}: {}", rank, text("text")) : text("text"));
-    e.with_where(text("where")).with_cause(text("cause")).with_hint(text("hint"));
-    return e;
-}
-
-/// Puts `what` in front of the text and keeps the rest.
-inline error with_context(std::string what, const error& e) {
-    return error(e.code(), what + ": " + e.text()).with_where(e.where()).with_cause(e.cause()).with_hint(e.hint());
-}
-
-/// Joins small writes, so that many small tensors do not become many system calls.
-class shard_writer {
-public:
-    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
-
-    result<void> operator()(byte_span part) {
-        while (!part.empty()) {
-            if (pending_.empty() && part.size() >= block) {
-                if (auto done = put(part.first(block)); !done) return done;
-                part = part.subspan(block);
-                continue;
-            }
-            const auto take = std::min<std::size_t>(block - pending_.size(), part.size());
-            append(pending_, part.first(take));
-            part = part.subspan(take);
-            if (pending_.size() == block)
-                if (auto done = flush(); !done) return done;
-        }
-        return {};
-    }
-    result<void> flush() {
-        auto done = put(pending_);
-        pending_.clear();
-        return done;
-    }
-    chunk_checksums& sums() noexcept { return sums_; }
-
-private:
-    static constexpr std::size_t block = 1u << 20;
-
-    result<void> put(byte_span part) {
-        if (part.empty()) return {};
-        const auto offset = sums_.bytes();
-        sums_.add(part);
-        return file_.write_at(offset, part);
-    }
-
-    file& file_;
-    chunk_checksums sums_;
-    byte_buffer pending_;
-};
-
-/// Reads a shard once and compares size and every chunk.
-inline result<void> verify_shard(file& from, const shard_entry& shard, std::uint64_t chunk_bytes) {
-    chunk_checksums sums(chunk_bytes);
-    byte_buffer block(1u << 20);
-    while (sums.bytes() < shard.bytes) {
-        const auto want = std::min<std::uint64_t>(block.size(), shard.bytes - sums.bytes());
-        const auto got = from.read_at(sums.bytes(), mut_byte_span(block).first(want));
-        if (!got) return got.error();
-        if (*got == 0) return error(errc::corrupt, "the file ended while it was read");
-        sums.add(byte_span(block).first(*got));
-    }
-    const auto found = sums.finish();
-    for (std::size_t i = 0; i < found.size(); ++i)
-        if (found[i] != shard.crcs[i])
-            return error(errc::corrupt,
-                         fmt::format("chunk {} (bytes {} to {}) has checksum {:08x}, the manifest says "
-                                     "{:08x}", i, i * chunk_bytes,
-                                     std::min<std::uint64_t>((i + 1) * chunk_bytes, shard.bytes), found[i],
-                                     shard.crcs[i]));
-    return {};
-}
-
-inline result<safetensors_header> read_shard_head(file& from, std::uint64_t file_bytes) {
-    byte_buffer head(std::min<std::uint64_t>(file_bytes, 8));
-    auto got = from.read_at(0, head);
-    if (!got) return got.error();
-    const auto head_bytes = safetensors_head_bytes(head, file_bytes);
-    if (!head_bytes) return head_bytes.error();
-    head.resize(*head_bytes);
-    got = from.read_at(0, head);
-    if (!got) return got.error();
-    head.resize(*got);
-    return parse_safetensors_head(head, file_bytes);
-}
-
-} // namespace detail
 
 // ---- loaded_checkpoint ---------------------------------------------------------------------------
 
@@ -197,16 +41,17 @@ inline const tensor_info& loaded_checkpoint::info(const std::string& name) const
 inline void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
     const auto& t = info(name);
     if (t.bytes != into.size())
-        throw error(errc::mismatch, fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
-                                                "{} bytes", name, t.dtype, detail::shape_text(t.shape),
-                                                t.bytes, into.size()))
+        throw error(errc::mismatch,
+                    fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
+                                "{} bytes",
+                                name, t.dtype, detail::shape_text(t.shape), t.bytes, into.size()))
             .with_where(path_);
     const auto shard = shard_of_.at(name);
     const auto got = shards_[shard]->read_at(t.offset, into);
     if (!got) throw got.error();
     if (*got != into.size())
-        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name, *got,
-                                               into.size()))
+        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
+                                               *got, into.size()))
             .with_where(join_path(path_, manifest_.shards[shard].name));
 }
 
@@ -215,8 +60,9 @@ inline void loaded_checkpoint::read(const std::string& name, std::string_view dt
     const auto& t = info(name);
     if (t.dtype != dtype || !std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
         throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name, t.dtype,
-                                detail::shape_text(t.shape), dtype, detail::shape_text(shape)))
+                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
+                                t.dtype, detail::shape_text(t.shape), dtype,
+                                detail::shape_text(shape)))
             .with_where(path_)
             .with_hint("start the run with the settings it was saved with");
     read(name, into);
@@ -235,8 +81,8 @@ inline checkpointer::checkpointer(disk& where, std::string dir, checkpoint_optio
     : disk_(where), dir_(std::move(dir)), options_(std::move(options)), world_(std::move(world)) {
     SKEIN_CHECK(world_.size >= 1 && world_.rank >= 0 && world_.rank < world_.size,
                 "rank {} of a world of {}", world_.rank, world_.size);
-    SKEIN_CHECK(world_.size == 1 || world_.exchange, "a world of {} ranks needs an exchange function",
-                world_.size);
+    SKEIN_CHECK(world_.size == 1 || world_.exchange,
+                "a world of {} ranks needs an exchange function", world_.size);
     SKEIN_CHECK(options_.keep_last >= 1, "keep_last is 0: the newest checkpoint is always kept");
     SKEIN_CHECK(options_.chunk_bytes >= 1, "chunk_bytes is 0");
 }
@@ -257,12 +103,15 @@ inline std::vector<json> checkpointer::gather(const json& mine) const {
     for (auto& blob : world_.exchange(as_bytes(std::string_view(text)))) {
         auto parsed = parse_json(blob, {.max_bytes = 256u << 20, .max_depth = 64});
         if (!parsed || !parsed->is_object() || !parsed->contains("ok"))
-            throw error(errc::malformed, fmt::format("rank {} sent a checkpoint message that cannot be "
-                                                     "read", all.size()));
+            throw error(errc::malformed,
+                        fmt::format("rank {} sent a checkpoint message that cannot be "
+                                    "read",
+                                    all.size()));
         all.push_back(std::move(*parsed));
     }
     if (all.size() != static_cast<std::size_t>(world_.size))
-        throw error(errc::mismatch, fmt::format("{} checkpoint messages from {} ranks", all.size(), world_.size));
+        throw error(errc::mismatch,
+                    fmt::format("{} checkpoint messages from {} ranks", all.size(), world_.size));
     for (std::size_t r = 0; r < all.size(); ++r)
         if (!all[r]["ok"].get<bool>())
             throw detail::remote_outcome(all[r], static_cast<int>(r), world_.size);
@@ -273,33 +122,39 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
     const auto started = system_clock().now();
     const bool leader = world_.rank == 0;
     const auto plan = detail::plan_hash(state);
-    std::string part; // rank 0 chooses it
+    std::string part;  // rank 0 chooses it
     bool committed = false;
     try {
         // 1. Agree on what is saved and where.
         json mine = {{"ok", true}, {"plan", plan}};
         if (leader) {
             auto begun = begin_part(state.step);
-            if (begun) mine["part"] = part = *begun;
-            else mine = detail::outcome(begun.error());
+            if (begun)
+                mine["part"] = part = *begun;
+            else
+                mine = detail::outcome(begun.error());
         }
         if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
         auto all = gather(mine);
         for (std::size_t r = 0; r < all.size(); ++r)
             if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
-                throw error(errc::mismatch, fmt::format("rank {} wants to save other tensors or another "
-                                                        "step than rank 0", r));
+                throw error(errc::mismatch,
+                            fmt::format("rank {} wants to save other tensors or another "
+                                        "step than rank 0",
+                                        r));
         part = all[0].value("part", std::string());
 
         // 2. Each rank writes its share and tells size and checksums.
         auto shard = write_shard(state, part);
-        mine = shard ? json{{"ok", true}, {"shard", to_json(*shard)}} : detail::outcome(shard.error());
+        mine =
+            shard ? json{{"ok", true}, {"shard", to_json(*shard)}} : detail::outcome(shard.error());
         if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
         all = gather(mine);
         std::vector<shard_entry> shards;
         std::uint64_t bytes = 0;
         for (auto& said : all) {
-            shards.push_back(parse_shard_entry(said.value("shard", json()), options_.chunk_bytes).value());
+            shards.push_back(
+                parse_shard_entry(said.value("shard", json()), options_.chunk_bytes).value());
             bytes += shards.back().bytes;
         }
 
@@ -314,12 +169,13 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
         const std::chrono::duration<double> took = system_clock().now() - started;
         return {state.step, step_path(state.step), bytes, took.count()};
     } catch (const error& failed) {
-        if (committed) throw; // it is on disk; a rank was lost while it was told so
+        if (committed) throw;  // it is on disk; a rank was lost while it was told so
         if (leader && !part.empty())
             if (auto gone = disk_.remove_tree(part); !gone)
                 warn(fmt::format("unfinished checkpoint not removed: {}", gone.error().what()));
         const auto kept = leader ? steps() : std::vector<std::uint64_t>();
-        auto told = detail::with_context(fmt::format("checkpoint of step {} not written", state.step), failed);
+        auto told = detail::with_context(
+            fmt::format("checkpoint of step {} not written", state.step), failed);
         if (!kept.empty()) {
             auto hint = fmt::format("the checkpoint of step {} is kept", kept.back());
             told.with_hint(failed.hint().empty() ? hint : failed.hint() + "; " + hint);
@@ -354,8 +210,10 @@ inline result<shard_entry> checkpointer::write_shard(const checkpoint_state& sta
     std::set<std::string_view> names;
     for (auto& t : state.tensors)
         if (!names.insert(t.name).second)
-            return error(errc::invalid_argument, fmt::format("two tensors are called '{}'", t.name));
-    const auto plan = plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
+            return error(errc::invalid_argument,
+                         fmt::format("two tensors are called '{}'", t.name));
+    const auto plan =
+        plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
     if (!plan) return plan.error();
 
     shard_entry shard;
@@ -364,7 +222,8 @@ inline result<shard_entry> checkpointer::write_shard(const checkpoint_state& sta
     auto opened = disk_.open(path, open_mode::create_new);
     if (!opened && opened.error().code() == errc::not_found && world_.rank != 0)
         return error(opened.error())
-            .with_hint("every rank must see the run folder: put it on a file system all hosts share");
+            .with_hint(
+                "every rank must see the run folder: put it on a file system all hosts share");
     if (!opened) return opened.error();
     detail::shard_writer out(**opened, options_.chunk_bytes);
     if (auto done = write_safetensors(*plan, out); !done) return done.error();
@@ -381,8 +240,10 @@ inline result<void> checkpointer::commit(const checkpoint_state& state, const st
     for (auto& shard : shards) {
         const auto seen = disk_.status(join_path(part, shard.name));
         if (!seen || seen->bytes != shard.bytes)
-            return error(errc::not_found, fmt::format("{} was written by its rank but rank 0 cannot see "
-                                                      "it", join_path(part, shard.name)))
+            return error(errc::not_found,
+                         fmt::format("{} was written by its rank but rank 0 cannot see "
+                                     "it",
+                                     join_path(part, shard.name)))
                 .with_hint("put the run folder on a file system all hosts share");
     }
     checkpoint_manifest manifest;
@@ -395,7 +256,9 @@ inline result<void> checkpointer::commit(const checkpoint_state& state, const st
     manifest.config_hash = state.config_hash;
     manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
     const auto text = dump_manifest(manifest);
-    if (auto done = disk_.write_whole(join_path(part, detail::manifest_name), as_bytes(std::string_view(text))); !done)
+    if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
+                                      as_bytes(std::string_view(text)));
+        !done)
         return done;
     if (auto done = disk_.sync_dir(part); !done) return done;
 
@@ -426,7 +289,8 @@ inline void checkpointer::clean_up() const {
     };
     for (auto& name : names) {
         const auto path = join_path(dir_, name);
-        if (auto step = detail::step_of(name, ".replaced"); step && !names.contains(detail::step_name(*step)))
+        if (auto step = detail::step_of(name, ".replaced");
+            step && !names.contains(detail::step_name(*step)))
             must(disk_.rename(path, step_path(*step)));
         else if (step || detail::step_of(name, ".trash") ||
                  (name.starts_with("step-") && name.find(".part-") != std::string::npos))
@@ -439,7 +303,8 @@ inline std::vector<std::uint64_t> checkpointer::steps() const {
     const auto entries = disk_.list(dir_);
     if (!entries) return out;
     for (auto& entry : *entries)
-        if (auto step = detail::step_of(entry.name); step && entry.is_directory) out.push_back(*step);
+        if (auto step = detail::step_of(entry.name); step && entry.is_directory)
+            out.push_back(*step);
     std::sort(out.begin(), out.end());
     return out;
 }
@@ -450,14 +315,16 @@ inline void checkpointer::retire() const {
     for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
         keep.insert(all[all.size() - 1 - i]);
     if (options_.keep_best > 0) {
-        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
+        std::vector<std::pair<double, std::uint64_t>> ranked;  // best first; of equals the newer
         for (auto step : all) {
             const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
                                                 detail::max_manifest_bytes);
-            const auto manifest = bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
+            const auto manifest =
+                bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
             if (!manifest) continue;
             if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
-                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second, UINT64_MAX - step);
+                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
+                                    UINT64_MAX - step);
         }
         std::sort(ranked.begin(), ranked.end());
         for (std::size_t i = 0; i < std::min(options_.keep_best, ranked.size()); ++i)
@@ -470,11 +337,14 @@ inline void checkpointer::retire() const {
         result<void> done = disk_.rename(step_path(step), trash);
         if (done) done = disk_.sync_dir(dir_);
         if (done) done = disk_.remove_tree(trash);
-        if (!done) warn(fmt::format("old checkpoint of step {} not removed: {}", step, done.error().what()));
+        if (!done)
+            warn(fmt::format("old checkpoint of step {} not removed: {}", step,
+                             done.error().what()));
     }
 }
 
-inline result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path, bool verify_bytes) {
+inline result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
+                                                    bool verify_bytes) {
     const auto manifest_path = join_path(path, detail::manifest_name);
     const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
     if (!bytes) return bytes.error();
@@ -496,8 +366,10 @@ inline result<loaded_checkpoint> checkpointer::open(disk& where, const std::stri
         const auto size = (*opened)->size();
         if (!size) return size.error();
         if (*size != shard.bytes)
-            return refuse(error(errc::corrupt, fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
-                                                           *size < shard.bytes ? "truncated" : "too long")));
+            return refuse(
+                error(errc::corrupt,
+                      fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
+                                  *size < shard.bytes ? "truncated" : "too long")));
         if (verify_bytes)
             if (auto done = detail::verify_shard(**opened, shard, out.manifest_.chunk_bytes); !done)
                 return refuse(done.error());
@@ -505,7 +377,8 @@ inline result<loaded_checkpoint> checkpointer::open(disk& where, const std::stri
         if (!head) return refuse(head.error());
         for (auto& t : head->tensors) {
             if (!out.shard_of_.emplace(t.name, i).second)
-                return refuse(error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
+                return refuse(
+                    error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
             auto name = t.name;
             out.tensors_.emplace(std::move(name), std::move(t));
         }
@@ -533,7 +406,8 @@ inline std::optional<loaded_checkpoint> checkpointer::find_latest() const {
         // A newer format, a missing permission: not broken, and a person should decide.
         if (!broken) throw why;
         auto aside = path + ".broken";
-        for (int k = 2; disk_.status(aside).has_value(); ++k) aside = fmt::format("{}.broken-{}", path, k);
+        for (int k = 2; disk_.status(aside).has_value(); ++k)
+            aside = fmt::format("{}.broken-{}", path, k);
         auto moved = disk_.rename(path, aside);
         if (moved) moved = disk_.sync_dir(dir_);
         warn(fmt::format("checkpoint of step {} refused: {}; {}, {}", *step, why.what(),
@@ -555,9 +429,7 @@ inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
         try {
             found = find_latest();
             mine["found"] = found ? found->path() : std::string();
-        } catch (const error& failed) {
-            mine = detail::outcome(failed);
-        }
+        } catch (const error& failed) { mine = detail::outcome(failed); }
     }
     const auto all = gather(mine);
     const auto path = all[0].value("found", std::string());
@@ -565,13 +437,15 @@ inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
     result<void> done;
     if (world_.rank != 0) {
         auto opened = open(disk_, path, false);
-        if (opened) found = std::move(*opened);
+        if (opened)
+            found = std::move(*opened);
         else
             done = error(opened.error())
-                       .with_hint("every rank must see the run folder: put it on a file system all hosts share");
+                       .with_hint("every rank must see the run folder: put it on a file system all "
+                                  "hosts share");
     }
     gather(detail::outcome(done));
     return found;
 }
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -34,12 +34,12 @@ inline void put_bytes(byte_buffer& out, int field, byte_span bytes) {
 
 /// Walks the fields of one message.
 class proto_reader {
-public:
+ public:
     explicit proto_reader(byte_span bytes) : rest_(bytes) {}
 
     int field = 0, type = 0;
-    std::uint64_t number = 0; // of types 0, 1 and 5
-    byte_span bytes;          // of type 2
+    std::uint64_t number = 0;  // of types 0, 1 and 5
+    byte_span bytes;           // of type 2
 
     /// The next field; false at the end or when broken.
     bool next() {
@@ -59,7 +59,7 @@ public:
     }
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
-private:
+ private:
     bool fail() noexcept {
         broken_ = true;
         return false;
@@ -86,7 +86,7 @@ private:
     bool broken_ = false;
 };
 
-} // namespace detail
+}  // namespace detail
 
 inline byte_buffer encode_event(const tb_event& event) {
     byte_buffer out;
@@ -94,7 +94,8 @@ inline byte_buffer encode_event(const tb_event& event) {
     detail::put_fixed(out, std::bit_cast<std::uint64_t>(event.wall_time));
     detail::put_varint(out, 2 << 3);
     detail::put_varint(out, static_cast<std::uint64_t>(event.step));
-    if (!event.file_version.empty()) detail::put_bytes(out, 3, as_bytes(std::string_view(event.file_version)));
+    if (!event.file_version.empty())
+        detail::put_bytes(out, 3, as_bytes(std::string_view(event.file_version)));
     if (event.scalars.empty()) return out;
     byte_buffer summary;
     for (auto& [tag, value] : event.scalars) {
@@ -113,9 +114,12 @@ inline result<tb_event> decode_event(byte_span bytes) {
     tb_event event;
     detail::proto_reader fields(bytes);
     while (fields.next()) {
-        if (fields.field == 1 && fields.type == 1) event.wall_time = std::bit_cast<double>(fields.number);
-        if (fields.field == 2 && fields.type == 0) event.step = static_cast<std::int64_t>(fields.number);
-        if (fields.field == 3 && fields.type == 2) event.file_version = skein::to_string(fields.bytes);
+        if (fields.field == 1 && fields.type == 1)
+            event.wall_time = std::bit_cast<double>(fields.number);
+        if (fields.field == 2 && fields.type == 0)
+            event.step = static_cast<std::int64_t>(fields.number);
+        if (fields.field == 3 && fields.type == 2)
+            event.file_version = skein::to_string(fields.bytes);
         if (fields.field != 5 || fields.type != 2) continue;
         detail::proto_reader values(fields.bytes);
         while (values.next()) {
@@ -123,7 +127,8 @@ inline result<tb_event> decode_event(byte_span bytes) {
             std::pair<std::string, float> scalar;
             detail::proto_reader parts(values.bytes);
             while (parts.next()) {
-                if (parts.field == 1 && parts.type == 2) scalar.first = skein::to_string(parts.bytes);
+                if (parts.field == 1 && parts.type == 2)
+                    scalar.first = skein::to_string(parts.bytes);
                 if (parts.field == 2 && parts.type == 5)
                     scalar.second = std::bit_cast<float>(static_cast<std::uint32_t>(parts.number));
             }
@@ -157,12 +162,13 @@ inline result<record_view> read_record(byte_span bytes) {
     return record_view{data, static_cast<std::size_t>(length) + 16};
 }
 
-inline result<std::unique_ptr<event_file>> event_file::open(const std::string& folder, double wall_time) {
+inline result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
+                                                            double wall_time) {
     posix_disk disk;
     const auto entries = disk.list(folder);
     if (!entries) return entries.error();
     std::string name;
-    for (auto& entry : *entries) // sorted by name, so by time
+    for (auto& entry : *entries)  // sorted by name, so by time
         if (entry.name.starts_with("events.out.tfevents.") && entry.name.ends_with(".skein"))
             name = entry.name;
     const bool fresh = name.empty();
@@ -170,8 +176,9 @@ inline result<std::unique_ptr<event_file>> event_file::open(const std::string& f
         char host[256] = "localhost";
         (void)::gethostname(host, sizeof host - 1);
         host[sizeof host - 1] = '\0';
-        name = fmt::format("events.out.tfevents.{:010}.{}.{}.skein", static_cast<std::uint64_t>(wall_time), host,
-                           static_cast<long>(::getpid()));
+        name =
+            fmt::format("events.out.tfevents.{:010}.{}.{}.skein",
+                        static_cast<std::uint64_t>(wall_time), host, static_cast<long>(::getpid()));
     }
     const auto path = join_path(folder, name);
     auto opened = disk.open(path, open_mode::append);
@@ -186,7 +193,8 @@ inline result<std::unique_ptr<event_file>> event_file::open(const std::string& f
 
 inline result<void> event_file::clear(double wall_time) {
     if (auto done = file_->truncate(0); !done) return done;
-    return append({.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
+    return append(
+        {.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
 }
 
 inline result<void> event_file::append(const tb_event& event) {
@@ -210,4 +218,4 @@ inline result<void> event_file::truncate_after(std::uint64_t step) {
     return good < bytes->size() ? file_->truncate(good) : result<void>();
 }
 
-} // namespace skein::train
+}  // namespace skein::train

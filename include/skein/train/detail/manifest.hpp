@@ -26,8 +26,10 @@ inline result<shard_entry> parse_shard_entry(const json& value, std::uint64_t ch
 
     shard.name = std::move(*name);
     shard.bytes = *bytes;
-    if (shard.name.empty() || shard.name.front() == '.' || shard.name.find('/') != std::string::npos)
-        return error(errc::malformed, fmt::format("shard name '{}' is not a plain file name", shard.name));
+    if (shard.name.empty() || shard.name.front() == '.' ||
+        shard.name.find('/') != std::string::npos)
+        return error(errc::malformed,
+                     fmt::format("shard name '{}' is not a plain file name", shard.name));
     const auto chunks = shard.bytes / chunk_bytes + (shard.bytes % chunk_bytes != 0 ? 1 : 0);
     if (crcs->size() != chunks)
         return error(errc::malformed, fmt::format("{}: {} checksums for {} chunks", shard.name,
@@ -44,7 +46,7 @@ inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n
 inline std::string make_manifest_tail(std::string_view body) {
     return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
 }
-} // namespace detail
+}  // namespace detail
 
 inline std::string dump_manifest(const checkpoint_manifest& m) {
     json shards = json::array();
@@ -63,7 +65,7 @@ inline std::string dump_manifest(const checkpoint_manifest& m) {
                         {"skein", m.skein_version},
                         {"wall_time", m.wall_time}};
     std::string text = dump_json(whole, 2);
-    text.resize(text.size() - 2); // "\n}"
+    text.resize(text.size() - 2);  // "\n}"
     return text + detail::make_manifest_tail(text);
 }
 
@@ -80,7 +82,8 @@ inline result<checkpoint_manifest> parse_manifest(byte_span bytes) {
     const auto format = json_string(j, "format");
     if (!format) return format.error();
     if (*format != checkpoint_manifest::format)
-        return error(errc::not_supported, fmt::format("checkpoint format '{}' is not supported", *format))
+        return error(errc::not_supported,
+                     fmt::format("checkpoint format '{}' is not supported", *format))
             .with_hint(fmt::format("this build reads {}", checkpoint_manifest::format));
     checkpoint_manifest m;
     const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
@@ -116,4 +119,4 @@ inline result<checkpoint_manifest> parse_manifest(byte_span bytes) {
     return m;
 }
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -42,10 +42,12 @@ inline std::string human_scaled(double value, double base, const char* const* un
         value /= base;
         ++unit;
     }
-    const int digits = unit == 0 || std::fabs(value) >= 99.95 ? 0 : std::fabs(value) >= 9.995 ? 1 : 2;
+    const int digits = unit == 0 || std::fabs(value) >= 99.95 ? 0
+                       : std::fabs(value) >= 9.995            ? 1
+                                                              : 2;
     return fmt::format("{:.{}f}{}", value, digits, units[unit]);
 }
-} // namespace detail
+}  // namespace detail
 
 inline std::string human_count(double count) {
     static constexpr const char* units[] = {"", "k", "M", "G", "T"};
@@ -72,14 +74,13 @@ inline progress::progress(progress_options options) : options_(std::move(options
         };
     if (!options_.clock)
         options_.clock = [] {
-            return std::chrono::duration<double>(system_clock().now().time_since_epoch())
-                .count();
+            return std::chrono::duration<double>(system_clock().now().time_since_epoch()).count();
         };
     if (options_.mode == progress_mode::automatic) {
         const char* term = std::getenv("TERM");
         const bool dumb = term == nullptr || std::string_view(term) == "dumb";
-        options_.mode = ::isatty(STDERR_FILENO) == 1 && !dumb ? progress_mode::terminal
-                                                              : progress_mode::plain;
+        options_.mode =
+            ::isatty(STDERR_FILENO) == 1 && !dumb ? progress_mode::terminal : progress_mode::plain;
     }
     started_ = options_.clock();
 }
@@ -87,7 +88,7 @@ inline progress::progress(progress_options options) : options_(std::move(options
 inline progress::~progress() {
     try {
         finish();
-    } catch (...) { // a broken sink must not end the program while it unwinds
+    } catch (...) {  // a broken sink must not end the program while it unwinds
     }
 }
 
@@ -114,14 +115,17 @@ inline std::string progress::line(const progress_update& now, int columns) const
     };
     std::vector<part> parts;
     if (total != 0) {
-        const double done = std::min(1.0, static_cast<double>(now.step) / static_cast<double>(total));
+        const double done =
+            std::min(1.0, static_cast<double>(now.step) / static_cast<double>(total));
         const auto filled = static_cast<std::size_t>(done * 20.0);
         if (options_.mode == progress_mode::terminal)
-            parts.push_back({"[" + std::string(filled, '#') + std::string(20 - filled, '-') + "]", 5});
+            parts.push_back(
+                {"[" + std::string(filled, '#') + std::string(20 - filled, '-') + "]", 5});
         parts.push_back({fmt::format("{:3.0f}%", std::floor(done * 100.0)), 2});
     }
     if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), 0});
-    for (auto& [name, value] : now.more) parts.push_back({fmt::format("{} {:.4g}", name, value), 6});
+    for (auto& [name, value] : now.more)
+        parts.push_back({fmt::format("{} {:.4g}", name, value), 6});
     if (now.tokens_per_s) parts.push_back({human_count(*now.tokens_per_s) + " tok/s", 3});
     if (now.step_seconds) parts.push_back({human_seconds(*now.step_seconds) + "/step", 4});
     if (auto left = seconds_left(now.step)) parts.push_back({"ETA " + human_clock(*left), 1});
@@ -146,24 +150,24 @@ inline std::string progress::line(const progress_update& now, int columns) const
 
 inline void progress::show(const progress_update& now) {
     switch (options_.mode) {
-    case progress_mode::terminal:
-        options_.write("\r\x1b[K" + line(now, options_.columns()));
-        line_open_ = true;
-        break;
-    case progress_mode::plain: options_.write(line(now, 1000) + "\n"); break;
-    case progress_mode::json_lines: {
-        ordered_json o = {{"event", "step"}, {"step", now.step}};
-        if (options_.total != 0) o["total"] = options_.total;
-        if (now.loss) o["loss"] = *now.loss;
-        if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
-        if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
-        for (auto& [name, value] : now.more) o[name] = value;
-        if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
-        options_.write(dump_json(o) + "\n");
-        break;
-    }
-    case progress_mode::quiet:
-    case progress_mode::automatic: break;
+        case progress_mode::terminal:
+            options_.write("\r\x1b[K" + line(now, options_.columns()));
+            line_open_ = true;
+            break;
+        case progress_mode::plain: options_.write(line(now, 1000) + "\n"); break;
+        case progress_mode::json_lines: {
+            ordered_json o = {{"event", "step"}, {"step", now.step}};
+            if (options_.total != 0) o["total"] = options_.total;
+            if (now.loss) o["loss"] = *now.loss;
+            if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
+            if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
+            for (auto& [name, value] : now.more) o[name] = value;
+            if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
+            options_.write(dump_json(o) + "\n");
+            break;
+        }
+        case progress_mode::quiet:
+        case progress_mode::automatic: break;
     }
 }
 
@@ -171,8 +175,9 @@ inline void progress::update(const progress_update& now) {
     if (options_.mode == progress_mode::quiet) return;
     if (options_.mode == progress_mode::json_lines) return show(now);
     const double at = options_.clock();
-    const auto interval = std::chrono::duration<double>(
-        options_.mode == progress_mode::terminal ? options_.terminal_interval : options_.plain_interval);
+    const auto interval = std::chrono::duration<double>(options_.mode == progress_mode::terminal
+                                                            ? options_.terminal_interval
+                                                            : options_.plain_interval);
     const bool last = options_.total != 0 && now.step >= options_.total;
     if (shown_ && at - *shown_ < interval.count() && !last) {
         pending_ = now;
@@ -214,4 +219,4 @@ inline void progress::finish() {
     line_open_ = false;
 }
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -38,10 +38,14 @@ inline std::vector<std::string> split_csv(std::string_view line) {
     bool quoted = false;
     for (std::size_t i = 0; i < line.size(); ++i) {
         const char c = line[i];
-        if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"') fields.back() += line[++i];
-        else if (c == '"') quoted = !quoted;
-        else if (c == ',' && !quoted) fields.emplace_back();
-        else fields.back() += c;
+        if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"')
+            fields.back() += line[++i];
+        else if (c == '"')
+            quoted = !quoted;
+        else if (c == ',' && !quoted)
+            fields.emplace_back();
+        else
+            fields.back() += c;
     }
     return fields;
 }
@@ -65,7 +69,8 @@ inline std::string csv_header(const std::vector<std::string>& columns) {
 /// The complete lines of a text, without their ends; a last line without '\n' is a torn one.
 inline std::vector<std::string_view> whole_lines(std::string_view text) {
     std::vector<std::string_view> lines;
-    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1))
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1))
         lines.push_back(text.substr(0, end));
     return lines;
 }
@@ -96,17 +101,19 @@ inline double system_wall_time() {
     return std::chrono::duration<double>(system_clock().wall()).count();
 }
 
-} // namespace detail
+}  // namespace detail
 
-inline run_dir run_dir::create(const std::string& root, const std::string& name, run_dir_options options) {
+inline run_dir run_dir::create(const std::string& root, const std::string& name,
+                               run_dir_options options) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
     posix_disk disk;
     auto fail = [&](const error& why, const std::string& path) {
         return error(why.code(), fmt::format("run folder {} cannot be used: {}", path, why.text()))
-            .with_hint(why.code() == errc::disk_full ? "free some space there or choose another folder"
-                                                     : "choose another folder for runs, or change its owner or mode");
+            .with_hint(why.code() == errc::disk_full
+                           ? "free some space there or choose another folder"
+                           : "choose another folder for runs, or change its owner or mode");
     };
     if (auto made = disk.make_dirs(root); !made) throw fail(made.error(), root);
 
@@ -142,7 +149,8 @@ inline run_dir run_dir::create(const std::string& root, const std::string& name,
     } else {
         run.columns_ = detail::split_csv(lines[0]);
         if (run.columns_[0] != "step")
-            throw error(errc::malformed, fmt::format("{} does not begin with a column 'step'", run.file("metrics.csv")))
+            throw error(errc::malformed, fmt::format("{} does not begin with a column 'step'",
+                                                     run.file("metrics.csv")))
                 .with_hint("move it away or choose another run name");
         run.columns_.erase(run.columns_.begin());
     }
@@ -167,7 +175,8 @@ void run_dir::cut(Keep keep) {
     std::string kept = detail::csv_header(columns_);
     const auto lines = detail::whole_lines(csv);
     for (std::size_t i = 1; i < lines.size(); ++i)
-        if (auto step = detail::leading_step(lines[i]); step && keep(*step)) kept.append(lines[i]) += '\n';
+        if (auto step = detail::leading_step(lines[i]); step && keep(*step))
+            kept.append(lines[i]) += '\n';
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
 
     const auto rows = detail::read_text(file("metrics.jsonl"));
@@ -184,7 +193,8 @@ inline void run_dir::append(const metrics_row& row) {
     // A new column: the old rows get an empty field more.
     const auto known = columns_.size();
     for (auto& v : row.values)
-        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end()) columns_.push_back(v.name);
+        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end())
+            columns_.push_back(v.name);
     if (columns_.size() != known) {
         const auto csv = detail::read_text(file("metrics.csv"));
         const auto lines = detail::whole_lines(csv);
@@ -203,8 +213,10 @@ inline void run_dir::append(const metrics_row& row) {
     detail::append_text(file("metrics.csv"), line + "\n");
 
     ordered_json object = {{"step", row.step}};
-    tb_event event{.wall_time = options_.wall_time(), .step = static_cast<std::int64_t>(row.step),
-                   .file_version = {}, .scalars = {}};
+    tb_event event{.wall_time = options_.wall_time(),
+                   .step = static_cast<std::int64_t>(row.step),
+                   .file_version = {},
+                   .scalars = {}};
     for (auto* part : {&row.values, &row.timings})
         for (auto& v : *part) {
             object[v.name] = v.value;
@@ -244,13 +256,17 @@ inline std::vector<curve_point> run_dir::curve(std::string_view column) const {
     return points;
 }
 
-inline void run_dir::write_svg(const std::vector<std::string>& columns, std::string_view title) const {
+inline void run_dir::write_svg(const std::vector<std::string>& columns,
+                               std::string_view title) const {
     std::vector<train::curve> curves;
     for (auto& column : columns)
-        curves.push_back({column == "loss" ? "train" : column == "val_loss" ? "validation" : column, curve(column)});
+        curves.push_back({column == "loss"       ? "train"
+                          : column == "val_loss" ? "validation"
+                                                 : column,
+                          curve(column)});
     const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
     posix_disk disk;
     disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
 }
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -6,20 +6,24 @@
 
 namespace skein::train {
 
-inline result<std::uint64_t> tensor_bytes(std::string_view dtype, std::span<const std::int64_t> shape) {
+inline result<std::uint64_t> tensor_bytes(std::string_view dtype,
+                                          std::span<const std::int64_t> shape) {
     const auto element = dtype_size(dtype);
-    if (!element) return error(errc::not_supported, fmt::format("element type '{}' is not known", dtype));
+    if (!element)
+        return error(errc::not_supported, fmt::format("element type '{}' is not known", dtype));
     constexpr std::uint64_t limit = INT64_MAX;
     std::uint64_t bytes = *element;
     bool empty = false;
     for (auto extent : shape) {
-        if (extent < 0) return error(errc::malformed, fmt::format("an extent of {} in a shape", extent));
+        if (extent < 0)
+            return error(errc::malformed, fmt::format("an extent of {} in a shape", extent));
         if (extent == 0) {
             empty = true;
             continue;
         }
         if (bytes > limit / static_cast<std::uint64_t>(extent))
-            return error(errc::too_large, "the extents of a shape multiply to more than 2^63 bytes");
+            return error(errc::too_large,
+                         "the extents of a shape multiply to more than 2^63 bytes");
         bytes *= static_cast<std::uint64_t>(extent);
     }
     return empty ? 0 : bytes;
@@ -51,16 +55,20 @@ inline result<safetensors_plan> plan_safetensors(std::span<const tensor_view> te
     std::uint64_t offset = 0;
     for (auto* t : plan.tensors) {
         if (header.contains(t->name))
-            return error(errc::invalid_argument, fmt::format("two tensors are called '{}'", t->name));
+            return error(errc::invalid_argument,
+                         fmt::format("two tensors are called '{}'", t->name));
         const auto end = offset + t->bytes.size();
-        header[t->name] = {{"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {offset, end}}};
+        header[t->name] = {
+            {"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {offset, end}}};
         offset = end;
     }
     std::string text = dump_json(header);
     text.append((8 - text.size() % 8) % 8, ' ');
     if (text.size() > max_safetensors_header)
-        return error(errc::too_large, fmt::format("a header of {} bytes is longer than the format's "
-                                                  "{}", text.size(), max_safetensors_header));
+        return error(errc::too_large,
+                     fmt::format("a header of {} bytes is longer than the format's "
+                                 "{}",
+                                 text.size(), max_safetensors_header));
     plan.head.resize(8);
     store_le<std::uint64_t>(reinterpret_cast<std::byte*>(plan.head.data()), text.size());
     plan.head += text;
@@ -70,14 +78,18 @@ inline result<safetensors_plan> plan_safetensors(std::span<const tensor_view> te
 
 inline result<std::uint64_t> safetensors_head_bytes(byte_span first8, std::uint64_t file_bytes) {
     if (first8.size() < 8 || file_bytes < 8)
-        return error(errc::malformed, fmt::format("{} bytes are too short for a safetensors file", file_bytes));
+        return error(errc::malformed,
+                     fmt::format("{} bytes are too short for a safetensors file", file_bytes));
     const auto length = load_le<std::uint64_t>(first8.data());
     if (length > max_safetensors_header)
-        return error(errc::too_large, fmt::format("a header of {} bytes is longer than the format's {}",
-                                                  length, max_safetensors_header));
+        return error(errc::too_large,
+                     fmt::format("a header of {} bytes is longer than the format's {}", length,
+                                 max_safetensors_header));
     if (length > file_bytes - 8)
-        return error(errc::malformed, fmt::format("the header claims {} bytes but the file ends after "
-                                                  "{}", length, file_bytes));
+        return error(errc::malformed,
+                     fmt::format("the header claims {} bytes but the file ends after "
+                                 "{}",
+                                 length, file_bytes));
     return 8 + length;
 }
 
@@ -95,9 +107,13 @@ inline result<tensor_info> parse_tensor_info(const std::string& name, const json
     if (!dtype) return bad(dtype.error().text());
     if (!shape) return bad(shape.error().text());
     if (!range) return bad(range.error().text());
-    if (range->size() != 2 || (*range)[0] > (*range)[1]) return bad("data_offsets are not [begin, end]");
+    if (range->size() != 2 || (*range)[0] > (*range)[1])
+        return bad("data_offsets are not [begin, end]");
 
-    tensor_info info{.name = name, .dtype = *dtype, .shape = {}, .offset = (*range)[0],
+    tensor_info info{.name = name,
+                     .dtype = *dtype,
+                     .shape = {},
+                     .offset = (*range)[0],
                      .bytes = (*range)[1] - (*range)[0]};
     for (auto extent : *shape) {
         if (extent > INT64_MAX) return bad("an extent does not fit 63 bits");
@@ -106,21 +122,24 @@ inline result<tensor_info> parse_tensor_info(const std::string& name, const json
     const auto bytes = tensor_bytes(info.dtype, info.shape);
     if (!bytes) return bad(bytes.error().text());
     if (*bytes != info.bytes)
-        return bad(fmt::format("type and shape need {} bytes, data_offsets give {}", *bytes, info.bytes));
+        return bad(
+            fmt::format("type and shape need {} bytes, data_offsets give {}", *bytes, info.bytes));
     return info;
 }
 
-} // namespace detail
+}  // namespace detail
 
 inline result<safetensors_header> parse_safetensors_head(byte_span head, std::uint64_t file_bytes) {
-    const auto head_bytes = safetensors_head_bytes(head.first(std::min<std::size_t>(head.size(), 8)), file_bytes);
+    const auto head_bytes =
+        safetensors_head_bytes(head.first(std::min<std::size_t>(head.size(), 8)), file_bytes);
     if (!head_bytes) return head_bytes.error();
     if (head.size() < *head_bytes) return error(errc::malformed, "the header is cut off");
     const auto text = as_text(head.subspan(8, *head_bytes - 8));
     if (text.empty() || text.front() != '{')
         return error(errc::malformed, "the header does not begin with '{'");
     auto parsed = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
-    if (!parsed) return error(parsed.error().code(), "safetensors header: " + parsed.error().text());
+    if (!parsed)
+        return error(parsed.error().code(), "safetensors header: " + parsed.error().text());
 
     safetensors_header out;
     out.data_offset = *head_bytes;
@@ -129,7 +148,8 @@ inline result<safetensors_header> parse_safetensors_head(byte_span head, std::ui
             if (!entry.is_object()) return error(errc::malformed, "__metadata__ is not an object");
             for (auto& [key, value] : entry.items()) {
                 if (!value.is_string())
-                    return error(errc::malformed, fmt::format("__metadata__ '{}' is not text", key));
+                    return error(errc::malformed,
+                                 fmt::format("__metadata__ '{}' is not text", key));
                 out.metadata[key] = value.get<std::string>();
             }
             continue;
@@ -146,16 +166,19 @@ inline result<safetensors_header> parse_safetensors_head(byte_span head, std::ui
     std::uint64_t end = 0;
     for (auto& info : out.tensors) {
         if (info.offset != end)
-            return error(errc::malformed, fmt::format("tensor '{}' begins at {}, but the data before it "
-                                                      "ends at {} ({})", info.name, info.offset, end,
-                                                      info.offset < end ? "overlap" : "hole"));
+            return error(errc::malformed,
+                         fmt::format("tensor '{}' begins at {}, but the data before it "
+                                     "ends at {} ({})",
+                                     info.name, info.offset, end,
+                                     info.offset < end ? "overlap" : "hole"));
         end += info.bytes;
         info.offset += out.data_offset;
     }
     const auto data = file_bytes - out.data_offset;
     if (end != data)
-        return error(errc::malformed, fmt::format("the tensors take {} bytes, the file has {} ({})", end,
-                                                  data, data < end ? "truncated" : "bytes left over"));
+        return error(errc::malformed,
+                     fmt::format("the tensors take {} bytes, the file has {} ({})", end, data,
+                                 data < end ? "truncated" : "bytes left over"));
     return out;
 }
 
@@ -170,4 +193,4 @@ inline result<safetensors_content> parse_safetensors(byte_span file) {
     return out;
 }
 
-} // namespace skein::train
+}  // namespace skein::train

@@ -33,11 +33,16 @@ namespace detail {
 inline std::string xml_text(std::string_view text) {
     std::string out;
     for (char c : text) {
-        if (c == '&') out += "&amp;";
-        else if (c == '<') out += "&lt;";
-        else if (c == '>') out += "&gt;";
-        else if (c == '"') out += "&quot;";
-        else if (static_cast<unsigned char>(c) >= 32) out += c;
+        if (c == '&')
+            out += "&amp;";
+        else if (c == '<')
+            out += "&lt;";
+        else if (c == '>')
+            out += "&gt;";
+        else if (c == '"')
+            out += "&quot;";
+        else if (static_cast<unsigned char>(c) >= 32)
+            out += c;
     }
     return out;
 }
@@ -51,7 +56,8 @@ inline std::string tick_text(double value) {
 }
 
 /// At most max_points: the mean of each bin, drawn at the mean place. Bins break at gaps.
-inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points, std::size_t max_points) {
+inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
+                                         std::size_t max_points) {
     if (points.size() <= max_points || max_points == 0) return points;
     const std::size_t bin = (points.size() + max_points - 1) / max_points;
     std::vector<curve_point> out;
@@ -76,12 +82,14 @@ inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
     return out;
 }
 
-} // namespace detail
+}  // namespace detail
 
 inline std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
     // Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
-    static constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
-    const double left = 64, right = o.width - 20.0, top = o.title.empty() ? 20 : 44, bottom = o.height - 48.0;
+    static constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                              "#e69f00"};
+    const double left = 64, right = o.width - 20.0, top = o.title.empty() ? 20 : 44,
+                 bottom = o.height - 48.0;
 
     const double inf = std::numeric_limits<double>::infinity();
     double x0 = inf, x1 = -inf, y0 = inf, y1 = -inf;
@@ -107,29 +115,37 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
     auto px = [&](double x) { return left + (x - x0) / (x1 - x0) * (right - left); };
     auto py = [&](double y) { return bottom - (y - y0) / (y1 - y0) * (bottom - top); };
 
-    std::string s = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-        "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n", o.width, o.height);
+    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
+                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
+                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+                                o.width, o.height);
     if (!o.title.empty())
-        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#222222\">{}</text>\n",
+        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
+                         "fill=\"#222222\">{}</text>\n",
                          left, detail::xml_text(o.title));
 
     // Grid and ticks below the lines.
     for (double t : round_ticks(y0, y1, 6))
-        s += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
-                         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
-                         left, right, py(t), py(t), left - 8, py(t) + 4, detail::tick_text(t));
+        s += fmt::format(
+            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
+            "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
+            left, right, py(t), py(t), left - 8, py(t) + 4, detail::tick_text(t));
     for (double t : round_ticks(x0, x1, 8))
-        s += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
-                         "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" fill=\"#555555\">{4}</text>\n",
-                         px(t), bottom, bottom + 5, bottom + 19, detail::tick_text(t));
-    s += fmt::format("<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", left,
-                     top, bottom, right);
-    s += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
-                     (left + right) / 2, o.height - 10, detail::xml_text(o.x_label));
+        s += fmt::format(
+            "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
+            "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" "
+            "fill=\"#555555\">{4}</text>\n",
+            px(t), bottom, bottom + 5, bottom + 19, detail::tick_text(t));
+    s += fmt::format(
+        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", left,
+        top, bottom, right);
+    s += fmt::format(
+        "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
+        (left + right) / 2, o.height - 10, detail::xml_text(o.x_label));
     s += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\" "
-                     "fill=\"#555555\">{}</text>\n", (top + bottom) / 2, detail::xml_text(o.y_label));
+                     "fill=\"#555555\">{}</text>\n",
+                     (top + bottom) / 2, detail::xml_text(o.y_label));
 
     for (std::size_t i = 0; i < lines.size(); ++i) {
         const char* colour = colours[i % std::size(colours)];
@@ -147,12 +163,14 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
         }
         if (drawn > 1)
             s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
-                             "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n", path, colour);
-        if (drawn <= 40) // few measurements: show where they are
+                             "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+                             path, colour);
+        if (drawn <= 40)  // few measurements: show where they are
             for (auto& p : lines[i].points)
                 if (std::isfinite(p.y))
-                    s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n", px(p.x),
-                                     py(p.y), colour);
+                    s +=
+                        fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
+                                    px(p.x), py(p.y), colour);
     }
 
     // Legend with the last value, top right: a loss falls, so that corner is free.
@@ -168,16 +186,18 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
     const double legend = right - 40.0 - 7.0 * static_cast<double>(widest);
     for (std::size_t i = 0; i < lines.size(); ++i) {
         const double y = top + 14.0 + 20.0 * static_cast<double>(i);
-        s += fmt::format("<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
-                         "stroke-width=\"3\" stroke-linecap=\"round\"/>"
-                         "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
-                         legend, legend + 18, y, y, colours[i % std::size(colours)], legend + 26, y + 4,
-                         detail::xml_text(labels[i]));
+        s += fmt::format(
+            "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
+            "stroke-width=\"3\" stroke-linecap=\"round\"/>"
+            "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
+            legend, legend + 18, y, y, colours[i % std::size(colours)], legend + 26, y + 4,
+            detail::xml_text(labels[i]));
     }
     if (empty)
-        s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"#999999\">no data yet</text>\n",
+        s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
+                         "fill=\"#999999\">no data yet</text>\n",
                          (left + right) / 2, (top + bottom) / 2);
     return s + "</svg>\n";
 }
 
-} // namespace skein::train
+}  // namespace skein::train
