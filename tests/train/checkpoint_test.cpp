@@ -483,6 +483,50 @@ TEST_CASE("ranks that save different things all learn it and nothing is left") {
     CHECK(names_in(d).empty());
 }
 
+TEST_CASE("all readers pass over a broken checkpoint to the same older one") {
+    crash_disk d;
+    save_step(d, 10);
+    save_step(d, 20);
+    d.content("run/checkpoints/step-00000020/shard-0-of-1.safetensors").back() ^= std::byte{1};
+    std::atomic<int> at_10 = 0;
+    test::run_ranks(3, [&](int rank, test::exchange_fn exchange) {
+        auto found = checkpointer(d, "run/checkpoints", quiet(), {rank, 3, exchange}).load_latest();
+        if (found && found->step() == 10 && is_intact(*found)) ++at_10;
+    });
+    CHECK(at_10 == 3);
+}
+
+TEST_CASE("a rank that does not see the run folder stops all of them with a way out") {
+    crash_disk shared, other;
+    std::atomic<int> told = 0;
+    auto disk_of = [&](int rank) -> disk& { return rank == 1 ? other : shared; };
+    auto expect_hint = [&](const std::function<void()>& f) {
+        try {
+            f();
+        } catch (const error& e) {
+            const std::string what = e.what();
+            if (what.find("rank 1") != std::string::npos &&
+                what.find("file system all hosts share") != std::string::npos)
+                ++told;
+        }
+    };
+    test::run_ranks(2, [&](int rank, test::exchange_fn exchange) {
+        model m(1);
+        checkpointer c(disk_of(rank), "run/checkpoints", quiet(), {rank, 2, exchange});
+        expect_hint([&] { c.save(state_of(m, 1)); });
+    });
+    CHECK(told == 2);
+    CHECK(names_in(shared).empty());
+
+    told = 0;
+    save_step(shared, 1);
+    test::run_ranks(2, [&](int rank, test::exchange_fn exchange) {
+        checkpointer c(disk_of(rank), "run/checkpoints", quiet(), {rank, 2, exchange});
+        expect_hint([&] { (void)c.load_latest(); });
+    });
+    CHECK(told == 2);
+}
+
 TEST_CASE("two tensors of one name cannot be saved") {
     crash_disk d;
     model m(1);

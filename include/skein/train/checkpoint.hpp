@@ -117,8 +117,9 @@ class checkpointer {
     /// is gone and older checkpoints are untouched. Older ones are removed only after success.
     saved_checkpoint save(const checkpoint_state& state);
 
-    /// The newest checkpoint that verifies, or nothing when there is none. Broken ones are reported
-    /// through options.warn and renamed to .broken. Throws only when the folder cannot be read.
+    /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
+    /// Rank 0 reads and checks every byte. Broken ones are reported through options.warn and renamed
+    /// to .broken. Throws when the folder cannot be read, or by one rank alone.
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
