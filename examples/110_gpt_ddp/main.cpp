@@ -62,10 +62,11 @@ int main(int argc, char** argv) {
     gpt::split_text parts;
     try { // before any worker starts: one clear line for a mistake
         gpt::check(options);
-        parts = gpt::split(gpt::read_text(options.text, options.max_mib << 20), options.model.context);
+        const auto text = gpt::read_text(options.text, options.max_mib << 20);
+        parts = gpt::split(text, options.model.context, options.text);
     } catch (const skein::error& mistake) {
         fmt::print(stderr, "error: {}\n", mistake.what());
-        return mistake.code() == skein::errc::usage ? 2 : 1;
+        return skein::train::exit_code_of(mistake);
     }
     return skein::train::launch(options.run,
                                 [&](skein::train::context& ctx) { train(ctx, options, parts); });

@@ -52,7 +52,7 @@ inline std::string read_text(const std::string& path, std::size_t max_bytes) {
     std::error_code failed;
     const auto status = fs::status(path, failed);
     if (!fs::exists(status))
-        throw error(errc::usage, fmt::format("no such text: {}", path))
+        throw error(errc::not_found, fmt::format("no such text: {}", path))
             .with_hint("give a file or a folder with --text");
     std::vector<std::string> files;
     if (fs::is_directory(status)) {
@@ -68,7 +68,7 @@ inline std::string read_text(const std::string& path, std::size_t max_bytes) {
         if (text.size() >= max_bytes) break;
         std::ifstream in(name, std::ios::binary);
         if (!in && files.size() == 1)
-            throw error(errc::usage, fmt::format("cannot read {}", name))
+            throw error(errc::permission_denied, fmt::format("cannot read {}", name))
                 .with_hint("check its permissions");
         const auto begin = text.size();
         std::array<char, 65536> piece;
@@ -93,11 +93,11 @@ struct split_text {
 };
 
 /// Every tenth block goes to the held-out part; blocks are 16 KiB, less for short texts.
-inline split_text split(const std::string& text, std::int64_t context) {
+inline split_text split(const std::string& text, std::int64_t context, const std::string& name) {
     const auto window = static_cast<std::size_t>(context) + 1;
     if (text.size() < 2 * window)
         throw skein::error(skein::errc::usage,
-                           fmt::format("the text has {} bytes, training with a context of {} needs {}",
+                           fmt::format("{} has {} bytes, training with a context of {} needs {}", name,
                                        text.size(), context, 2 * window))
             .with_hint("give more text or a smaller --context");
     const auto block = std::clamp<std::size_t>(text.size() / 20, window, 16384);

@@ -24,8 +24,8 @@ struct start_info {
     std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
     std::uint64_t total_steps = 0;
     std::int64_t parameters = 0;  ///< trainable elements
-    std::string run_path;
-    std::string resumed_from;     ///< a checkpoint, or empty
+    std::string run_path{};
+    std::string resumed_from{};    ///< a checkpoint, or empty
 };
 
 /// After every optimizer step.
@@ -52,7 +52,7 @@ struct eval_info {
 struct checkpoint_info {
     int rank = 0;
     std::uint64_t step = 0;
-    std::string path;
+    std::string path{};
     std::uint64_t bytes = 0;
     double seconds = 0.0;
 };
@@ -67,7 +67,7 @@ struct fit_result {
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
-    std::string run_name, run_path, checkpoint;
+    std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false;         ///< ended early because it was asked to
 };
 

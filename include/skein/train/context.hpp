@@ -30,9 +30,9 @@ struct world_info {
     int local_size = 1;
     /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
     int attempt = 0;
-    std::string host;
+    std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
-    std::string job_id;
+    std::string job_id{};
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.

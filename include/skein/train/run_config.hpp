@@ -70,7 +70,7 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    std::string command;                ///< how the program was called, for the hint how to resume
+    std::string command{};              ///< how the program was called, for the hint how to resume
 };
 
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.

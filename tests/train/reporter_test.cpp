@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/train/reporter.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+using namespace skein;
+using namespace skein::train;
+
+namespace {
+
+struct folder {
+    folder() {
+        std::string name = (std::filesystem::temp_directory_path() / "skein-report-XXXXXX").string();
+        path = ::mkdtemp(name.data());
+    }
+    ~folder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path, ignored);
+    }
+    [[nodiscard]] std::string text(const std::string& file) const {
+        std::ifstream in(path + "/" + file, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
+    std::string path;
+};
+
+context attempt_of(const std::string& job, int attempt) {
+    return context({.rank = 0, .world_size = 1, .local_rank = 0, .local_size = 1, .attempt = attempt,
+                    .host = "h", .job_id = job},
+                   nullptr, nullptr);
+}
+
+run_config config_in(const folder& where) {
+    run_config c;
+    c.runs_dir = where.path;
+    c.output = output_mode::quiet;
+    return c;
+}
+
+step_info row(std::uint64_t step, const std::vector<metric_value>& metrics) {
+    return {.rank = 0, .step = step, .loss = metrics[0].value, .lr = 0.1, .grad_norm = 1, .seconds = 0.5,
+            .tokens_per_s = 100, .metrics = &metrics};
+}
+
+} // namespace
+
+TEST_CASE("rows, evaluation and settings reach the run's files") {
+    folder where;
+    const auto config = config_in(where);
+    const auto ctx = context::single();
+    reporter report(ctx, config, json{{"dim", 64}});
+    report.begin({.total_steps = 2});
+    const std::vector<metric_value> one{{"loss", 2.5}}, two{{"loss", 1.5}};
+    report.step(row(1, one), {});
+    report.step(row(2, two), {{"val_loss", 1.75}});
+    report.finish();
+    CHECK(where.text("run/metrics.csv") == "step,loss,val_loss\n1,2.5,\n2,1.5,1.75\n");
+    CHECK(where.text("run/config.json").find("\"dim\": 64") != std::string::npos);
+    CHECK(where.text("run/loss.svg").find("<svg") != std::string::npos);
+}
+
+TEST_CASE("a resumed run drops the rows after its checkpoint") {
+    folder where;
+    auto config = config_in(where);
+    const auto ctx = context::single();
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    {
+        reporter report(ctx, config, {});
+        report.begin({.total_steps = 5});
+        for (std::uint64_t s = 1; s <= 3; ++s) report.step(row(s, m), {});
+    }
+    config.resume = resume_mode::latest;
+    reporter report(ctx, config, {});
+    report.begin({.first_step = 2, .total_steps = 5, .resumed_from = "somewhere"});
+    CHECK(where.text("run/metrics.csv") == "step,loss\n1,2.5\n2,2.5\n");
+}
+
+TEST_CASE("a taken name gets a number, and each job's restart finds its own folder") {
+    folder where;
+    const auto config = config_in(where);
+    const auto a0 = attempt_of("a", 0), b0 = attempt_of("b", 0), a1 = attempt_of("a", 1),
+               b1 = attempt_of("b", 1), c1 = attempt_of("c", 1);
+    CHECK(reporter(a0, config, {}).name() == "run");
+    CHECK(reporter(b0, config, {}).name() == "run-2");
+    CHECK(reporter(a1, config, {}).name() == "run");
+    CHECK(reporter(b1, config, {}).name() == "run-2");
+    CHECK(reporter(c1, config, {}).name() == "run-3"); // its first attempt came to nothing
+}
+
+TEST_CASE("a run without files and checkpoints leaves no folder") {
+    folder where;
+    auto config = config_in(where);
+    config.write_files = config.checkpoints = false;
+    const auto ctx = context::single();
+    reporter report(ctx, config, {});
+    report.begin({.total_steps = 1});
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    report.step(row(1, m), {});
+    report.finish();
+    CHECK(report.path().empty());
+    CHECK(std::filesystem::is_empty(where.path));
+}
+
+TEST_CASE("the summary takes over what fit() returned") {
+    const auto ctx = attempt_of("a", 2);
+    run_config config;
+    config.command = "./train";
+    fit_result result;
+    result.steps = 5;
+    result.loss = 1.5;
+    result.val_loss = 1.75;
+    result.run_name = "run-2";
+    result.stopped = true;
+    const auto s = summarize(ctx, config, result);
+    CHECK(s.name == "run-2");
+    CHECK(s.restarts == 2);
+    CHECK(s.total == 1000);
+    CHECK(*find_metric(s.results, "val_loss") == 1.75);
+    CHECK_FALSE(s.stopped.empty());
+    CHECK(s.command == "./train");
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/train/run_config.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <functional>
+#include <limits>
+
+using namespace skein;
+using namespace skein::train;
+
+TEST_CASE("the default configuration is valid for as many ranks as its batch has samples") {
+    run_config config;
+    CHECK_NOTHROW(validate(config, 1));
+    CHECK_NOTHROW(validate(config, 16));
+}
+
+TEST_CASE("values that make no sense are usage errors that name the value and a way out") {
+    struct row {
+        std::function<void(run_config&)> spoil;
+        const char* words;
+    };
+    const row rows[] = {
+        {[](run_config& c) { c.workers = 0; }, "0 workers"},
+        {[](run_config& c) { c.max_steps = -3; }, "-3 steps"},
+        {[](run_config& c) { c.accumulation = 0; }, "accumulation of 0"},
+        {[](run_config& c) { c.global_batch = 0; }, "0 samples"},
+        {[](run_config& c) { c.clip = -1; }, "clip of -1"},
+        {[](run_config& c) { c.clip = std::numeric_limits<double>::quiet_NaN(); }, "clip of nan"},
+        {[](run_config& c) { c.name = "a/b"; }, "'a/b'"},
+        {[](run_config& c) { c.name = ""; }, "''"},
+        {[](run_config& c) { c.name = ".."; }, "'..'"},
+    };
+    for (const auto& r : rows) {
+        run_config config;
+        r.spoil(config);
+        try {
+            validate(config, 1);
+            FAIL("accepted: " << r.words);
+        } catch (const error& e) {
+            CHECK(e.code() == errc::usage);
+            CHECK(e.text().find(r.words) != std::string::npos);
+            CHECK_FALSE(e.hint().empty());
+        }
+    }
+}
+
+TEST_CASE("more workers than the batch can feed is a usage error with both numbers") {
+    run_config config;
+    config.global_batch = 8;
+    config.accumulation = 3;
+    CHECK_NOTHROW(validate(config, 2));
+    try {
+        validate(config, 3);
+        FAIL("accepted");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::usage);
+        CHECK(e.text().find("8 samples") != std::string::npos);
+        CHECK(e.text().find("3 workers") != std::string::npos);
+    }
+}
+
+TEST_CASE("another precision than float32 says that it is not supported") {
+    run_config config;
+    config.precision = "bf16";
+    try {
+        validate(config, 1);
+        FAIL("accepted");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::not_supported);
+    }
+}
