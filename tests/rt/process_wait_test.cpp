@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/awaitable.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/rt/process_wait.hpp>
 

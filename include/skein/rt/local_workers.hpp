@@ -110,6 +110,7 @@ public:
     [[nodiscard]] task<void> serve() {
         scope all;
         alive_ = how_.count;
+        driver_.expect_workers(static_cast<std::size_t>(alive_));
         for (int i = 1; i <= how_.count; ++i) all.spawn(supervise(i));
         auto joined = all.join();
         co_await joined;
@@ -155,6 +156,7 @@ private:
                                   failed->code() == errc::permission_denied;
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
+                driver_.expect_workers(static_cast<std::size_t>(alive_));
                 log::error("rt", why.what());
                 break;
             }

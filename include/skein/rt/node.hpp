@@ -143,6 +143,11 @@ public:
 
     /// Driver: called once, when the first call needs a worker.
     void on_first_call(unique_function<void()> start) { start_workers_ = std::move(start); }
+    /// Driver: how many workers there are or will soon be. New actors wait for them, to be spread.
+    void expect_workers(std::size_t n) {
+        expected_ = n;
+        pump();
+    }
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
 
@@ -217,6 +222,7 @@ private:
     void place_method(detail::counted<detail::call_base> call);
     void drain(detail::actor_state& lane);
     void pump();
+    void pump(std::deque<detail::counted<detail::call_base>>& line);
     link* pick(const detail::call_base& call, bool& possible);
     void send(link& to, detail::counted<detail::call_base> call);
     void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
@@ -236,7 +242,7 @@ private:
 
     std::vector<slot> slots_;
     std::vector<std::uint32_t> free_;
-    std::deque<detail::counted<detail::call_base>> queue_; ///< wait for a worker
+    std::deque<detail::counted<detail::call_base>> queue_, creations_; ///< wait for a worker
     std::vector<detail::counted<detail::call_base>> ready_; ///< their arguments are there
     bool settling_ = false;
 
@@ -246,6 +252,7 @@ private:
 
     unique_function<void()> start_workers_;
     std::optional<error> given_up_;
+    std::size_t expected_ = 0;
     bool closing_ = false;
     scope calls_; ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh_; ///< started in this turn

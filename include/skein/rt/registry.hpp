@@ -48,10 +48,12 @@ struct incoming_call;
 /// One callable of this program. Lives for ever; made by detail::record<...>.
 struct function_record {
     const char* mangled = nullptr;                    ///< typeid name: unique per function
+    const char* shown = nullptr;                      ///< typeid name that the readable name comes from
+    bool is_constructor = false;
+    bool is_coroutine = false;                        ///< starts from the run queue, in order
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;
     std::string (*signature_text)() = nullptr;
-    bool occupies_cpu = false; ///< a task (not an actor's method or constructor)
 
     // Filled in by the registry.
     std::uint64_t key = 0, signature = 0;
@@ -99,7 +101,7 @@ public:
         registry made;
         for (auto* r : records) {
             r->key = detail::hash_text(r->mangled);
-            r->name = function_name(readable_name(r->mangled));
+            r->name = function_name(*r);
             r->signature = r->signature_hash();
         }
         std::sort(records.begin(), records.end(),
@@ -132,14 +134,27 @@ public:
     [[nodiscard]] std::uint64_t hash() const noexcept { return hash_; }
 
 private:
-    /// "app::f(int)" out of "skein::rt::detail::tag<&(app::f(int))>".
-    static std::string function_name(std::string text) {
+    /// "app::f(int)" for a function, "app::counter(int)" for a constructor.
+    static std::string function_name(const function_record& r) {
+        const std::string mangled = r.shown != nullptr ? r.shown : r.mangled;
+        // A tag<&app::f> has the mangled name of app::f inside, which tells its parameters too.
+        const auto inner = mangled.find("XadL_Z");
+        if (inner != std::string::npos && mangled.ends_with("EEEE")) {
+            const auto name = mangled.substr(inner + 4, mangled.size() - inner - 8);
+            const auto text = readable_name(name.c_str());
+            if (text != name) return text;
+        }
+        auto text = readable_name(mangled.c_str());
         const auto open = text.find('<');
         if (open == std::string::npos || text.back() != '>') return text;
         text = text.substr(open + 1, text.size() - open - 2);
-        if (text.starts_with("&(") && text.ends_with(")")) text = text.substr(2, text.size() - 3);
-        if (text.starts_with('&')) text.erase(0, 1);
-        return text;
+        if (!r.is_constructor) return text;
+        int depth = 0; // the first comma outside of template arguments ends the class
+        for (std::size_t i = 0; i < text.size(); ++i) {
+            depth += text[i] == '<' ? 1 : text[i] == '>' ? -1 : 0;
+            if (text[i] == ',' && depth == 0) return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
+        }
+        return text + "()";
     }
 
     static inline constinit function_record* first_ = nullptr;

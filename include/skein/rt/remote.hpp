@@ -180,7 +180,9 @@ struct record {
         static function_record made = [] {
             function_record r;
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name() : typeid(function_tag<F, T>).name();
+            r.shown = typeid(plain_name<F>).name();
             r.invoke = &invoke<F, T>;
+            r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
             return r;

@@ -201,7 +201,12 @@ inline void node::place(detail::counted<detail::call_base> call) {
     }
     if (given_up_) return refuse(*call, *given_up_);
     if (start_workers_) std::exchange(start_workers_, {})();
-    queue_.push_back(std::move(call));
+    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
+        bool possible = true;
+        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    }
+    auto& line = call->kind == detail::call_kind::create ? creations_ : queue_;
+    line.push_back(std::move(call));
     pump();
 }
 
@@ -248,21 +253,29 @@ inline link* node::pick(const detail::call_base& call, bool& possible) {
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 && workers() < expected_)
+        return nullptr;
     return best;
 }
 
 inline void node::pump() {
-    while (!queue_.empty()) {
-        auto& front = queue_.front();
+    pump(creations_);
+    pump(queue_);
+}
+
+inline void node::pump(std::deque<detail::counted<detail::call_base>>& line) {
+    while (!line.empty()) {
+        auto& front = line.front();
         if (front->is_done()) {
-            queue_.pop_front();
+            line.pop_front();
             continue;
         }
         bool possible = true;
         auto* where = pick(*front, possible);
         if (where == nullptr && possible) return;
         auto call = std::move(front);
-        queue_.pop_front();
+        line.pop_front();
         if (where == nullptr) {
             refuse(*call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
                                                              "has", call->name(), call->cpus))
@@ -387,8 +400,9 @@ inline void node::deadline_passed(detail::call_base& call) {
 inline void node::give_up(error why) {
     given_up_ = why;
     start_workers_ = {};
-    for (auto& call : std::exchange(queue_, {}))
-        if (!call->is_done()) refuse(*call, why);
+    for (auto* line : {&creations_, &queue_})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
 }
 
 // ---- actors ------------------------------------------------------------------------------------
@@ -509,8 +523,9 @@ inline task<void> node::close() {
     closing_ = true;
     const error why(errc::closed, "the program ended before the call was done");
     start_workers_ = {};
-    for (auto& call : std::exchange(queue_, {}))
-        if (!call->is_done()) refuse(*call, why);
+    for (auto* line : {&creations_, &queue_})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const auto call = slots_[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
@@ -667,7 +682,7 @@ inline void node::on_reply(link& from, const net::frame_view& f) {
             call->fail(detail::decode_failure(f.body));
         }
     }
-    if (!queue_.empty()) pump();
+    if (!queue_.empty() || !creations_.empty()) pump();
 }
 
 /// Driver: an actor was made, or its constructor threw.
@@ -732,8 +747,9 @@ inline void node::reply_failure(link& to, std::uint64_t id, const failure& why) 
     to.wire->send(detail::message_reply, detail::reply_failed, id, scratch_.bytes(), {});
 }
 
-/// Worker: runs one call. box: the actor, if the call has waited for its turn; one that has just
-/// arrived lets earlier calls of its actor go first that still wait in the run queue.
+/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
+/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
+/// start from the run queue, so in order.
 inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
                           std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
@@ -749,7 +765,7 @@ inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, b
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
-        if (box->not_started > 0) {
+        if (box->not_started > 0 && !fn->is_coroutine) {
             ++box->not_started;
             calls_.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
             return;

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tests/rt/apps.hpp>
+#include <tests/support/sim_cluster.hpp>
+
+#include <skein/rt/actor.hpp>
+
+#include <set>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace rt_test;
+using namespace std::chrono_literals;
+using test::in_sim;
+using test::sim_cluster;
+
+TEST_CASE("an actor keeps its state between calls", "[rt][actor]") {
+    in_sim(1, 2, [](sim_cluster&) -> task<void> {
+        auto c = co_await actor<counter>(10);
+        auto a = c.call<&counter::add>(5);
+        auto b = remote<&counter::add>(c, 7);
+        CHECK(co_await a == 15);
+        CHECK(co_await b == 22);
+        CHECK(co_await c.call<&counter::get>() == 22);
+    });
+}
+
+TEST_CASE("calls of one caller run in order, also behind a pending ref", "[rt][actor]") {
+    in_sim(2, 2, [](sim_cluster&) -> task<void> {
+        auto j = co_await actor<journal>();
+        auto slow = remote<&later>(2, 100);
+        auto a = j.call<&journal::note>(1);
+        auto b = j.call<&journal::note>(slow);
+        auto copy = j;
+        auto d = copy.call<&journal::note>(3); // through another handle
+        auto seen = j.call<&journal::all>();
+        co_await a;
+        CHECK_FALSE(d.ready());
+        CHECK(co_await seen == std::vector<int>{1, 2, 3});
+        co_await b;
+        co_await d;
+    });
+}
+
+TEST_CASE("coroutine methods start in order and interleave only where they suspend", "[rt][actor]") {
+    in_sim(3, 1, [](sim_cluster&) -> task<void> {
+        auto j = co_await actor<journal>();
+        std::vector<ref<void>> refs;
+        refs.push_back(j.call<&journal::note_async>(1));
+        refs.push_back(j.call<&journal::note>(2)); // a plain call does not overtake a coroutine's start
+        refs.push_back(j.call<&journal::note_async>(3));
+        refs.push_back(j.call<&journal::note>(4));
+        for (auto& r : refs) co_await r;
+        const auto seen = co_await j.call<&journal::all>();
+        REQUIRE(seen.size() == 6);
+        std::vector<int> starts, ends;
+        for (int i : seen) (i > 0 ? starts : ends).push_back(i);
+        CHECK(starts == std::vector<int>{1, 2, 3, 4});
+        CHECK(ends == std::vector<int>{-1, -3});
+    });
+}
+
+TEST_CASE("a failed argument does not hold up the calls behind it", "[rt][actor]") {
+    in_sim(4, 1, [](sim_cluster&) -> task<void> {
+        auto j = co_await actor<journal>();
+        auto bad = j.call<&journal::note>(remote<&fail_with_text>("no"));
+        auto good = j.call<&journal::note>(2);
+        co_await good;
+        auto asked = as_result(bad);
+        CHECK_FALSE(co_await std::move(asked));
+        CHECK(co_await j.call<&journal::all>() == std::vector<int>{2});
+    });
+}
+
+TEST_CASE("cancelling the first in line lets the next go", "[rt][actor]") {
+    in_sim(5, 1, [](sim_cluster&) -> task<void> {
+        auto j = co_await actor<journal>();
+        auto never = remote<&later>(1, 100000000);
+        auto waits = j.call<&journal::note>(never);
+        auto behind = j.call<&journal::note>(2);
+        waits.cancel();
+        co_await behind;
+        auto asked = as_result(waits);
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        never.cancel();
+    });
+}
+
+TEST_CASE("an exception of a method leaves the actor alive", "[rt][actor]") {
+    in_sim(6, 1, [](sim_cluster&) -> task<void> {
+        auto c = co_await actor<counter>(1);
+        auto bad = as_result(c.call<&counter::fail>("why"));
+        auto outcome = co_await std::move(bad);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::remote_exception);
+        CHECK(co_await c.call<&counter::get>() == 1);
+    });
+}
+
+TEST_CASE("an exception of the constructor is the error of actor()", "[rt][actor]") {
+    in_sim(7, 1, [](sim_cluster& c) -> task<void> {
+        auto made = actor<picky>(-1);
+        auto asked = as_result(std::move(made));
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(std::string(outcome.error().what()).find("std::domain_error: negative") != std::string::npos);
+        CHECK(std::string(outcome.error().what()).find("rt_test::picky(int)") != std::string::npos);
+        CHECK(c.actors() == 0);
+        auto fine = co_await actor<picky>(3);
+        CHECK(co_await fine.call<&picky::get>() == 3);
+    });
+}
+
+TEST_CASE("an actor ends with its last handle, after the calls it was given", "[rt][actor]") {
+    in_sim(8, 1, [](sim_cluster& c) -> task<void> {
+        ref<int> slow, last;
+        {
+            auto h = co_await actor<counter>(0);
+            slow = h.call<&counter::add_later>(1, 50);
+            auto copy = h;
+            last = copy.call<&counter::add>(5);
+            CHECK(c.actors() == 1);
+        }
+        CHECK(co_await last == 5);
+        CHECK(co_await slow == 0);
+        co_await sleep_for(10ms);
+        CHECK(c.actors() == 0);
+    });
+}
+
+TEST_CASE("an actor that nobody waited for is dropped", "[rt][actor]") {
+    in_sim(9, 1, [](sim_cluster& c) -> task<void> {
+        { auto unwanted = actor<counter>(1); }
+        co_await sleep_for(100ms);
+        CHECK(c.actors() == 0);
+    });
+}
+
+TEST_CASE("actors spread over the workers", "[rt][actor]") {
+    in_sim(10, 3, [](sim_cluster&) -> task<void> {
+        std::vector<actor_handle<counter>> handles;
+        std::set<std::string> hosts;
+        for (int i = 0; i < 3; ++i) handles.push_back(co_await actor<counter>(i));
+        for (auto& h : handles) {
+            auto asked = as_result(h.call<&counter::fail>("where"));
+            auto outcome = co_await std::move(asked);
+            const std::string text = outcome.error().where();
+            hosts.insert(text.substr(text.find("worker-"), 8));
+        }
+        CHECK(hosts.size() == 3);
+    });
+}
+
+TEST_CASE("a dead worker takes its actors along, and only those", "[rt][actor]") {
+    in_sim(11, 2, [](sim_cluster& c) -> task<void> {
+        auto a = co_await actor<counter>(1);
+        auto b = co_await actor<counter>(2);
+        c.kill(0);
+        c.kill(1);
+        co_await sleep_for(100ms);
+        auto asked = as_result(a.call<&counter::get>());
+        auto gone = co_await std::move(asked);
+        REQUIRE_FALSE(gone);
+        CHECK(gone.error().code() == errc::worker_lost);
+        CHECK(std::string(gone.error().what()).find("did not run") != std::string::npos);
+        auto fresh = co_await actor<counter>(3);
+        CHECK(co_await fresh.call<&counter::get>() == 3);
+        c.kill(0);
+        co_await sleep_for(100ms);
+        auto other = co_await actor<counter>(4);
+        CHECK(co_await other.call<&counter::get>() == 4);
+    });
+}
+
+TEST_CASE("a handle given as an argument keeps the actor for that call", "[rt][actor]") {
+    in_sim(12, 1, [](sim_cluster& c) -> task<void> {
+        ref<int> r;
+        {
+            auto h = co_await actor<counter>(1);
+            auto slow = remote<&later>(5, 50);
+            r = remote<&add_through>(h, slow);
+        }
+        co_await sleep_for(20ms);
+        CHECK(c.actors() == 1);
+        CHECK(co_await r == 6);
+        co_await sleep_for(20ms);
+        CHECK(c.actors() == 0);
+    });
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tests/rt/apps.hpp>
+#include <tests/support/sim_cluster.hpp>
+
+#include <skein/rt/remote.hpp>
+
+#include <map>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace rt_test;
+using namespace std::chrono_literals;
+using test::in_sim;
+using test::sim_cluster;
+
+namespace {
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+/// How often each number was handed to a worker; tests reset it.
+std::map<int, int>& runs() {
+    static std::map<int, int> counts;
+    return counts;
+}
+
+} // namespace
+
+namespace rt_test {
+int counted(int i) {
+    ++runs()[i];
+    return i;
+}
+task<int> counted_slow(int i, int ms) {
+    ++runs()[i];
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return i;
+}
+skein::actor_handle<counter> gives_handle(int) { return {}; }
+} // namespace rt_test
+
+TEST_CASE("a call gives the function's value", "[rt][remote]") {
+    in_sim(1, 2, [](sim_cluster&) -> task<void> {
+        auto r = remote<&twice>(21);
+        CHECK(co_await r == 42);
+        auto later_value = remote<&later>(5, 100);
+        CHECK(co_await later_value == 5);
+        auto none = remote<&nothing>();
+        co_await none;
+    });
+}
+
+TEST_CASE("arguments are converted to the parameters' types", "[rt][remote]") {
+    in_sim(2, 1, [](sim_cluster&) -> task<void> {
+        short small = 4;
+        auto r = remote<&twice>(small);
+        CHECK(co_await r == 8);
+        std::vector<std::string> parts{"a", "b", "c"};
+        auto s = remote<&join>(parts, "-");
+        CHECK(co_await s == "a-b-c");
+        row in;
+        in.key = "k";
+        in.v = {1, 2};
+        auto t = remote<&scale>(in, 3);
+        const row out = co_await t;
+        CHECK(out.key == "k");
+        CHECK(out.v == std::vector<float>{3, 6});
+        const std::vector<double> values{1, 2, 3.5};
+        auto u = remote<&sum>(values);
+        CHECK(co_await u == 6.5);
+    });
+}
+
+TEST_CASE("an exception arrives as remote_error, a skein::error keeps its code", "[rt][remote]") {
+    in_sim(3, 1, [](sim_cluster&) -> task<void> {
+        auto a = remote<&fail_with_text>("the text");
+        try {
+            (void)co_await a;
+            FAIL("it did not throw");
+        } catch (const remote_error& e) {
+            CHECK(e.code() == errc::remote_exception);
+            CHECK(e.remote_type() == "std::out_of_range");
+            CHECK(e.remote_text() == "the text");
+            CHECK(e.worker() == "worker-1");
+            CHECK(e.pid() == 101);
+            CHECK(contains(e.what(), "rt_test::fail_with_text"));
+        }
+        auto b = as_result(remote<&fail_with_code>(int(errc::disk_full)));
+        auto failed = co_await std::move(b);
+        REQUIRE_FALSE(failed);
+        CHECK(failed.error().code() == errc::disk_full);
+        CHECK(failed.error().hint() == "a hint");
+        CHECK(failed.error().cause() == "a cause");
+        auto c = as_result(remote<&throw_number>());
+        auto number = co_await std::move(c);
+        REQUIRE_FALSE(number);
+        CHECK(contains(number.error().what(), "int"));
+    });
+}
+
+TEST_CASE("a ref as argument is resolved before the call is sent", "[rt][remote]") {
+    in_sim(4, 2, [](sim_cluster&) -> task<void> {
+        auto slow = remote<&later>(10, 50);
+        auto r = remote<&twice>(slow);
+        auto s = remote<&twice>(r);
+        CHECK_FALSE(r.ready());
+        CHECK(co_await s == 40);
+        CHECK(co_await r == 20); // a value can be awaited again
+        CHECK(co_await r == 20);
+        auto done = remote<&twice>(r); // a ref that is there already
+        CHECK(co_await done == 40);
+    });
+}
+
+TEST_CASE("a failed argument fails the call without running it", "[rt][remote]") {
+    in_sim(5, 1, [](sim_cluster&) -> task<void> {
+        runs().clear();
+        auto bad = remote<&fail_with_text>("broken");
+        auto r = remote<&counted>(bad);
+        auto chain = remote<&counted>(r);
+        auto asked = as_result(chain);
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::remote_exception);
+        CHECK(contains(outcome.error().what(), "did not run: its argument failed"));
+        CHECK(contains(outcome.error().what(), "broken"));
+        CHECK(runs().empty());
+        auto again = as_result(remote<&counted>(bad)); // also when the failure is known
+        auto refused = co_await std::move(again);
+        CHECK_FALSE(refused);
+    });
+}
+
+TEST_CASE("a chain of ten thousand pending refs fails without a deep stack", "[rt][remote]") {
+    in_sim(6, 1, [](sim_cluster&) -> task<void> {
+        auto r = remote<&fail_with_text>("first");
+        for (int i = 0; i < 10000; ++i) r = remote<&twice>(r);
+        auto asked = as_result(r);
+        auto outcome = co_await std::move(asked);
+        CHECK_FALSE(outcome);
+    });
+}
+
+TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[rt][remote]") {
+    in_sim(7, 1, [](sim_cluster& c) -> task<void> {
+        const auto begin = c.loop().now();
+        auto r = remote<&later>.with({.deadline = 200ms, .name = "the slow one"})(1, 100000);
+        auto asked = as_result(r);
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::timeout);
+        CHECK(contains(outcome.error().what(), "the slow one gave no answer within 0.2 s"));
+        CHECK(c.loop().now() - begin < 300ms);
+        co_await sleep_for(100ms);
+        CHECK(c.running() == 0);
+        auto next = remote<&twice>(1); // the worker is free again
+        CHECK(co_await next == 2);
+    });
+}
+
+TEST_CASE("cancel ends a call that runs, and one that was never sent", "[rt][remote]") {
+    in_sim(8, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        auto busy = remote<&later>(1, 100000);
+        co_await sleep_for(50ms);
+        CHECK(c.running() == 1);
+        auto waiting = remote<&counted>(7); // one core: it waits
+        waiting.cancel();
+        auto asked = as_result(waiting);
+        auto never = co_await std::move(asked);
+        REQUIRE_FALSE(never);
+        CHECK(never.error().code() == errc::cancelled);
+        busy.cancel();
+        auto asked_busy = as_result(busy);
+        auto stopped = co_await std::move(asked_busy);
+        REQUIRE_FALSE(stopped);
+        CHECK(stopped.error().code() == errc::cancelled);
+        CHECK(runs().empty());
+        busy.cancel(); // harmless afterwards
+    });
+}
+
+TEST_CASE("a task runs again when its worker dies, and at most retries times", "[rt][remote]") {
+    in_sim(9, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        auto r = remote<&counted_slow>(1, 1000);
+        co_await sleep_for(100ms);
+        CHECK(runs()[1] == 1);
+        c.kill(0);
+        CHECK(co_await r == 1);
+        CHECK(runs()[1] == 2);
+        CHECK(c.driver().stats().retried == 1);
+
+        auto once = remote<&counted_slow>.with({.retries = 0})(2, 1000);
+        co_await sleep_for(100ms);
+        c.kill(0);
+        auto asked = as_result(once);
+        auto lost = co_await std::move(asked);
+        REQUIRE_FALSE(lost);
+        CHECK(lost.error().code() == errc::worker_lost);
+        CHECK(contains(lost.error().what(), "counted_slow(int, int) had started"));
+        CHECK(contains(lost.error().what(), "worker-1 (pid "));
+        CHECK(runs()[2] == 1);
+    });
+}
+
+TEST_CASE("lost calls are told apart: did not run, may have run, had started", "[rt][remote]") {
+    in_sim(10, 1, [](sim_cluster& c) -> task<void> {
+        auto h = co_await actor<counter>(0);
+        auto started = h.call<&counter::add_later>(1, 1000);
+        co_await sleep_for(100ms);
+        auto pending = remote<&later>(1, 100000);
+        auto waits = h.call<&counter::add>(pending);
+        c.network().partition("driver", sim_cluster::host_of(0));
+        auto in_flight = h.call<&counter::add_later>(2, 1); // behind the one that waits: never sent
+        auto other = remote<&later>.with({.cpus = 0, .retries = 0})(3, 1); // sent into the cut
+        auto a = as_result(started), b = as_result(waits), d = as_result(in_flight), e = as_result(other);
+        auto ra = co_await std::move(a);
+        auto rb = co_await std::move(b);
+        auto rd = co_await std::move(d);
+        auto re = co_await std::move(e);
+        REQUIRE((!ra && !rb && !rd && !re));
+        for (auto* r : {&ra, &rb, &rd, &re}) CHECK(r->error().code() == errc::worker_lost);
+        CHECK(contains(ra.error().text(), "had started"));
+        CHECK(contains(ra.error().cause(), "may have run: rt_test::later(int, int)"));
+        CHECK(contains(rb.error().text(), "did not run"));
+        CHECK(contains(rd.error().text(), "did not run"));
+        CHECK(contains(re.error().text(), "may have run"));
+        c.network().heal_all();
+    });
+}
+
+TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]") {
+    in_sim(11, 2, [](sim_cluster&) -> task<void> {
+        auto r = as_result(remote<&twice>.with({.cpus = 3})(1));
+        auto outcome = co_await std::move(r);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::exhausted);
+        CHECK(contains(outcome.error().what(), "asks for 3 cpus"));
+        auto fits = remote<&twice>.with({.cpus = 2})(1);
+        CHECK(co_await fits == 2);
+    }, 2);
+}
+
+TEST_CASE("long tasks run one per core, tasks without cores all at once", "[rt][remote]") {
+    in_sim(12, 2, [](sim_cluster& c) -> task<void> {
+        auto begin = c.loop().now();
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 6; ++i) refs.push_back(remote<&later>(i, 100));
+        auto done = all(std::move(refs));
+        (void)co_await std::move(done);
+        CHECK(c.loop().now() - begin >= 300ms);
+        CHECK(c.loop().now() - begin < 400ms);
+        begin = c.loop().now();
+        refs.clear();
+        for (int i = 0; i < 6; ++i) refs.push_back(remote<&later>.with({.cpus = 0})(i, 100));
+        auto at_once = all(std::move(refs));
+        (void)co_await std::move(at_once);
+        CHECK(c.loop().now() - begin < 200ms);
+    });
+}
+
+TEST_CASE("many short tasks are pipelined", "[rt][remote]") {
+    in_sim(13, 2, [](sim_cluster& c) -> task<void> {
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 2000; ++i) refs.push_back(remote<&twice>(i));
+        for (int i = 0; i < 2000; ++i) CHECK(co_await refs[std::size_t(i)] == 2 * i);
+        CHECK(c.driver().pending() == 0);
+        CHECK(c.driver().stats().submitted == 2000);
+    });
+}
+
+TEST_CASE("calls are combined with all, any, race and with_timeout", "[rt][remote]") {
+    in_sim(14, 3, [](sim_cluster&) -> task<void> {
+        auto both = all(remote<&twice>(1), remote<&later>(2, 10));
+        auto [a, b] = co_await std::move(both);
+        CHECK(a == 2);
+        CHECK(b == 2);
+        auto first = any(remote<&fail_with_text>("no"), remote<&later>(3, 10));
+        auto won = co_await std::move(first);
+        CHECK(won.value == 3);
+        auto limited = with_timeout(remote<&later>(1, 10000), 50ms);
+        auto asked = as_result(std::move(limited));
+        auto late = co_await std::move(asked);
+        REQUIRE_FALSE(late);
+        CHECK(late.error().code() == errc::timeout);
+    });
+}
+
+TEST_CASE("a result that cannot be used here fails loudly", "[rt][remote]") {
+    in_sim(15, 1, [](sim_cluster&) -> task<void> {
+        auto r = as_result(remote<&gives_handle>(1));
+        auto outcome = co_await std::move(r);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::not_supported);
+    });
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A driver and N workers on the simulated loop and network: the runtime's own protocol code, in virtual
+// time, with workers that can be killed and hosts that can be cut off.
+//
+//     test::in_sim(1, 2, [](test::sim_cluster& c) -> task<void> {
+//         auto r = remote<&f>(7);
+//         CHECK(co_await r == 7);
+//     });
+//
+// All nodes share one thread: remote<>, actor<> inside a worker's function would use the driver's node.
+
+#include <skein/core/sleep.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/sim_loop.hpp>
+#include <skein/net/sim_net.hpp>
+#include <skein/rt/actor.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::test {
+
+/// Must outlive the loop's run of its run().
+class sim_cluster {
+public:
+    sim_cluster(net::sim_loop& loop, net::sim_network& network, int workers, std::uint16_t cpus = 1)
+        : loop_(loop), network_(network), driver_(options_of("driver", 1)), cpus_(cpus),
+          workers_(static_cast<std::size_t>(workers)), secret_(net::token::generate(loop.random())) {}
+
+    [[nodiscard]] rt::node& driver() noexcept { return driver_; }
+    [[nodiscard]] net::sim_loop& loop() noexcept { return loop_; }
+    [[nodiscard]] net::sim_network& network() noexcept { return network_; }
+    [[nodiscard]] int workers() const noexcept { return static_cast<int>(workers_.size()); }
+    [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
+    /// How often worker i (from 0) has been started.
+    [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
+    /// Calls that run as coroutines on workers now.
+    [[nodiscard]] std::size_t running() const {
+        std::size_t n = 0;
+        for (const auto& w : workers_)
+            if (w.self != nullptr) n += w.self->running();
+        return n;
+    }
+    [[nodiscard]] std::size_t actors() const {
+        std::size_t n = 0;
+        for (const auto& w : workers_)
+            if (w.self != nullptr) n += w.self->actors();
+        return n;
+    }
+
+    /// A connection to the driver that shook hands like a worker, for tests of what a broken one sends.
+    task<std::shared_ptr<net::connection>> impostor() {
+        auto connecting = net::connection::connect(network_.host("impostor"), net::address::sim("driver", 1),
+                                                   link_options("impostor", 666));
+        co_return co_await connecting;
+    }
+
+    /// The worker's process dies: its connections break, what ran there stops; another starts later.
+    void kill(int i) {
+        auto& w = workers_[std::size_t(i)];
+        if (w.stop) w.stop->request();
+    }
+
+    /// Brings the cluster up, runs body(*this), and takes everything down again.
+    template <class Body>
+    task<void> run(Body body) {
+        const rt::node::use current(driver_);
+        listener_ = network_.host("driver").listen(net::address::sim("driver", 1));
+        driver_.expect_workers(workers_.size());
+        scope services;
+        services.spawn(accept_workers(&services));
+        for (int i = 0; i < workers(); ++i) services.spawn(live(i));
+        std::exception_ptr failure;
+        try {
+            auto work = body(*this);
+            co_await work;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        stopping_ = true;
+        auto bye = driver_.close();
+        co_await bye;
+        listener_->close();
+        services.cancel();
+        try {
+            auto joined = services.join();
+            co_await joined;
+        } catch (...) {
+            if (!failure) failure = std::current_exception();
+        }
+        listener_.reset();
+        if (failure) std::rethrow_exception(failure);
+    }
+
+private:
+    struct worker {
+        int incarnation = 0;
+        rt::node* self = nullptr;
+        std::optional<cancel_source> stop;
+    };
+
+    static rt::node_options options_of(std::string name, std::int64_t pid) {
+        rt::node_options o;
+        o.name = std::move(name);
+        o.host = "sim";
+        o.pid = pid;
+        return o;
+    }
+    net::connection_options link_options(const std::string& name, std::int64_t pid) const {
+        net::connection_options o;
+        o.secret = secret_;
+        o.self.name = name;
+        o.self.pid = pid;
+        o.self.host = "sim";
+        o.self.registry_hash = rt::registry::instance().hash();
+        rt::detail::worker_hello hello;
+        hello.cpus = cpus_;
+        o.self.extra = wire::encode(hello);
+        return o;
+    }
+
+    task<void> accept_workers(scope* into) {
+        try {
+            while (true) {
+                auto next = listener_->accept();
+                auto stream = co_await next;
+                into->spawn(admit(std::move(stream)));
+            }
+        } catch (const error&) { // closed
+        }
+    }
+    task<void> admit(std::unique_ptr<net::stream> from) {
+        try {
+            auto shaken = net::connection::accept(std::move(from), link_options("driver", 1));
+            auto wire = co_await shaken;
+            auto served = driver_.serve_worker(wire, nullptr);
+            co_await served;
+        } catch (const error&) { // a handshake that a fault broke: the worker comes again
+        }
+    }
+
+    /// One worker's lives, one after the other.
+    task<void> live(int i) {
+        auto& w = workers_[std::size_t(i)];
+        while (!stopping_) {
+            ++w.incarnation;
+            w.stop.emplace();
+            auto once = one_life(i);
+            auto mortal = with_cancel(w.stop->token(), std::move(once));
+            auto ended = as_result(std::move(mortal));
+            (void)co_await ended;
+            if (stopping_) break;
+            co_await sleep_for(std::chrono::milliseconds(5));
+        }
+    }
+    task<void> one_life(int i) {
+        auto& w = workers_[std::size_t(i)];
+        const auto name = "worker-" + std::to_string(i + 1);
+        const std::int64_t pid = 100 * (i + 1) + w.incarnation;
+        auto connecting = net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
+                                                   link_options(name, pid));
+        auto wire = co_await connecting;
+        rt::node self(options_of(name, pid));
+        w.self = &self;
+        auto served = self.serve_driver(wire);
+        co_await served;
+        w.self = nullptr;
+    }
+
+    net::sim_loop& loop_;
+    net::sim_network& network_;
+    rt::node driver_;
+    std::uint16_t cpus_;
+    std::vector<worker> workers_;
+    net::token secret_;
+    std::unique_ptr<net::listener> listener_;
+    bool stopping_ = false;
+};
+
+/// Runs body(cluster) in a simulated world without faults.
+template <class Body>
+void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1) {
+    net::sim_loop loop(seed);
+    net::sim_network network(loop, net::sim_faults{});
+    sim_cluster cluster(loop, network, workers, cpus);
+    loop.run(cluster.run(std::move(body)));
+}
+
+} // namespace skein::test
