@@ -47,7 +47,7 @@ public:
         return fail(errc::malformed, fmt::format("{} bytes left over", remaining()));
     }
     /// Records a failure (the first one counts); always false.
-    bool fail(errc code, std::string_view what) {
+    [[gnu::cold, gnu::noinline]] bool fail(errc code, std::string_view what) {
         if (!error_)
             error_ = error(code, fmt::format("decode failed at byte {} of {}: {}", position(),
                                              end_ - begin_, what));
@@ -55,7 +55,7 @@ public:
         return false;
     }
     /// As fail(), for the error of a custom codec.
-    bool fail(error e) {
+    [[gnu::cold, gnu::noinline]] bool fail(error e) {
         if (!error_) error_ = std::move(e);
         at_ = end_;
         return false;
@@ -90,13 +90,7 @@ public:
     bool count(std::size_t least, std::size_t& n) {
         std::uint64_t value = 0;
         if (!varint(value)) return false;
-        if (value > remaining() / least)
-            return fail(errc::malformed, fmt::format("{} elements of at least {} bytes do not fit in "
-                                                     "the {} bytes that follow",
-                                                     value, least, remaining()));
-        if (value > bounds_.max_elements)
-            return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", value,
-                                                     bounds_.max_elements));
+        if (value > remaining() / least || value > bounds_.max_elements) return too_many(value, least);
         n = static_cast<std::size_t>(value);
         return true;
     }
@@ -119,10 +113,18 @@ public:
     void leave() noexcept { --depth_; }
 
 private:
-    bool too_short(std::size_t need) {
+    [[gnu::cold, gnu::noinline]] bool too_short(std::size_t need) {
         return fail(errc::malformed, fmt::format("{} bytes needed, {} left", need, remaining()));
     }
-    bool long_varint(std::uint64_t& value) {
+    [[gnu::cold, gnu::noinline]] bool too_many(std::uint64_t n, std::size_t least) {
+        if (n > remaining() / least)
+            return fail(errc::malformed, fmt::format("{} elements of at least {} bytes do not fit in "
+                                                     "the {} bytes that follow",
+                                                     n, least, remaining()));
+        return fail(errc::too_large,
+                    fmt::format("{} elements are more than the limit of {}", n, bounds_.max_elements));
+    }
+    [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
         std::uint64_t sum = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
             if (at_ == end_) return too_short(1);

@@ -89,8 +89,8 @@ public:
     }
 
 private:
-    void grow(std::size_t bytes) {
-        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(64, buffer_.size() * 2)));
+    [[gnu::noinline]] void grow(std::size_t bytes) {
+        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
     }
 
     byte_buffer buffer_; // size() is what may be written to, not what has been written
