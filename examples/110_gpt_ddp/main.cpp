@@ -41,7 +41,7 @@ void train(skein::train::context& ctx, const gpt::program_options& o, const gpt:
     summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
     const bool say = o.run.output != skein::train::output_mode::quiet;
     const auto written = o.sample_bytes > 0 && say
-                             ? gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed)
+                             ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
                              : std::string();
     if (o.run.output == skein::train::output_mode::json) {
         auto line = skein::train::summary_json(summary);

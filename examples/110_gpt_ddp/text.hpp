@@ -160,4 +160,24 @@ inline double bigram_nats(std::string_view train, std::string_view held_out) {
     return held_out.size() < 2 ? 0.0 : nats / static_cast<double>(held_out.size() - 1);
 }
 
+/// The text with a dot for every byte that a terminal could not show: control bytes but newline and tab,
+/// and bytes that are not part of a whole UTF-8 sequence.
+inline std::string printable(std::string_view text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size();) {
+        const auto lead = static_cast<unsigned char>(text[i]);
+        const std::size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2
+                                   : lead >= 0xe0 && lead < 0xf0                 ? 3
+                                   : lead >= 0xf0 && lead < 0xf5                 ? 4
+                                                                                 : 0;
+        bool good = length > 0 && i + length <= text.size();
+        for (std::size_t k = 1; good && k < length; ++k)
+            good = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
+        if (length == 1) good = lead == '\n' || lead == '\t' || (lead >= 0x20 && lead < 0x7f);
+        out += good ? text.substr(i, length) : std::string_view(".");
+        i += good ? length : 1;
+    }
+    return out;
+}
+
 } // namespace gpt
