@@ -162,7 +162,8 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
-        ::unsetenv(cluster::token_variable); // what the training starts itself has no business with it
+        // A supervisor's token is for this process; what the training starts has no business with it.
+        if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
         world = std::make_unique<cluster::membership>(where, secret);
         detail::train_as_rank(*world, where, config, body, stops);

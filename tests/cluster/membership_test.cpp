@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as threads of this process, each with its own control thread, on an abstract Unix socket.
+#include <skein/cluster/membership.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace skein;
+using namespace skein::cluster;
+using namespace std::chrono_literals;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+/// An address of this test's own, which every rank of it finds in the environment.
+struct own_address {
+    own_address() {
+        static std::atomic<int> number{0};
+        ::setenv(group_variable,
+                 fmt::format("unix-abstract:@skein-membership-{}-{}", ::getpid(), number++).c_str(), 1);
+    }
+    ~own_address() { ::unsetenv(group_variable); }
+};
+
+/// What each rank did: nothing, or its error.
+std::vector<std::string> hold(int n, const std::function<void(membership&)>& life) {
+    const own_address address;
+    const auto secret = net::token::generate();
+    std::vector<std::string> errors(static_cast<std::size_t>(n));
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < n; ++r) {
+        ranks.emplace_back([&, r] {
+            launch_environment where;
+            where.source = "torch";
+            where.rank = where.local_rank = r;
+            where.world_size = where.local_size = n;
+            where.attempt = 4;
+            try {
+                membership world(where, secret, 20s);
+                life(world);
+            } catch (const error& e) {
+                errors[static_cast<std::size_t>(r)] = e.what();
+            }
+        });
+    }
+    for (auto& r : ranks) r.join();
+    return errors;
+}
+
+} // namespace
+
+TEST_CASE("ranks meet, exchange in rank order, and leave") {
+    const auto errors = hold(3, [](membership& world) {
+        const auto mine = std::string(static_cast<std::size_t>(world.rank()) + 1, 'x');
+        const auto all = world.exchange("size", as_bytes(mine));
+        for (std::size_t r = 0; r < all.size(); ++r) {
+            if (all[r].size() != r + 1) throw error(errc::internal, "blobs out of order");
+        }
+        if (all.size() != 3 || world.generation() != 4 || world.members().size() != 3 || world.host().empty())
+            throw error(errc::internal, "the world is not what it should be");
+        world.leave();
+    });
+    for (const auto& e : errors) CHECK(e == "");
+}
+
+TEST_CASE("a world of one needs nobody else") {
+    CHECK(hold(1, [](membership& world) {
+              (void)world.exchange("k", {});
+              world.leave();
+          })[0] == "");
+}
+
+TEST_CASE("the failure of one rank reaches the others' callback and their exchanges") {
+    std::atomic<int> told{0};
+    const auto errors = hold(2, [&](membership& world) {
+        if (world.rank() == 1) {
+            world.fail(error(errc::disk_full, "no space left"));
+            return;
+        }
+        world.on_lost([&](int rank, const error& why) {
+            if (rank == 1 && why.code() == errc::disk_full) ++told;
+        });
+        if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
+        (void)world.exchange("k", {});
+    });
+    CHECK(told == 1);
+    CHECK_THAT(errors[0], ContainsSubstring("no space left"));
+    CHECK(errors[1] == "");
+}
+
+TEST_CASE("a rank that goes without leaving is a lost one") {
+    std::atomic<int> lost_rank{-2};
+    const auto errors = hold(2, [&](membership& world) {
+        if (world.rank() == 1) return; // the destructor
+        world.on_lost([&](int rank, const error&) { lost_rank = rank; });
+        if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
+    });
+    CHECK(lost_rank == 1);
+    for (const auto& e : errors) CHECK(e == "");
+}
+
+TEST_CASE("a callback that is taken back does not run") {
+    std::atomic<int> told{0};
+    hold(2, [&](membership& world) {
+        if (world.rank() == 1) {
+            world.fail(error(errc::io, "x"));
+            return;
+        }
+        world.on_lost([&](int, const error&) { ++told; });
+        world.on_lost({});
+        (void)world.wait_lost(20s);
+    });
+    CHECK(told <= 1); // it may have come before it was taken back, never after
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// launch() in this process; with workers of its own it is tested by whole programs in tests/programs.
+#include <skein/train/launch.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+using namespace skein;
+using namespace skein::train;
+
+namespace {
+
+run_config quiet_config() {
+    run_config c;
+    c.output = output_mode::quiet;
+    return c;
+}
+
+/// Runs two ranks of one world as threads.
+std::vector<int> run_two(const run_config& config, const rank_function& body) {
+    static std::atomic<int> number{0};
+    ::setenv("SKEIN_GROUP", fmt::format("unix-abstract:@skein-launch-{}-{}", ::getpid(), number++).c_str(), 1);
+    std::vector<int> codes(2, -1);
+    std::vector<std::thread> ranks;
+    ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);
+    for (int r = 0; r < 2; ++r) {
+        ranks.emplace_back([&, r] {
+            cluster::launch_environment where;
+            where.source = "torch";
+            where.rank = where.local_rank = r;
+            where.world_size = where.local_size = 2;
+            where.job_id = "job";
+            codes[static_cast<std::size_t>(r)] = run_as_rank(where, config, body);
+        });
+    }
+    for (auto& r : ranks) r.join();
+    ::unsetenv("SKEIN_GROUP");
+    ::unsetenv("SKEIN_TOKEN");
+    return codes;
+}
+
+} // namespace
+
+TEST_CASE("one worker runs in this process") {
+    int rank = -1, size = -1;
+    const auto pid = ::getpid();
+    CHECK(launch(quiet_config(), [&](context& ctx) {
+              rank = ctx.rank();
+              size = ctx.world_size();
+              CHECK(::getpid() == pid);
+          }) == 0);
+    CHECK(rank == 0);
+    CHECK(size == 1);
+}
+
+TEST_CASE("a usage error exits with 2 and any other with 1") {
+    CHECK(launch(quiet_config(), [](context&) { throw error(errc::usage, "no"); }) == 2);
+    CHECK(launch(quiet_config(), [](context&) { throw error(errc::io, "no"); }) == 1);
+    CHECK(launch(quiet_config(), [](context&) { throw std::runtime_error("no"); }) == 1);
+}
+
+TEST_CASE("a configuration that makes no sense never reaches the training") {
+    auto config = quiet_config();
+    config.workers = 0;
+    CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
+    config.workers = 2;
+    config.communicator = "carrier pigeon";
+    CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
+}
+
+TEST_CASE("SIGTERM asks the training to stop and gives 143") {
+    CHECK(launch(quiet_config(), [](context& ctx) {
+              CHECK_FALSE(ctx.stop_requested());
+              ::raise(SIGTERM);
+              CHECK(ctx.stop_requested());
+          }) == 143);
+    // The handlers of before are back, and the next launch starts fresh.
+    CHECK(launch(quiet_config(), [](context& ctx) { CHECK_FALSE(ctx.stop_requested()); }) == 0);
+}
+
+TEST_CASE("two ranks get a communicator that works") {
+    std::atomic<int> sum{0};
+    const auto codes = run_two(quiet_config(), [&](context& ctx) {
+        float value = static_cast<float>(ctx.rank() + 1);
+        dist::buffer_view view{&value, 1, dist::dtype::f32};
+        ctx.comm()->all_reduce(view, dist::reduce_op::sum).wait();
+        sum += static_cast<int>(value);
+    });
+    CHECK(codes == std::vector<int>{0, 0});
+    CHECK(sum == 6);
+}
+
+TEST_CASE("the failure of one rank ends the other, which waits in a collective") {
+    const auto codes = run_two(quiet_config(), [](context& ctx) {
+        if (ctx.rank() == 1) throw error(errc::not_finite, "loss is nan");
+        float value = 1;
+        dist::buffer_view view{&value, 1, dist::dtype::f32};
+        ctx.comm()->all_reduce(view, dist::reduce_op::sum).wait();
+    });
+    CHECK(codes == std::vector<int>{1, 1});
+}
