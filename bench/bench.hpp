@@ -85,7 +85,8 @@ template <class F>
 
 /// Runs the measurements in turns (a b c, a b c, ...), after one round that does not count.
 template <std::size_t N>
-[[nodiscard]] std::array<samples, N> in_turns(int rounds, std::array<std::function<double()>, N> what) {
+[[nodiscard]] std::array<samples, N> in_turns(int rounds,
+                                              std::array<std::function<double()>, N> what) {
     std::array<std::vector<double>, N> values;
     for (int round = -1; round < rounds; ++round)
         for (std::size_t i = 0; i < N; ++i) {
@@ -99,7 +100,7 @@ template <std::size_t N>
 
 /// Keeps the compiler from dropping a computation.
 template <class T>
-inline void keep(T const& value) {
+inline void keep(const T& value) {
     asm volatile("" : : "r,m"(value) : "memory");
 }
 
@@ -131,16 +132,20 @@ public:
         if (baseline_value_ && *baseline_value_ != 0) ratio = value_ / *baseline_value_;
         const double compared = ratio.value_or(value_);
         const bool ok = !bar_ || (more_is_better_ ? compared >= *bar_ : compared <= *bar_);
-        fmt::print("{{\"name\":\"{}\",\"value\":{},\"unit\":\"{}\",\"baseline\":{},\"baseline_value\":{},"
-                   "\"ratio\":{},\"bar\":{},\"ok\":{}}}\n",
-                   name_, number(value_), unit_, baseline_.empty() ? "null" : "\"" + baseline_ + "\"",
-                   number(baseline_value_), number(ratio), number(bar_), bar_ ? (ok ? "true" : "false") : "null");
+        fmt::print(
+            "{{\"name\":\"{}\",\"value\":{},\"unit\":\"{}\",\"baseline\":{},\"baseline_value\":{},"
+            "\"ratio\":{},\"bar\":{},\"ok\":{}}}\n",
+            name_, number(value_), unit_, baseline_.empty() ? "null" : "\"" + baseline_ + "\"",
+            number(baseline_value_), number(ratio), number(bar_),
+            bar_ ? (ok ? "true" : "false") : "null");
         std::fflush(stdout);
         return ok;
     }
 
 private:
-    static std::string number(std::optional<double> v) { return v ? fmt::format("{:.6g}", *v) : "null"; }
+    static std::string number(std::optional<double> v) {
+        return v ? fmt::format("{:.6g}", *v) : "null";
+    }
 
     std::string name_;
     double value_;

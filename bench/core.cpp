@@ -144,7 +144,8 @@ using asio_channel = asio::experimental::channel<void(asio::error_code, int)>;
 asio::awaitable<void> asio_echo(asio_channel* in, asio_channel* out) {
     asio::error_code failed;
     for (;;) {
-        const int value = co_await in->async_receive(asio::redirect_error(asio::use_awaitable, failed));
+        const int value =
+            co_await in->async_receive(asio::redirect_error(asio::use_awaitable, failed));
         if (failed) co_return;
         co_await out->async_send(asio::error_code(), value, asio::use_awaitable);
     }
@@ -188,7 +189,8 @@ double asio_set_cancel(std::size_t n) {
     std::vector<std::unique_ptr<asio::steady_timer>> others;
     const auto now = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < 10'000; ++i) {
-        others.push_back(std::make_unique<asio::steady_timer>(context, now + std::chrono::seconds(1000 + i * 7 % 5000)));
+        others.push_back(std::make_unique<asio::steady_timer>(
+            context, now + std::chrono::seconds(1000 + i * 7 % 5000)));
         others.back()->async_wait([](asio::error_code) {});
     }
     asio::steady_timer timer(context);
@@ -211,41 +213,86 @@ int main() {
     constexpr int rounds = 11, awaits = 1'000'000, spawns = 1000, trips = 200'000;
     bool ok = true;
     {
-        const auto [ours, theirs, call] = bench::in_turns<3>(
-            rounds, {[] { return bench::cpu_ns_per(awaits, [] { bench::keep(run_skein(await_many(awaits))); }); },
-                     [] { return bench::cpu_ns_per(awaits, [] { bench::keep(run_asio(asio_await_many(awaits))); }); },
+        const auto [ours, theirs, call] =
+            bench::in_turns<3>(rounds, {[] {
+                                            return bench::cpu_ns_per(awaits, [] {
+                                                bench::keep(run_skein(await_many(awaits)));
+                                            });
+                                        },
+                                        [] {
+                                            return bench::cpu_ns_per(awaits, [] {
+                                                bench::keep(run_asio(asio_await_many(awaits)));
+                                            });
+                                        },
+                                        [] {
+                                            return bench::cpu_ns_per(awaits, [] {
+                                                long sum = 0;
+                                                for (int i = 0; i < awaits; ++i) sum += plain(i);
+                                                bench::keep(sum);
+                                            });
+                                        }});
+        ok &= bench::figure("core.await", ours.median, "ns")
+                  .against("asio::awaitable", theirs.median)
+                  .at_most(1.0)
+                  .print();
+        ok &= bench::figure("core.await_vs_call", ours.median, "ns")
+                  .against("a function call", call.median)
+                  .print();
+    }
+    {
+        const auto [ours, theirs] = bench::in_turns<2>(
+            rounds, {[] {
+                         return bench::cpu_ns_per(
+                             awaits / 4, [] { bench::keep(run_skein(await_nested(awaits / 4))); });
+                     },
                      [] {
-                         return bench::cpu_ns_per(awaits, [] {
-                             long sum = 0;
-                             for (int i = 0; i < awaits; ++i) sum += plain(i);
-                             bench::keep(sum);
+                         return bench::cpu_ns_per(awaits / 4, [] {
+                             bench::keep(run_asio(asio_await_nested(awaits / 4)));
                          });
                      }});
-        ok &= bench::figure("core.await", ours.median, "ns").against("asio::awaitable", theirs.median).at_most(1.0).print();
-        ok &= bench::figure("core.await_vs_call", ours.median, "ns").against("a function call", call.median).print();
+        ok &= bench::figure("core.await_four_deep", ours.median, "ns")
+                  .against("asio::awaitable", theirs.median)
+                  .at_most(1.0)
+                  .print();
     }
     {
         const auto [ours, theirs] = bench::in_turns<2>(
-            rounds, {[] { return bench::cpu_ns_per(awaits / 4, [] { bench::keep(run_skein(await_nested(awaits / 4))); }); },
-                     [] { return bench::cpu_ns_per(awaits / 4, [] { bench::keep(run_asio(asio_await_nested(awaits / 4))); }); }});
-        ok &= bench::figure("core.await_four_deep", ours.median, "ns").against("asio::awaitable", theirs.median).at_most(1.0).print();
-    }
-    {
-        const auto [ours, theirs] = bench::in_turns<2>(
-            rounds * 5, {[] { return bench::cpu_ns_per(spawns, [] { bench::keep(run_skein(spawn_many(spawns))); }); },
-                         [] { return bench::cpu_ns_per(spawns, [] { bench::keep(asio_spawn_many(spawns)); }); }});
-        ok &= bench::figure("core.spawn_join", ours.median, "ns").against("asio::co_spawn", theirs.median).at_most(1.0).print();
+            rounds * 5,
+            {[] {
+                 return bench::cpu_ns_per(spawns,
+                                          [] { bench::keep(run_skein(spawn_many(spawns))); });
+             },
+             [] {
+                 return bench::cpu_ns_per(spawns, [] { bench::keep(asio_spawn_many(spawns)); });
+             }});
+        ok &= bench::figure("core.spawn_join", ours.median, "ns")
+                  .against("asio::co_spawn", theirs.median)
+                  .at_most(1.0)
+                  .print();
     }
     {
         const auto [ours, theirs] =
-            bench::in_turns<2>(rounds, {[] { return wheel_set_cancel(awaits / 4); }, [] { return asio_set_cancel(awaits / 4); }});
-        ok &= bench::figure("core.timer_set_cancel", ours.median, "ns").against("asio::steady_timer", theirs.median).at_most(1.0).print();
+            bench::in_turns<2>(rounds, {[] { return wheel_set_cancel(awaits / 4); },
+                                        [] { return asio_set_cancel(awaits / 4); }});
+        ok &= bench::figure("core.timer_set_cancel", ours.median, "ns")
+                  .against("asio::steady_timer", theirs.median)
+                  .at_most(1.0)
+                  .print();
     }
     {
         const auto [ours, theirs] = bench::in_turns<2>(
-            rounds, {[] { return bench::cpu_ns_per(trips, [] { bench::keep(run_skein(ping_pong(trips))); }); },
-                     [] { return bench::cpu_ns_per(trips, [] { bench::keep(run_asio(asio_ping_pong(trips))); }); }});
-        ok &= bench::figure("core.channel_round_trip", ours.median, "ns").against("asio channel", theirs.median).at_most(1.0).print();
+            rounds,
+            {[] {
+                 return bench::cpu_ns_per(trips, [] { bench::keep(run_skein(ping_pong(trips))); });
+             },
+             [] {
+                 return bench::cpu_ns_per(trips,
+                                          [] { bench::keep(run_asio(asio_ping_pong(trips))); });
+             }});
+        ok &= bench::figure("core.channel_round_trip", ours.median, "ns")
+                  .against("asio channel", theirs.median)
+                  .at_most(1.0)
+                  .print();
     }
     return ok ? 0 : 1;
 }

@@ -112,16 +112,42 @@ int main() {
     const auto small_bytes = wire::encode(small);
     const auto hand_bytes = by_hand(small);
     {
-        const auto [ours, theirs] = bench::in_turns<2>(
-            rounds, {[&] { return bench::cpu_ns_per(messages, [&] { for (int i = 0; i < messages; ++i) bench::keep(wire::encode(small).data()); }); },
-                     [&] { return bench::cpu_ns_per(messages, [&] { for (int i = 0; i < messages; ++i) bench::keep(by_hand(small).data()); }); }});
-        ok &= bench::figure("wire.encode_small", ours.median, "ns").against("written by hand", theirs.median).at_most(2.0).print();
+        const auto [ours, theirs] =
+            bench::in_turns<2>(rounds, {[&] {
+                                            return bench::cpu_ns_per(messages, [&] {
+                                                for (int i = 0; i < messages; ++i)
+                                                    bench::keep(wire::encode(small).data());
+                                            });
+                                        },
+                                        [&] {
+                                            return bench::cpu_ns_per(messages, [&] {
+                                                for (int i = 0; i < messages; ++i)
+                                                    bench::keep(by_hand(small).data());
+                                            });
+                                        }});
+        ok &= bench::figure("wire.encode_small", ours.median, "ns")
+                  .against("written by hand", theirs.median)
+                  .at_most(2.0)
+                  .print();
     }
     {
         const auto [ours, theirs] = bench::in_turns<2>(
-            rounds, {[&] { return bench::cpu_ns_per(messages, [&] { for (int i = 0; i < messages; ++i) bench::keep(wire::decode<call>(small_bytes)->id); }); },
-                     [&] { return bench::cpu_ns_per(messages, [&] { for (int i = 0; i < messages; ++i) bench::keep(read_by_hand(hand_bytes).id); }); }});
-        ok &= bench::figure("wire.decode_small", ours.median, "ns").against("written by hand, unchecked", theirs.median).at_most(2.0).print();
+            rounds, {[&] {
+                         return bench::cpu_ns_per(messages, [&] {
+                             for (int i = 0; i < messages; ++i)
+                                 bench::keep(wire::decode<call>(small_bytes)->id);
+                         });
+                     },
+                     [&] {
+                         return bench::cpu_ns_per(messages, [&] {
+                             for (int i = 0; i < messages; ++i)
+                                 bench::keep(read_by_hand(hand_bytes).id);
+                         });
+                     }});
+        ok &= bench::figure("wire.decode_small", ours.median, "ns")
+                  .against("written by hand, unchecked", theirs.median)
+                  .at_most(2.0)
+                  .print();
     }
     {
         bulk large;
@@ -130,30 +156,61 @@ int main() {
         byte_buffer target(bytes);
         const auto encoded = wire::encode(large);
         const auto [encode, decode, view, copy] = bench::in_turns<4>(
-            rounds, {[&] { return gib_per_s(bytes, bench::cpu_seconds([&] {
-                         wire::writer out;
-                         wire::encode(out, large);
-                         bench::keep(out.size());
-                     })); },
-                     [&] { return gib_per_s(bytes, bench::cpu_seconds([&] { bench::keep(wire::decode<bulk>(encoded)->values.data()); })); },
-                     [&] { return bench::cpu_ns_per(1000, [&] { for (int i = 0; i < 1000; ++i) bench::keep(wire::decode<bulk_view>(encoded)->values.data()); }); },
-                     [&] { return gib_per_s(bytes, bench::cpu_seconds([&] {
-                         byte_buffer fresh(skein::as_bytes(std::span(large.values)).begin(), skein::as_bytes(std::span(large.values)).end());
-                         bench::keep(fresh.data());
-                     })); }});
-        ok &= bench::figure("wire.encode_16_mib", encode.median, "GiB/s").against("a copy into a new buffer", copy.median).at_least(0.8).print();
-        ok &= bench::figure("wire.decode_16_mib", decode.median, "GiB/s").against("a copy into a new buffer", copy.median).at_least(0.8).print();
+            rounds,
+            {[&] {
+                 return gib_per_s(bytes, bench::cpu_seconds([&] {
+                                      wire::writer out;
+                                      wire::encode(out, large);
+                                      bench::keep(out.size());
+                                  }));
+             },
+             [&] {
+                 return gib_per_s(bytes, bench::cpu_seconds([&] {
+                                      bench::keep(wire::decode<bulk>(encoded)->values.data());
+                                  }));
+             },
+             [&] {
+                 return bench::cpu_ns_per(1000, [&] {
+                     for (int i = 0; i < 1000; ++i)
+                         bench::keep(wire::decode<bulk_view>(encoded)->values.data());
+                 });
+             },
+             [&] {
+                 return gib_per_s(bytes, bench::cpu_seconds([&] {
+                                      byte_buffer fresh(
+                                          skein::as_bytes(std::span(large.values)).begin(),
+                                          skein::as_bytes(std::span(large.values)).end());
+                                      bench::keep(fresh.data());
+                                  }));
+             }});
+        ok &= bench::figure("wire.encode_16_mib", encode.median, "GiB/s")
+                  .against("a copy into a new buffer", copy.median)
+                  .at_least(0.8)
+                  .print();
+        ok &= bench::figure("wire.decode_16_mib", decode.median, "GiB/s")
+                  .against("a copy into a new buffer", copy.median)
+                  .at_least(0.8)
+                  .print();
         ok &= bench::figure("wire.view_16_mib", view.median, "ns").print();
     }
     {
         byte_buffer data(1 << 20, std::byte{7}), target(1 << 20);
         const auto [sum, copy] = bench::in_turns<2>(
-            rounds, {[&] { return gib_per_s(data.size(), bench::cpu_seconds([&] { bench::keep(skein::crc32c(data)); })); },
-                     [&] { return gib_per_s(data.size(), bench::cpu_seconds([&] {
-                         std::memcpy(target.data(), data.data(), data.size());
-                         bench::keep(target.data());
-                     })); }});
-        ok &= bench::figure(skein::crc32c_is_hardware() ? "wire.crc32c" : "wire.crc32c_table", sum.median, "GiB/s").against("memcpy", copy.median).print();
+            rounds, {[&] {
+                         return gib_per_s(data.size(), bench::cpu_seconds([&] {
+                                              bench::keep(skein::crc32c(data));
+                                          }));
+                     },
+                     [&] {
+                         return gib_per_s(data.size(), bench::cpu_seconds([&] {
+                                              std::memcpy(target.data(), data.data(), data.size());
+                                              bench::keep(target.data());
+                                          }));
+                     }});
+        ok &= bench::figure(skein::crc32c_is_hardware() ? "wire.crc32c" : "wire.crc32c_table",
+                            sum.median, "GiB/s")
+                  .against("memcpy", copy.median)
+                  .print();
     }
     return ok ? 0 : 1;
 }

@@ -125,7 +125,8 @@ TEST_CASE("values are moved through, never copied") {
     CHECK(t.alive == 0);
     CHECK(t.copied == 0);
     const auto own = []() -> task<void> {
-        auto together = skein::all([]() -> task<std::unique_ptr<int>> { co_return std::make_unique<int>(3); }());
+        auto together = skein::all(
+            []() -> task<std::unique_ptr<int>> { co_return std::make_unique<int>(3); }());
         auto [p] = co_await together;
         CHECK(*p == 3);
     };

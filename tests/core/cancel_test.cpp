@@ -69,8 +69,7 @@ TEST_CASE("a wait under a token ends when it is requested, and every later wait 
         auto work = steps(n, e);
         try {
             co_await work;
-        } catch (const skein::error&) {
-        }
+        } catch (const skein::error&) {}
         for (int i = 0; i < 3; ++i) {
             try {
                 co_await skein::sleep_for(1s);
@@ -80,7 +79,8 @@ TEST_CASE("a wait under a token ends when it is requested, and every later wait 
             }
         }
     };
-    const auto body = [](int* n, std::optional<errc>* e, int* refused, decltype(stubborn) f) -> task<void> {
+    const auto body = [](int* n, std::optional<errc>* e, int* refused,
+                         decltype(stubborn) f) -> task<void> {
         cancel_source stop;
         skein::scope s;
         s.spawn(skein::with_cancel(stop.token(), f(n, e, refused)));
@@ -155,7 +155,8 @@ TEST_CASE("shielded work finishes, and the wait after it notices the cancellatio
             *saw = e.code() == errc::cancelled;
         }
     };
-    const auto body = [](bool* done, bool* saw, decltype(worker) w, decltype(clean_up) f) -> task<void> {
+    const auto body = [](bool* done, bool* saw, decltype(worker) w,
+                         decltype(clean_up) f) -> task<void> {
         cancel_source stop;
         skein::scope s;
         s.spawn(skein::with_cancel(stop.token(), w(done, saw, f)));
@@ -193,7 +194,8 @@ TEST_CASE("a request made while the work is already going on is not a second end
 TEST_CASE("a source and its tokens may go before or after the work") {
     const auto body = []() -> task<void> {
         auto source = std::make_unique<cancel_source>();
-        auto work = skein::with_cancel(source->token(), []() -> task<void> { co_await skein::sleep_for(1s); }());
+        auto work = skein::with_cancel(source->token(),
+                                       []() -> task<void> { co_await skein::sleep_for(1s); }());
         source.reset();
         co_await work;
     };
@@ -214,7 +216,8 @@ TEST_CASE("what cancelled tasks own is destroyed once") {
     const auto body = [](tally* count, decltype(worker) f) -> task<void> {
         cancel_source stop;
         skein::scope s;
-        for (int i = 0; i < 20; ++i) s.spawn(swallow(skein::with_cancel(stop.token(), f(counted(*count)))));
+        for (int i = 0; i < 20; ++i)
+            s.spawn(swallow(skein::with_cancel(stop.token(), f(counted(*count)))));
         s.spawn(request_after(&stop, 1s));
         auto joined = s.join();
         co_await joined;

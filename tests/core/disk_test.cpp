@@ -23,7 +23,8 @@ public:
         handle(memory_disk& disk, std::string path) : disk_(disk), path_(std::move(path)) {}
         result<std::size_t> read_at(std::uint64_t offset, skein::mut_byte_span into) override {
             const auto& all = disk_.files[path_];
-            const auto n = std::min<std::size_t>(into.size(), all.size() - std::min<std::size_t>(all.size(), offset));
+            const auto n = std::min<std::size_t>(
+                into.size(), all.size() - std::min<std::size_t>(all.size(), offset));
             std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(offset), n, into.begin());
             return n;
         }
@@ -31,15 +32,20 @@ public:
             if (disk_.is_full) return error(errc::disk_full, "write " + path_ + ": no space");
             auto& all = disk_.files[path_];
             all.resize(std::max<std::size_t>(all.size(), offset + bytes.size()));
-            std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<std::ptrdiff_t>(offset));
+            std::copy(bytes.begin(), bytes.end(),
+                      all.begin() + static_cast<std::ptrdiff_t>(offset));
             return {};
         }
         result<void> append(skein::byte_span bytes) override {
             return write_at(disk_.files[path_].size(), bytes);
         }
         result<std::uint64_t> size() override { return std::uint64_t{disk_.files[path_].size()}; }
-        result<void> truncate(std::uint64_t n) override { return disk_.files[path_].resize(n), result<void>(); }
-        result<void> sync() override { return disk_.steps.push_back("sync " + path_), result<void>(); }
+        result<void> truncate(std::uint64_t n) override {
+            return disk_.files[path_].resize(n), result<void>();
+        }
+        result<void> sync() override {
+            return disk_.steps.push_back("sync " + path_), result<void>();
+        }
         result<void> close() override { return {}; }
 
     private:
@@ -83,7 +89,8 @@ TEST_CASE("replace writes beside, syncs, renames and syncs the folder, in this o
     disk.files["run/m"] = skein::to_buffer("old");
     REQUIRE(disk.replace("run/m", skein::as_bytes("new")));
     CHECK(skein::to_string(disk.files["run/m"]) == "new");
-    CHECK(disk.steps == std::vector<std::string>{"sync run/m.tmp", "rename run/m.tmp run/m", "sync_dir run"});
+    CHECK(disk.steps ==
+          std::vector<std::string>{"sync run/m.tmp", "rename run/m.tmp run/m", "sync_dir run"});
     CHECK(disk.files.size() == 1);
 }
 

@@ -31,8 +31,8 @@ TEST_CASE("any exception becomes an error") {
     CHECK(from(std::runtime_error("plain")).code() == errc::unknown);
     CHECK(from(std::runtime_error("plain")).text() == "plain");
     CHECK(from(5).code() == errc::unknown);
-    CHECK(skein::to_error(std::make_exception_ptr(std::runtime_error("x")), errc::remote_exception).code() ==
-          errc::remote_exception);
+    CHECK(skein::to_error(std::make_exception_ptr(std::runtime_error("x")), errc::remote_exception)
+              .code() == errc::remote_exception);
 }
 
 TEST_CASE("every code has a name of its own") {

@@ -20,8 +20,10 @@ TEST_CASE("frames of every size can be written to and given back in any order") 
     std::set<void*> distinct;
     for (const auto& [p, bytes] : frames) distinct.insert(p);
     CHECK(distinct.size() == frames.size());
-    for (std::size_t i = 0; i < frames.size(); i += 2) frame_pool::release(frames[i].first, frames[i].second);
-    for (std::size_t i = 1; i < frames.size(); i += 2) frame_pool::release(frames[i].first, frames[i].second);
+    for (std::size_t i = 0; i < frames.size(); i += 2)
+        frame_pool::release(frames[i].first, frames[i].second);
+    for (std::size_t i = 1; i < frames.size(); i += 2)
+        frame_pool::release(frames[i].first, frames[i].second);
 }
 
 #if SKEIN_FRAME_POOL

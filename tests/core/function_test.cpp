@@ -29,9 +29,8 @@ TEST_CASE("small and large callables are called and give their result") {
 
 TEST_CASE("what can only be moved may be captured and passed") {
     auto owner = std::make_unique<int>(3);
-    unique_function<int(std::unique_ptr<int>)> f = [held = std::move(owner)](std::unique_ptr<int> other) {
-        return *held + *other;
-    };
+    unique_function<int(std::unique_ptr<int>)> f =
+        [held = std::move(owner)](std::unique_ptr<int> other) { return *held + *other; };
     auto moved = std::move(f);
     CHECK_FALSE(f);
     CHECK(moved(std::make_unique<int>(4)) == 7);

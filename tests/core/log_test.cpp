@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace logs = skein::log;  // `log` alone is math.h's
+namespace logs = skein::log; // `log` alone is math.h's
 
 namespace {
 /// Puts level and sink back.
@@ -32,9 +32,13 @@ logs::record make(std::string_view text, const std::vector<logs::field>& fields)
 } // namespace
 
 TEST_CASE("a text line has time, level, component, text and fields") {
-    const std::vector<logs::field> fields = {
-        {"peer", std::string("tcp:a:1")}, {"bytes", 120},   {"ok", true},  {"why", "no way"},
-        {"node", skein::node_id(7)},      {"took", std::chrono::milliseconds(1500)}, {"empty", ""}};
+    const std::vector<logs::field> fields = {{"peer", std::string("tcp:a:1")},
+                                             {"bytes", 120},
+                                             {"ok", true},
+                                             {"why", "no way"},
+                                             {"node", skein::node_id(7)},
+                                             {"took", std::chrono::milliseconds(1500)},
+                                             {"empty", ""}};
     const auto line = logs::format_text(make("two\nlines", fields));
     // The hour depends on the time zone; the rest is fixed.
     CHECK(line.substr(2, 1) == ":");
@@ -47,7 +51,8 @@ TEST_CASE("a JSON line keeps numbers as numbers and escapes text") {
         {"n", 5}, {"x", 0.5}, {"nan", std::nan("")}, {"flag", false}, {"text", "a\"b\\c\n\x01"}};
     CHECK(logs::format_json(make("said \"hi\"", fields)) ==
           "{\"time_ms\":1700000000123,\"level\":\"warn\",\"component\":\"net\",\"text\":\"said "
-          "\\\"hi\\\"\",\"n\":5,\"x\":0.5,\"nan\":\"nan\",\"flag\":false,\"text\":\"a\\\"b\\\\c\\n\\u0001\"}");
+          "\\\"hi\\\"\",\"n\":5,\"x\":0.5,\"nan\":\"nan\",\"flag\":false,\"text\":"
+          "\"a\\\"b\\\\c\\n\\u0001\"}");
 }
 
 TEST_CASE("lines below the level are dropped") {

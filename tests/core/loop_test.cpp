@@ -200,7 +200,8 @@ TEST_CASE("two loops on two threads hand work to each other") {
         int bounced = 0;
         for (int i = 0; i < 500; ++i) {
             skein::event back;
-            b->post_from_any_thread([a, &back] { a->post_from_any_thread([&back] { back.set(); }); });
+            b->post_from_any_thread(
+                [a, &back] { a->post_from_any_thread([&back] { back.set(); }); });
             co_await back.wait();
             ++bounced;
         }

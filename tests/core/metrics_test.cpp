@@ -53,20 +53,19 @@ TEST_CASE("the Prometheus text is as its format wants it") {
     h.observe(0.05);
     h.observe(0.5);
     h.observe(5);
-    CHECK(telemetry::prometheus_text(all.snapshot()) ==
-          "# HELP a_level first\\nline\n"
-          "# TYPE a_level gauge\n"
-          "a_level 0.5\n"
-          "# HELP b_total second\n"
-          "# TYPE b_total counter\n"
-          "b_total{path=\"a\\\"b\\\\c\\n\"} 3\n"
-          "# HELP c_seconds third\n"
-          "# TYPE c_seconds histogram\n"
-          "c_seconds_bucket{op=\"x\",le=\"0.1\"} 1\n"
-          "c_seconds_bucket{op=\"x\",le=\"1\"} 2\n"
-          "c_seconds_bucket{op=\"x\",le=\"+Inf\"} 3\n"
-          "c_seconds_sum{op=\"x\"} 5.55\n"
-          "c_seconds_count{op=\"x\"} 3\n");
+    CHECK(telemetry::prometheus_text(all.snapshot()) == "# HELP a_level first\\nline\n"
+                                                        "# TYPE a_level gauge\n"
+                                                        "a_level 0.5\n"
+                                                        "# HELP b_total second\n"
+                                                        "# TYPE b_total counter\n"
+                                                        "b_total{path=\"a\\\"b\\\\c\\n\"} 3\n"
+                                                        "# HELP c_seconds third\n"
+                                                        "# TYPE c_seconds histogram\n"
+                                                        "c_seconds_bucket{op=\"x\",le=\"0.1\"} 1\n"
+                                                        "c_seconds_bucket{op=\"x\",le=\"1\"} 2\n"
+                                                        "c_seconds_bucket{op=\"x\",le=\"+Inf\"} 3\n"
+                                                        "c_seconds_sum{op=\"x\"} 5.55\n"
+                                                        "c_seconds_count{op=\"x\"} 3\n");
 }
 
 TEST_CASE("the registry of the process is one") {

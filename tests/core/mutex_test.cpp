@@ -85,7 +85,7 @@ TEST_CASE("a lock that was handed over to a task cancelled at the same moment is
         auto held = co_await m.lock();
         cancelled.spawn(hold(&m, 'x', out, 1s));
         co_await skein::yield();
-        held.unlock(); // the lock passes to x ...
+        held.unlock();      // the lock passes to x ...
         cancelled.cancel(); // ... which is cancelled before it runs
         auto gone = cancelled.join();
         co_await gone;

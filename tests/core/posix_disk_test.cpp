@@ -19,7 +19,9 @@ struct temporary_folder {
         REQUIRE(::mkdtemp(path.data()) != nullptr);
     }
     ~temporary_folder() { (void)disk.remove_tree(path); }
-    [[nodiscard]] std::string operator/(std::string_view name) const { return skein::join_path(path, name); }
+    [[nodiscard]] std::string operator/(std::string_view name) const {
+        return skein::join_path(path, name);
+    }
 };
 } // namespace
 

@@ -30,8 +30,7 @@ task<int> fail_after(skein::duration d) {
 task<int> slow_to_leave(bool* left) {
     try {
         co_await skein::sleep_for(1h);
-    } catch (const skein::error&) {
-    }
+    } catch (const skein::error&) {}
     auto clean_up = skein::shield(give_after(1s, 0));
     (void)co_await clean_up;
     *left = true;

@@ -40,9 +40,10 @@ TEST_CASE("the RFC 4231 examples of HMAC-SHA-256 come out") {
     CHECK(to_hex(skein::hmac_sha256(as_bytes(key3), as_bytes(data3))) ==
           "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
     const auto key6 = std::string(131, '\xaa'); // longer than a block
-    CHECK(to_hex(skein::hmac_sha256(
-              as_bytes(key6), as_bytes("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
-          "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    CHECK(
+        to_hex(skein::hmac_sha256(
+            as_bytes(key6), as_bytes("Test Using Larger Than Block-Size Key - Hash Key First"))) ==
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 TEST_CASE("secrets are equal only when every byte is") {

@@ -76,7 +76,8 @@ TEST_CASE("errors of the work pass through") {
         throw std::runtime_error("own");
         co_return 0;
     };
-    CHECK_THROWS_AS(run(skein::with_deadline(failing(), skein::time_point::max())), std::runtime_error);
+    CHECK_THROWS_AS(run(skein::with_deadline(failing(), skein::time_point::max())),
+                    std::runtime_error);
 }
 
 TEST_CASE("the inner of two limits counts when it is the shorter one, and the other way round") {
@@ -117,8 +118,7 @@ TEST_CASE("a value that the work gives although it was cancelled is delivered") 
     const auto stubborn = []() -> task<int> {
         try {
             co_await skein::sleep_for(1h);
-        } catch (const skein::error&) {
-        }
+        } catch (const skein::error&) {}
         co_return 9;
     };
     CHECK(run(skein::with_deadline(stubborn(), skein::time_point(1s))) == 9);

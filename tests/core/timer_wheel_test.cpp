@@ -33,7 +33,8 @@ TEST_CASE("a timer fires when its time is reached, not before and only once") {
     std::vector<int> fired;
     timer_wheel wheel;
     probe p(fired, 1);
-    for (const duration d : {1ns, 63ns, 64ns, 65ns, 4095ns, 4096ns, 1'000'000ns, 3'600'000'000'000ns}) {
+    for (const duration d :
+         {1ns, 63ns, 64ns, 65ns, 4095ns, 4096ns, 1'000'000ns, 3'600'000'000'000ns}) {
         fired.clear();
         timer_wheel fresh;
         fresh.set(p, at(d));
@@ -142,7 +143,8 @@ TEST_CASE("the wheel agrees with a sorted list over many random steps") {
         case 0:
         case 1: {
             // All magnitudes, so that all levels are used.
-            const auto distance = static_cast<std::int64_t>(random.below(std::uint64_t{1} << random.below(45)));
+            const auto distance =
+                static_cast<std::int64_t>(random.below(std::uint64_t{1} << random.below(45)));
             one.when = now + distance;
             wheel.set(*one.timer, at(duration(one.when)));
             break;

@@ -25,7 +25,8 @@ void one(skein::byte_span message) {
     const auto again = skein::wire::encode(*value);
     const auto back = skein::wire::decode<T>(again);
     if (!back) {
-        std::fprintf(stderr, "accepted once, refused when encoded again: %s\n", back.error().what());
+        std::fprintf(stderr, "accepted once, refused when encoded again: %s\n",
+                     back.error().what());
         std::abort();
     }
     // Unordered containers may come back in another order, but never with another size.
@@ -44,8 +45,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 3: one<wire_test::tree>(message); break;
     case 4: one<wire_test::outcome>(message); break;
     case 5: one<std::map<std::string, std::vector<std::optional<std::string>>>>(message); break;
-    case 6: one<std::vector<std::variant<std::int32_t, std::string, std::vector<double>>>>(message); break;
-    case 7: one<std::tuple<std::uint8_t, skein::result<std::string>, std::vector<bool>>>(message); break;
+    case 6:
+        one<std::vector<std::variant<std::int32_t, std::string, std::vector<double>>>>(message);
+        break;
+    case 7:
+        one<std::tuple<std::uint8_t, skein::result<std::string>, std::vector<bool>>>(message);
+        break;
     }
     return 0;
 }

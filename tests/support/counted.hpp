@@ -24,7 +24,8 @@ public:
         ++tally_->alive;
         ++tally_->copied;
     }
-    counted(counted&& other) noexcept : tally_(other.tally_), value_(std::exchange(other.value_, -1)) {
+    counted(counted&& other) noexcept
+        : tally_(other.tally_), value_(std::exchange(other.value_, -1)) {
         other.check();
         ++tally_->alive;
         ++tally_->moved;
@@ -55,7 +56,9 @@ public:
 
 private:
     static constexpr unsigned living = 0x51CE1111, dead = 0xDEADDEAD;
-    void check() const { SKEIN_CHECK(sign_ == living, "a value is used or destroyed after its end"); }
+    void check() const {
+        SKEIN_CHECK(sign_ == living, "a value is used or destroyed after its end");
+    }
 
     tally* tally_;
     int value_;

@@ -46,7 +46,8 @@ protected:
             if (*until > time_) time_ = *until;
             return;
         }
-        SKEIN_CHECK(threads_ == others::may_post, "nothing is ready and no timer is set: the test would hang");
+        SKEIN_CHECK(threads_ == others::may_post,
+                    "nothing is ready and no timer is set: the test would hang");
         SKEIN_CHECK(wake_.wait_for(lock, std::chrono::minutes(1), [this] { return notified_; }),
                     "no other thread posted for a minute: the test hangs");
         notified_ = false;

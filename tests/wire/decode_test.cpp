@@ -204,7 +204,8 @@ TEST_CASE("views need an aligned message; owners do not") {
 TEST_CASE("a message inside a message keeps its alignment") {
     const std::vector<double> values = {1, 2, 3};
     const auto inner = wire::encode(values);
-    const auto outer = wire::encode(std::tuple<std::uint8_t, std::string, byte_buffer>(1, "odd", inner));
+    const auto outer =
+        wire::encode(std::tuple<std::uint8_t, std::string, byte_buffer>(1, "odd", inner));
     using opened = std::tuple<std::uint8_t, std::string, std::span<const std::byte>>;
     const auto back = wire::decode<opened>(outer);
     REQUIRE(back);

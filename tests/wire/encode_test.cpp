@@ -35,8 +35,11 @@ TEST_CASE("optional and variant say first what follows") {
 
 TEST_CASE("a sequence of numbers starts at a multiple of the element's size") {
     const std::vector<std::uint32_t> numbers = {1, 2};
-    CHECK(skein::to_hex(wire::encode(numbers)) == "02000000" "01000000" "02000000");
-    CHECK(skein::to_hex(wire::encode(std::vector<std::byte>{std::byte{9}})) == "0100000000000000" "09");
+    CHECK(skein::to_hex(wire::encode(numbers)) == "02000000"
+                                                  "01000000"
+                                                  "02000000");
+    CHECK(skein::to_hex(wire::encode(std::vector<std::byte>{std::byte{9}})) == "0100000000000000"
+                                                                               "09");
 }
 
 TEST_CASE("a span and a vector of the same elements are the same bytes") {

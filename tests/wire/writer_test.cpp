@@ -18,7 +18,8 @@ TEST_CASE("small and large pieces come out in order") {
     writer out;
     std::string expected;
     for (int i = 0; i < 300; ++i) {
-        const std::string piece(static_cast<std::size_t>(i * 37 % 9000), static_cast<char>('a' + i % 26));
+        const std::string piece(static_cast<std::size_t>(i * 37 % 9000),
+                                static_cast<char>('a' + i % 26));
         out.raw(skein::as_bytes(piece));
         out.fixed(static_cast<char>('0' + i % 10));
         expected += piece;

@@ -19,8 +19,9 @@
 
 namespace skein {
 
-static_assert(std::endian::native == std::endian::little,
-              "skein writes little-endian bytes with memcpy: big-endian machines are not supported");
+static_assert(
+    std::endian::native == std::endian::little,
+    "skein writes little-endian bytes with memcpy: big-endian machines are not supported");
 
 using byte_span = std::span<const std::byte>;
 using mut_byte_span = std::span<std::byte>;

@@ -21,19 +21,19 @@ struct time_constants {
     ms dead_after{3000};      ///< silence after which a peer is dead
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
-    ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
+    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms shutdown_grace{2000};  ///< from the request to stop until the kill
+    ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
     ms collective_timeout{30000};
 
     /// All values times `factor`.
     [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
         time_constants t = *this;
-        for (ms* value : {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-                          &t.connect_timeout, &t.handshake_timeout, &t.reconnect_first,
-                          &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout,
-                          &t.collective_timeout})
+        for (ms* value :
+             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
+              &t.connect_timeout, &t.handshake_timeout, &t.reconnect_first, &t.reconnect_most,
+              &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
             *value *= factor;
         return t;
     }

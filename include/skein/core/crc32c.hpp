@@ -40,11 +40,11 @@ inline std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::si
     const auto& t = crc32c_tables;
     for (; n >= 8; n -= 8, p += 8) {
         const std::uint64_t v = load_le<std::uint64_t>(p) ^ crc;
-        crc = t[7][v & 255] ^ t[6][(v >> 8) & 255] ^ t[5][(v >> 16) & 255] ^
-              t[4][(v >> 24) & 255] ^ t[3][(v >> 32) & 255] ^ t[2][(v >> 40) & 255] ^
-              t[1][(v >> 48) & 255] ^ t[0][v >> 56];
+        crc = t[7][v & 255] ^ t[6][(v >> 8) & 255] ^ t[5][(v >> 16) & 255] ^ t[4][(v >> 24) & 255] ^
+              t[3][(v >> 32) & 255] ^ t[2][(v >> 40) & 255] ^ t[1][(v >> 48) & 255] ^ t[0][v >> 56];
     }
-    for (; n > 0; --n, ++p) crc = (crc >> 8) ^ t[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 255];
+    for (; n > 0; --n, ++p)
+        crc = (crc >> 8) ^ t[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 255];
     return crc;
 }
 
@@ -72,8 +72,9 @@ struct crc32c_shift {
 };
 
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
-__attribute__((target("sse4.2"))) inline std::uint32_t
-crc32c_sse42(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+__attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_t crc,
+                                                                    const std::byte* p,
+                                                                    std::size_t n) noexcept {
     constexpr std::size_t lane = 1024;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;

@@ -151,7 +151,8 @@ inline result<void> disk::remove_tree(const std::string& path) {
         if (!inside) return inside.error();
         for (const auto& entry : *inside) { // a link to a folder is removed, not what it points at
             const auto child = join_path(path, entry.name);
-            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
+            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done)
+                return done;
         }
     }
     return remove(path);

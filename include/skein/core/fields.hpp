@@ -27,8 +27,8 @@ namespace skein {
 
 /// A type whose fields can be listed.
 template <class T>
-concept plain_aggregate = std::is_aggregate_v<T> && std::is_class_v<T> &&
-                          !requires { std::tuple_size<T>::value; };
+concept plain_aggregate =
+    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
 
 template <class T>
 inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
@@ -73,7 +73,8 @@ consteval const char* field_pretty_name() {
 /// The last identifier of "... Field = {&fake_object.value.name}]".
 consteval std::string_view last_identifier(std::string_view text) {
     const auto is_word = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_';
     };
     std::size_t end = text.size();
     while (end > 0 && !is_word(text[end - 1])) --end;

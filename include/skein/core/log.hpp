@@ -93,9 +93,9 @@ inline void append_json_string(std::string& to, std::string_view text) {
     const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
     std::tm parts{};
     ::localtime_r(&seconds, &parts);
-    std::string line = fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min,
-                                   parts.tm_sec, r.wall.count() % 1000,
-                                   "TDIWE?"[static_cast<int>(r.severity)], r.component);
+    std::string line =
+        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
     for (const char c : r.text) line += c == '\n' ? ' ' : c;
     for (const auto& f : r.fields) {
         line += ' ';
@@ -112,8 +112,9 @@ inline void append_json_string(std::string& to, std::string_view text) {
 /// The line for machines, without a line end.
 [[nodiscard]] inline std::string format_json(const record& r) {
     static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
-    std::string line = fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
-                                   names[static_cast<int>(r.severity)]);
+    std::string line =
+        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
+                    names[static_cast<int>(r.severity)]);
     append_json_string(line, r.component);
     line += ",\"text\":";
     append_json_string(line, r.text);

@@ -33,7 +33,9 @@ using labels = std::vector<std::pair<std::string, std::string>>;
 class counter {
 public:
     void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
-    [[nodiscard]] std::uint64_t value() const noexcept { return value_.load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
 
 private:
     std::atomic<std::uint64_t> value_{0};
@@ -55,7 +57,8 @@ class histogram {
 public:
     /// bounds: strictly increasing, finite, inclusive upper bounds.
     explicit histogram(std::vector<double> bounds)
-        : bounds_(std::move(bounds)), counts_(new std::atomic<std::uint64_t>[bounds_.size() + 1]{}) {
+        : bounds_(std::move(bounds)),
+          counts_(new std::atomic<std::uint64_t>[bounds_.size() + 1] {}) {
         for (std::size_t i = 0; i < bounds_.size(); ++i)
             SKEIN_CHECK(std::isfinite(bounds_[i]) && (i == 0 || bounds_[i - 1] < bounds_[i]),
                         "bound {} of a histogram is {}: bounds must be finite and increase", i,
@@ -83,7 +86,8 @@ private:
 };
 
 /// first, first*factor, ... : `count` bounds for a histogram.
-[[nodiscard]] inline std::vector<double> exponential_bounds(double first, double factor, int count) {
+[[nodiscard]] inline std::vector<double> exponential_bounds(double first, double factor,
+                                                            int count) {
     std::vector<double> bounds;
     for (double b = first; count > 0; --count, b *= factor) bounds.push_back(b);
     return bounds;
@@ -96,10 +100,10 @@ struct sample {
     std::string name, help;
     labels with;
     kind type = kind::counter;
-    double value = 0;                     ///< counter, gauge: value; histogram: number of observations
-    double sum = 0;                       ///< histogram only
-    std::vector<double> bounds;           ///< histogram only
-    std::vector<std::uint64_t> counts;    ///< histogram only, as histogram::counts()
+    double value = 0;                  ///< counter, gauge: value; histogram: number of observations
+    double sum = 0;                    ///< histogram only
+    std::vector<double> bounds;        ///< histogram only
+    std::vector<std::uint64_t> counts; ///< histogram only, as histogram::counts()
 };
 
 /// Owns metrics by name and labels. Thread-safe.
@@ -126,7 +130,8 @@ public:
         const std::lock_guard lock(mutex_);
         std::vector<sample> out;
         for (const auto& [name, family] : families_)
-            for (const auto& [with, one] : family.members) out.push_back(read(name, family, with, one));
+            for (const auto& [with, one] : family.members)
+                out.push_back(read(name, family, with, one));
         return out;
     }
 
@@ -168,7 +173,8 @@ private:
             m.as_histogram = std::make_unique<telemetry::histogram>(std::move(bounds));
         return m;
     }
-    static sample read(const std::string& name, const family& f, const labels& with, const member& m) {
+    static sample read(const std::string& name, const family& f, const labels& with,
+                       const member& m) {
         sample s;
         s.name = name;
         s.help = f.help;

@@ -101,7 +101,7 @@ public:
         return write_at(*end, bytes);
     }
     result<std::uint64_t> size() override {
-        struct stat info {};
+        struct stat info{};
         if (::fstat(fd_, &info) != 0) return failed("stat");
         return static_cast<std::uint64_t>(info.st_size);
     }
@@ -124,7 +124,8 @@ public:
 
 private:
     [[nodiscard]] error failed(std::string_view verb) const {
-        if (fd_ < 0) return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
+        if (fd_ < 0)
+            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
         return errno_error(errno, verb, path_);
     }
 
@@ -148,13 +149,14 @@ public:
         const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
         if (fd < 0) return errno_error(errno, verb, path);
         std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
-        struct stat info {};
+        struct stat info{};
         if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
             return errno_error(EISDIR, verb, path);
         return opened;
     }
     result<void> rename(const std::string& from, const std::string& to) override {
-        if (::rename(from.c_str(), to.c_str()) != 0) return errno_error(errno, "rename", from + " to " + to);
+        if (::rename(from.c_str(), to.c_str()) != 0)
+            return errno_error(errno, "rename", from + " to " + to);
         return {};
     }
     result<void> sync_dir(const std::string& path) override {
@@ -169,7 +171,8 @@ public:
         return {};
     }
     result<std::vector<dir_entry>> list(const std::string& path) override {
-        const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), [](DIR* d) { return ::closedir(d); });
+        const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                      [](DIR* d) { return ::closedir(d); });
         if (!dir) return errno_error(errno, "list", path);
         std::vector<dir_entry> entries;
         for (;;) {
@@ -179,7 +182,7 @@ public:
             dir_entry entry;
             entry.name = item->d_name;
             if (entry.name == "." || entry.name == "..") continue;
-            struct stat info {};
+            struct stat info{};
             if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
                 if (errno == ENOENT) continue; // removed in the meantime
                 return errno_error(errno, "stat", join_path(path, item->d_name));
@@ -203,20 +206,21 @@ public:
             const std::string folder = path.substr(0, end);
             if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
             const int number = errno;
-            struct stat info {};
-            if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
+            struct stat info{};
+            if (::stat(folder.c_str(), &info) != 0)
+                return errno_error(number, "create folder", folder);
             if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
         }
         return {};
     }
     result<std::uint64_t> free_space(const std::string& path) override {
-        struct statvfs info {};
+        struct statvfs info{};
         if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
             return errno_error(errno, "free space of", path);
         return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
     }
     result<dir_entry> status(const std::string& path) override {
-        struct stat info {};
+        struct stat info{};
         if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
         dir_entry entry;
         const auto slash = path.find_last_of('/');

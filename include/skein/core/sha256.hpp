@@ -142,7 +142,8 @@ template <class... Parts>
     if (a.size() != b.size()) return false;
     unsigned char difference = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
-        difference = static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
+        difference =
+            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
         asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
     }
     return difference == 0;

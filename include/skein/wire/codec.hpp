@@ -70,7 +70,8 @@ template <class Rep, class Period>
 inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
 
 template <class T>
-inline constexpr bool is_text = std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
+inline constexpr bool is_text =
+    std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
 template <class T>
 inline constexpr bool is_map = is_a<T, std::map> || is_a<T, std::unordered_map>;
 template <class T>
@@ -89,9 +90,9 @@ consteval bool is_open_enum() {
 
 /// Numbers whose memory is the same on every machine we run on.
 template <class T>
-inline constexpr bool is_scalar = (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> &&
-                                   !std::is_same_v<T, wchar_t>) ||
-                                  is_open_enum<T>();
+inline constexpr bool is_scalar =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t>) ||
+    is_open_enum<T>();
 
 template <class T>
 concept custom = requires(writer& out, const T& in, reader& from, T& into) {
@@ -121,8 +122,8 @@ consteval bool is_fixed() {
         return is_fixed<typename T::rep>();
     else if constexpr (is_array<T>)
         return std::tuple_size_v<T> > 0 && is_fixed<typename T::value_type>();
-    else if constexpr (is_span<T> || is_text<T> || is_a<T, std::optional> || is_a<T, std::variant> ||
-                       is_tuple<T> || std::is_same_v<T, std::monostate>)
+    else if constexpr (is_span<T> || is_text<T> || is_a<T, std::optional> ||
+                       is_a<T, std::variant> || is_tuple<T> || std::is_same_v<T, std::monostate>)
         return false;
     else if constexpr (plain_aggregate<T>) {
         if constexpr (field_count<T> == 0)

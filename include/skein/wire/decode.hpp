@@ -28,8 +28,9 @@ T fresh() {
             return T(fresh<Items>()...);
         }(static_cast<const T*>(nullptr));
     else {
-        static_assert(std::is_default_constructible_v<T>,
-                      "a type that is decoded needs a default constructor (or defaults on every field)");
+        static_assert(
+            std::is_default_constructible_v<T>,
+            "a type that is decoded needs a default constructor (or defaults on every field)");
         return T{};
     }
 }
@@ -59,7 +60,8 @@ inline bool read_bool(reader& in, bool& value) {
 /// The bytes of a sequence of fixed-layout T, still in the input.
 template <class T>
 bool read_block(reader& in, byte_span& block, std::size_t& n) {
-    return in.count(sizeof(T), n) && in.align(sequence_alignment<T>) && in.raw(n * sizeof(T), block);
+    return in.count(sizeof(T), n) && in.align(sequence_alignment<T>) &&
+           in.raw(n * sizeof(T), block);
 }
 
 template <class T>
@@ -151,7 +153,8 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
-    if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) || !read(in, hint))
+    if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
+        !read(in, hint))
         return false;
     value = skein::error(code, std::move(text));
     if (!where.empty()) value.with_where(std::move(where));
@@ -258,7 +261,8 @@ result<void> decode(reader& in, T& into) {
 /// Reads the next value.
 template <encodable T>
 result<T> decode(reader& in) {
-    static_assert(!std::is_same_v<T, skein::error>, "decode an error into an object: decode(in, e)");
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(in, e)");
     auto value = detail::fresh<T>();
     if (!detail::read(in, value)) return in.status().error();
     return value;
@@ -275,7 +279,8 @@ result<void> decode(byte_span bytes, T& into, limits bounds = {}) {
 /// Decodes a whole message; bytes left over are malformed.
 template <encodable T>
 result<T> decode(byte_span bytes, limits bounds = {}) {
-    static_assert(!std::is_same_v<T, skein::error>, "decode an error into an object: decode(bytes, e)");
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(bytes, e)");
     reader in(bytes, bounds);
     auto value = detail::fresh<T>();
     if (detail::read(in, value) && in.finish()) return value;

@@ -90,7 +90,8 @@ public:
     bool count(std::size_t least, std::size_t& n) {
         std::uint64_t value = 0;
         if (!varint(value)) return false;
-        if (value > remaining() / least || value > bounds_.max_elements) return too_many(value, least);
+        if (value > remaining() / least || value > bounds_.max_elements)
+            return too_many(value, least);
         n = static_cast<std::size_t>(value);
         return true;
     }
@@ -118,11 +119,12 @@ private:
     }
     [[gnu::cold, gnu::noinline]] bool too_many(std::uint64_t n, std::size_t least) {
         if (n > remaining() / least)
-            return fail(errc::malformed, fmt::format("{} elements of at least {} bytes do not fit in "
-                                                     "the {} bytes that follow",
-                                                     n, least, remaining()));
-        return fail(errc::too_large,
-                    fmt::format("{} elements are more than the limit of {}", n, bounds_.max_elements));
+            return fail(errc::malformed,
+                        fmt::format("{} elements of at least {} bytes do not fit in "
+                                    "the {} bytes that follow",
+                                    n, least, remaining()));
+        return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
+                                                 bounds_.max_elements));
     }
     [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
         std::uint64_t sum = 0;

@@ -59,7 +59,10 @@ consteval std::string_view scalar_name() {
     else {
         constexpr std::string_view names[2][4] = {{"u8", "u16", "u32", "u64"},
                                                   {"i8", "i16", "i32", "i64"}};
-        constexpr std::size_t width = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+        constexpr std::size_t width = sizeof(T) == 1   ? 0
+                                      : sizeof(T) == 2 ? 1
+                                      : sizeof(T) == 4 ? 2
+                                                       : 3;
         return names[std::is_signed_v<T> ? 1 : 0][width];
     }
 }
