@@ -215,7 +215,7 @@ private:
     std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
-    void fail_lane(detail::actor_state& lane, const failure& why);
+    void fail_lane(detail::actor_state& lane);
 
     void prepare(detail::call_base& call);
     void place(detail::counted<detail::call_base> call);

@@ -108,6 +108,12 @@ public:
         return fn != nullptr ? fn->name : std::string("a forwarded call");
     }
 
+    /// How far it got, for errors.
+    [[nodiscard]] const char* progress() const noexcept {
+        if (state == phase::started) return "had started";
+        return state == phase::sent || ran_before ? "may have run" : "did not run";
+    }
+
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
     void finish_with_bytes(byte_span body) {
         if (auto taken = take_value(body); !taken) return fail({taken.error(), nullptr});
@@ -154,6 +160,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: never waits for a free slot
+    bool ran_before = false; ///< an attempt was lost on the way: it may have run
     std::uint16_t cpus = 0;
 
 protected:

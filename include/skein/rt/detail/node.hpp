@@ -378,7 +378,8 @@ inline void node::cancel(detail::call_base& call) noexcept {
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) return; // its link is being settled
-    call.fail({error(errc::cancelled, call.name() + " was cancelled before it ran"), nullptr});
+    call.fail({error(errc::cancelled, fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+               nullptr});
     if (lane) drain(*lane);
 }
 
@@ -388,11 +389,8 @@ inline void node::deadline_passed(detail::call_base& call) {
     const bool sent = call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
-    const auto* state = call.state == detail::phase::started ? "had started"
-                        : sent                               ? "may have run"
-                                                             : "did not run";
     call.fail({error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
-                                                to_seconds(call.rare->limit), state)),
+                                                to_seconds(call.rare->limit), call.progress())),
                nullptr});
     if (lane) drain(*lane);
 }
@@ -431,15 +429,14 @@ inline void node::drop_actor(detail::actor_state& lane) noexcept {
     if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
 }
 
-inline void node::fail_lane(detail::actor_state& lane, const failure& why) {
-    lane.lost = why;
-    lane.on = nullptr;
-    // Calls whose arguments are still to come will not run either.
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
+/// to come; that does not matter any more.
+inline void node::fail_lane(detail::actor_state& lane) {
     const detail::counted<detail::actor_state> hold(&lane);
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
-        if (!call->is_done())
-            call->fail({error(errc::worker_lost, call->name() + " did not run: " + why.what.text()),
+        if (call && !call->is_done())
+            call->fail({error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
                         nullptr});
     }
     drain(lane);
@@ -559,12 +556,17 @@ inline void node::lose(link& l, const std::string& how) {
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
         if (upstream_ == nullptr && !closing_ && ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
-            if (sent) --call->retries_left;
+            if (sent) {
+                --call->retries_left;
+                call->ran_before = true;
+            }
             again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) actors_.erase(call->target);
-        auto& names = !sent ? did_not : call->state == detail::phase::sent ? may_have : had;
+        auto& names = call->state == detail::phase::started ? had
+                      : sent || call->ran_before          ? may_have
+                                                          : did_not;
         ++names[call->name()];
         dead.push_back(std::move(call));
     }
@@ -588,39 +590,37 @@ inline void node::lose(link& l, const std::string& how) {
     }
     if (!again.empty()) list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
 
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    const failure lost{error(errc::worker_lost, summary), nullptr};
+    std::vector<std::uint64_t> orphaned;
+    std::vector<detail::counted<detail::actor_state>> gone;
+    if (upstream_ == nullptr) {
+        for (const auto& [id, entry] : actors_)
+            if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+        std::erase_if(actors_, [&](const auto& item) { return item.second.where == &l; });
+    }
+    for (const auto& [id, lane] : lanes_)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    std::sort(orphaned.begin(), orphaned.end());
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = lost;
+    }
+
     for (const auto& call : dead) {
-        const auto* state = call->state == detail::phase::queued ? "did not run"
-                            : call->state == detail::phase::sent ? "may have run"
-                                                                 : "had started";
         const auto code = upstream_ != nullptr || closing_ ? errc::closed : errc::worker_lost;
-        error why(code, fmt::format("{} {}: {}", call->name(), state, summary));
+        error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
         if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
         call->fail({std::move(why), nullptr});
     }
-    if (upstream_ == nullptr) {
-        const failure lost{error(errc::worker_lost, summary), nullptr};
-        std::vector<std::uint64_t> gone, orphaned;
-        for (const auto& [id, entry] : actors_) {
-            if (entry.where == &l) {
-                gone.push_back(id);
-            } else if (entry.owner == l.number) {
-                orphaned.push_back(id);
-            }
-        }
-        for (const auto id : gone) {
-            actors_.erase(id);
-            if (const auto lane = lanes_.find(id); lane != lanes_.end()) fail_lane(*lane->second, lost);
-        }
-        for (const auto id : orphaned) {
-            auto* where = actors_[id].where;
-            actors_.erase(id);
-            if (where == nullptr) continue; // its constructor runs: settle_create() drops it
-            --where->actors;
-            if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
-        }
-    } else {
-        auto lanes = lanes_;
-        for (auto& [id, lane] : lanes) lane->on = nullptr;
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) {
+        auto* where = actors_[id].where;
+        actors_.erase(id);
+        if (where == nullptr) continue; // its constructor runs: settle_create() drops it
+        --where->actors;
+        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
     }
     // Calls that run again go first, in the order in which they were made.
     for (auto it = again.rbegin(); it != again.rend(); ++it) {

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow.
+//
+// Invariants: every call ends exactly once, with its own value or an expected error; a value means it
+// ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
+// once at all; calls to an actor run in the order in which they were made; after the calm all calls
+// end, and no call, coroutine, actor or stream is left.
+#include "sim/scenario.hpp"
+
+#include <tests/support/sim_cluster.hpp>
+
+#include <skein/core/scope.hpp>
+#include <skein/core/timeout.hpp>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rt_calls {
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+/// What the workers of this world did.
+struct history {
+    std::map<std::pair<std::int64_t, int>, int> by_process; ///< (worker pid, call) -> runs
+    std::map<int, int> by_call;
+    std::string violation;
+
+    void ran(int call) {
+        if (++by_process[{rt::node::executing()->name().pid, call}] > 1) violation = "a call ran twice on one worker";
+        ++by_call[call];
+    }
+};
+thread_local history* now = nullptr;
+
+int quick(int call) {
+    now->ran(call);
+    return call;
+}
+int quick_after(int call, int) { return quick(call); }
+int broken(int call) {
+    now->ran(call);
+    throw std::runtime_error("broken on purpose");
+}
+/// Starts are noted when the call is taken apart: a coroutine runs outside of node::executing().
+task<int> wait_a_while(int call, int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return call;
+}
+int after_wait(int waited, int call) {
+    now->ran(call);
+    return call + 0 * waited;
+}
+
+struct recorder {
+    int last = 0;
+
+    void in_order(int position) {
+        if (position <= last) now->violation = "calls to an actor ran out of order";
+        last = position;
+    }
+    int note(int call, int position) {
+        now->ran(call);
+        in_order(position);
+        return call;
+    }
+    int note_behind(int call, int position, int) { return note(call, position); }
+    task<int> note_slowly(int call, int position, int ms) {
+        in_order(position);
+        co_await sleep_for(std::chrono::milliseconds(ms));
+        co_return call;
+    }
+};
+
+struct outstanding {
+    int call = 0;
+    bool is_method = false, counts_runs = true;
+    ref<int> result;
+};
+
+bool is_expected(const error& e) {
+    return e.code() == errc::worker_lost || e.code() == errc::timeout || e.code() == errc::cancelled ||
+           e.code() == errc::remote_exception || e.code() == errc::not_found;
+}
+
+task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
+    auto limited = with_timeout(call.result, 300s);
+    auto asked = as_result(std::move(limited));
+    auto outcome = co_await asked;
+    w->check(call.result.ready(), "a call has no outcome long after the calm");
+    w->loop.trace(outcome ? static_cast<std::uint64_t>(*outcome) : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
+    const int runs = seen->by_call[call.call];
+    if (outcome) {
+        w->check(*outcome == call.call, "a call got another call's value");
+        w->check(!call.counts_runs || runs >= 1, "a value came from a call that did not run");
+    } else {
+        w->check(is_expected(outcome.error()), outcome.error().what());
+        const bool said_no = outcome.error().text().find("did not run") != std::string::npos;
+        w->check(!said_no || runs == 0, "a call ran although its error says that it did not");
+    }
+    if (call.is_method) w->check(runs <= 1, "a method ran twice");
+}
+
+/// One random call.
+outstanding submit(sim::world* w, int call, const actor_handle<recorder>& actor, int* position,
+                   const std::vector<outstanding>& before) {
+    outstanding made;
+    made.call = call;
+    const int ms = static_cast<int>(w->below(300));
+    call_options how;
+    how.cpus = static_cast<int>(w->below(2));
+    how.retries = static_cast<int>(w->below(4));
+    if (w->chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w->below(2000));
+    const bool has_ref = !before.empty() && w->chance(0.5);
+    const auto other = has_ref ? before[w->below(before.size())].result : ref<int>();
+    const auto kind = w->below(actor ? 8 : 5);
+    switch (kind) {
+    case 0: made.result = remote<&quick>.with(how)(call); break;
+    case 1: made.result = remote<&broken>.with(how)(call); break;
+    case 2:
+        made.result = remote<&wait_a_while>.with(how)(call, ms);
+        made.counts_runs = false;
+        break;
+    case 3:
+        made.result = has_ref ? remote<&quick_after>.with(how)(call, other) : remote<&quick_after>.with(how)(call, 1);
+        break;
+    case 4: made.result = remote<&after_wait>.with(how)(remote<&wait_a_while>(1, ms), call); break;
+    default:
+        made.is_method = true;
+        if (kind == 5) {
+            made.result = actor.call<&recorder::note>(call, ++*position);
+        } else if (kind == 6) {
+            made.result = has_ref ? actor.call<&recorder::note_behind>(call, ++*position, other)
+                                  : actor.call<&recorder::note_behind>(call, ++*position, 1);
+        } else {
+            made.result = actor.call<&recorder::note_slowly>(call, ++*position, ms);
+            made.counts_runs = false;
+        }
+    }
+    return made;
+}
+
+task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
+    std::vector<outstanding> calls;
+    const int count = 10 + static_cast<int>(w->below(60));
+    const double kill = w->chance(0.5) ? 0.05 : 0.0;
+    {
+        actor_handle<recorder> actor;
+        int position = 0;
+        for (int i = 1; i <= count; ++i) {
+            if (!actor || w->chance(0.05)) { // a first or another actor; the old one goes
+                auto made = skein::actor<recorder>();
+                auto limited = with_timeout(std::move(made), 2s);
+                auto asked = as_result(std::move(limited));
+                auto outcome = co_await asked;
+                actor = {};
+                position = 0;
+                if (outcome) {
+                    actor = *outcome;
+                } else {
+                    w->check(is_expected(outcome.error()), outcome.error().what());
+                }
+            }
+            calls.push_back(submit(w, i, actor, &position, calls));
+            if (w->chance(0.05)) calls[w->below(calls.size())].result.cancel();
+            if (w->chance(kill)) cluster->kill(static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
+            if (w->chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
+        }
+        // The calm: from here on everything has to end.
+        co_await sleep_for(std::chrono::milliseconds(w->below(3000)));
+        w->network.stop_faults();
+    }
+    for (auto& call : calls) {
+        auto checked = check_outcome(w, seen, call);
+        co_await checked;
+    }
+    w->check(seen->violation.empty(), seen->violation);
+    calls.clear();
+    // The last coroutines hear of their cancellation, the last actors of their handles' end.
+    for (int i = 0; i < 200 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0; ++i)
+        co_await sleep_for(100ms);
+    w->check(cluster->driver().pending() == 0, "a call is left");
+    w->check(cluster->running() == 0, "a coroutine is left on a worker");
+    w->check(cluster->actors() == 0, "an actor is left on a worker");
+}
+
+task<void> scenario(sim::world& w) {
+    history seen;
+    now = &seen;
+    test::sim_cluster cluster(w.loop, w.network, 1 + static_cast<int>(w.below(3)));
+    auto body = [&w, &seen](test::sim_cluster& c) { return caller(&w, &c, &seen); };
+    auto running = cluster.run(body);
+    co_await running;
+}
+
+const sim::scenario registered("rt_calls", &scenario);
+
+} // namespace rt_calls
