@@ -19,6 +19,7 @@
 #include <skein/net/loop_thread.hpp>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -98,6 +99,9 @@ public:
 
     /// Any thread: fails the running, the queued and every later operation, here and at the peers.
     void abort(error why) noexcept;
+    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it before
+    /// they go away, after abort() when nobody may wait for peers any more.
+    void drain() noexcept;
     /// For the operations submitted after it.
     void set_deadline(duration limit);
     [[nodiscard]] comm_stats stats() const;
@@ -129,6 +133,7 @@ private:
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;
     bool driving_ = false;
+    std::condition_variable idle_; // driving_ became false
     comm_stats stats_;
 };
 
@@ -156,6 +161,7 @@ inline std::optional<comm_thread::operation> comm_thread::take() {
     const std::lock_guard lock(guard_);
     if (queue_.empty()) {
         driving_ = false;
+        idle_.notify_all();
         return std::nullopt;
     }
     std::optional<operation> next(std::move(queue_.front()));
@@ -219,6 +225,11 @@ inline ticket comm_thread::recv(buffer_view io, int from) {
 }
 
 inline void comm_thread::abort(error why) noexcept { comm_.abort(std::move(why)); }
+
+inline void comm_thread::drain() noexcept {
+    std::unique_lock lock(guard_);
+    idle_.wait(lock, [this] { return !driving_; });
+}
 
 inline void comm_thread::set_deadline(duration limit) {
     auto ordered = submit(0, [limit](any_communicator& c) { return apply_deadline(c, limit); });

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -166,6 +167,7 @@ private:
         doing_.type = of.type;
         doing_.op = op;
         doing_.detail = static_cast<std::uint64_t>(more);
+        if (failed_) throw *failed_;
         wait_inside();
         const bool alone = where_.mine().size() == 1;
         if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
@@ -187,8 +189,9 @@ private:
         if (ended) co_return;
         const auto& why = ended.error();
         abort(why);
-        throw error(why.code(), why.what())
-            .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+        failed_ = error(why.code(), why.what())
+                      .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+        throw *failed_;
     }
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op) {
@@ -326,6 +329,7 @@ private:
     std::shared_ptr<links> net_;
     duration deadline_;
     detail::signature doing_;
+    std::optional<error> failed_;
     byte_buffer work_;
 };
 

@@ -10,6 +10,7 @@
 //     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank, ring)
 //     net::stream* s = co_await std::move(opening);
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/random.hpp>

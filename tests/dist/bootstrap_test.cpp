@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <vector>
+
+using namespace skein;
+using namespace skein::dist;
+
+namespace {
+
+std::string automatic_name(std::vector<std::string> hosts) {
+    std::string name;
+    std::mutex guard;
+    const auto errors = ranks::group(std::move(hosts), comm_kind::automatic, [&](ranks::rank_view& c) {
+        std::vector<double> v(10, c.rank);
+        c.all_reduce(view_of(std::span(v)), reduce_op::max);
+        if (v[9] != c.size - 1) throw error(errc::internal, "wrong maximum");
+        const std::lock_guard lock(guard);
+        name = c.comm.name();
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+    return name;
+}
+
+} // namespace
+
+TEST_CASE("the automatic choice follows who shares a host") {
+    CHECK(automatic_name({"a"}) == "single");
+    CHECK(automatic_name({"a", "a", "a"}) == "shm x3");
+    CHECK(automatic_name({"a", "b"}) == "ring x2");
+    CHECK(automatic_name({"a", "b", "a"}) == "hierarchical x3 on 2 hosts");
+}
+
+TEST_CASE("shared memory across hosts is refused on every rank") {
+    const auto errors = ranks::group({"a", "b"}, comm_kind::shm, [](ranks::rank_view&) {});
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == errc::not_supported);
+    }
+}
+
+TEST_CASE("kinds are read by name and a wrong name shows the right ones") {
+    CHECK(parse_comm_kind("ring").value() == comm_kind::ring);
+    const auto wrong = parse_comm_kind("rings");
+    REQUIRE(!wrong);
+    CHECK(std::string(wrong.error().what()).find("hierarchical") != std::string::npos);
+}
+
+TEST_CASE("a communicator can be made again and again, and leaves no thread or descriptor") {
+    const auto count = [] {
+        int n = 0;
+        for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) n += e.exists() || true;
+        for (const auto& e : std::filesystem::directory_iterator("/proc/self/task")) n += e.exists() || true;
+        return n;
+    };
+    const auto once = [] {
+        for (const auto kind : {comm_kind::shm, comm_kind::ring, comm_kind::hierarchical}) {
+            const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) { c.barrier(); });
+            CHECK(ranks::first_error(errors).empty());
+        }
+    };
+    once();
+    const int before = count();
+    for (int i = 0; i < 5; ++i) once();
+    CHECK(count() == before);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/dist/doorbell.hpp>
+
+#include <skein/core/error.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <thread>
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+TEST_CASE("no ring is lost between two threads that wait for each other") {
+    doorbell bells[2]{};
+    std::atomic<std::uint32_t> turn{0};
+    constexpr std::uint32_t rounds = 20000;
+    const auto play = [&](std::uint32_t me) {
+        spin_budget spin;
+        for (std::uint32_t i = 0; i < rounds; ++i) {
+            for (int k = 0; k < 20; ++k) spin.wasted(); // sleep soon: the interesting path
+            wait_at(bells[me], spin, 10s, [&] { return turn.load() == 2 * i + me; }, [] {});
+            turn.store(2 * i + me + 1);
+            bells[1 - me].ring();
+        }
+    };
+    std::thread other([&] { play(1); });
+    play(0);
+    other.join();
+    CHECK(turn.load() == 2 * rounds);
+}
+
+TEST_CASE("a waiting thread looks up after each slice") {
+    doorbell bell{};
+    spin_budget spin;
+    int looks = 0;
+    CHECK_THROWS_AS(wait_at(bell, spin, 1ms, [] { return false; },
+                            [&] {
+                                if (++looks == 5) throw error(errc::timeout, "enough");
+                            }),
+                    error);
+    CHECK(looks == 5);
+    CHECK(bell.asleep.load() == 0);
+}
+
+TEST_CASE("the spin budget follows what pays off") {
+    spin_budget spin;
+    for (int i = 0; i < 100; ++i) spin.wasted();
+    const int least = spin.rounds();
+    for (int i = 0; i < 100; ++i) spin.paid_off();
+    CHECK(spin.rounds() > 10 * least);
+}

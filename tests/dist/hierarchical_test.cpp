@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placement, and failures that have to cross from one side to the other. The laws of collectives are in
+// communicator_test.cpp.
+#include "ranks.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <vector>
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+static_assert(communicator<hierarchical_communicator>);
+
+TEST_CASE("hosts are ordered by their first rank and ranks ascend inside") {
+    const auto p = placement::from({"b", "a", "b", "c", "a"}, 4);
+    CHECK(p.hosts == std::vector<std::vector<int>>{{0, 2}, {1, 4}, {3}});
+    CHECK(p.my_host == 1);
+    CHECK(p.my_place == 1);
+    CHECK(p.leaders() == std::vector<int>{0, 1, 3});
+}
+
+TEST_CASE("a follower that is missing on one host is named on all hosts") {
+    ranks::event_gate gate;
+    comm_options options;
+    options.limits.deadline = 300ms;
+    const auto errors = ranks::group({"a", "a", "b", "b", "c"}, comm_kind::hierarchical, [&](ranks::rank_view& c) {
+        std::vector<float> v(20000, 1.0f);
+        c.all_reduce(view_of(std::span(v)), reduce_op::mean);
+        if (c.rank == 1) {
+            gate.wait_for_others(4);
+            return;
+        }
+        try {
+            c.broadcast(view_of(std::span(v)), 0);
+            c.all_reduce(view_of(std::span(v)), reduce_op::mean);
+        } catch (...) {
+            gate.arrive();
+            throw;
+        }
+        gate.arrive();
+    }, options);
+    for (const int r : {0, 2, 3, 4}) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        REQUIRE(e);
+        INFO("rank " << r << ": " << e->what());
+        CHECK(e->code() == errc::timeout);
+        CHECK(std::string(e->what()).find("rank 1 failed in") != std::string::npos);
+    }
+}

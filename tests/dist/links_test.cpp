@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/dist/links.hpp>
+
+#include <skein/core/all.hpp>
+#include <skein/net/real_network.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct two_ranks {
+    explicit two_ranks(net::real_loop& loop, bool same_secret = true)
+        : network(std::make_shared<net::real_network>(loop)) {
+        std::vector<std::unique_ptr<net::listener>> listeners;
+        for (int r = 0; r < 2; ++r) {
+            listeners.push_back(network->listen(net::address::tcp("127.0.0.1", 0)));
+            addresses.push_back(listeners.back()->local());
+        }
+        const auto secret = net::token::generate();
+        for (int r = 0; r < 2; ++r) {
+            const auto mine = r == 1 && !same_secret ? net::token::generate() : secret;
+            ranks.push_back(std::make_shared<links>(network, std::move(listeners[static_cast<std::size_t>(r)]), r,
+                                                    addresses, mine));
+        }
+    }
+    task<void> stop() {
+        for (auto& r : ranks) {
+            auto stopping = r->stop();
+            co_await std::move(stopping);
+        }
+    }
+    std::shared_ptr<net::real_network> network;
+    std::vector<net::address> addresses;
+    std::vector<std::shared_ptr<links>> ranks;
+};
+
+time_point soon(duration d) { return loop::current().now() + d; }
+
+} // namespace
+
+TEST_CASE("a link is opened once by the sender and both ends see the same stream") {
+    net::real_loop loop;
+    loop.run([](net::real_loop* on) -> task<void> {
+        two_ranks two(*on);
+        for (auto& r : two.ranks) r->start();
+        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)), two.ranks[1]->from(0, links::ring, soon(10s)));
+        auto ends = co_await std::move(both);
+        auto again = two.ranks[0]->to(1, links::ring, soon(10s));
+        auto* same = co_await std::move(again);
+        CHECK(same == std::get<0>(ends));
+        const std::string text = "hello";
+        auto writing = dist::detail::write_exact(*std::get<0>(ends), as_bytes(std::string_view(text)));
+        co_await std::move(writing);
+        byte_buffer got(5);
+        auto reading = dist::detail::read_exact(*std::get<1>(ends), got);
+        co_await std::move(reading);
+        CHECK(to_string(byte_span(got)) == text);
+        auto stopping = two.stop();
+        co_await std::move(stopping);
+    }(&loop));
+}
+
+TEST_CASE("a rank of another world is refused") {
+    net::real_loop loop;
+    loop.run([](net::real_loop* on) -> task<void> {
+        two_ranks two(*on, false);
+        for (auto& r : two.ranks) r->start();
+        auto opening = as_result(two.ranks[0]->to(1, links::ring, soon(10s)));
+        auto opened = co_await std::move(opening);
+        REQUIRE(!opened);
+        INFO(opened.error().what());
+        CHECK(opened.error().code() == errc::permission_denied);
+        CHECK(std::string(opened.error().what()).find("rank 1") != std::string::npos);
+        auto stopping = two.stop();
+        co_await std::move(stopping);
+    }(&loop));
+}
+
+TEST_CASE("foreign bytes on the port do not disturb the ranks") {
+    net::real_loop loop;
+    loop.run([](net::real_loop* on) -> task<void> {
+        two_ranks two(*on);
+        for (auto& r : two.ranks) r->start();
+        auto connecting = two.network->connect(two.addresses[1]);
+        auto stranger = co_await std::move(connecting);
+        const std::string request = "GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: somebody\r\nAccept: */*\r\n\r\n";
+        auto writing = dist::detail::write_exact(*stranger, as_bytes(std::string_view(request)));
+        co_await std::move(writing);
+        byte_buffer answer(1);
+        auto reading = as_result(stranger->read_some(answer)); // it is cut off
+        auto outcome = co_await std::move(reading);
+        CHECK((!outcome || *outcome == 0));
+        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)), two.ranks[1]->from(0, links::ring, soon(10s)));
+        auto ends = co_await std::move(both);
+        CHECK(std::get<0>(ends) != nullptr);
+        auto stopping = two.stop();
+        co_await std::move(stopping);
+    }(&loop));
+}
+
+TEST_CASE("a rank that does not listen or does not call is named at the deadline") {
+    net::real_loop loop;
+    loop.run([](net::real_loop* on) -> task<void> {
+        two_ranks two(*on);
+        two.ranks[0]->start();
+        auto gone = two.ranks[1]->stop();
+        co_await std::move(gone);
+        auto opening = as_result(two.ranks[0]->to(1, links::ring, soon(100ms)));
+        auto opened = co_await std::move(opening);
+        REQUIRE(!opened);
+        INFO(opened.error().what());
+        CHECK(std::string(opened.error().what()).find("rank 0 cannot reach rank 1 at tcp:127.0.0.1:") !=
+              std::string::npos);
+        auto waiting = as_result(two.ranks[0]->from(1, links::ring, soon(50ms)));
+        auto came = co_await std::move(waiting);
+        REQUIRE(!came);
+        CHECK(came.error().code() == errc::timeout);
+        auto stopping = two.ranks[0]->stop();
+        co_await std::move(stopping);
+    }(&loop));
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace skein::dist;
+using namespace std::chrono_literals;
+
+TEST_CASE("an exchange gives all blobs in rank order, key by key") {
+    local_world world({"a", "b", "a"});
+    const auto errors = ranks::each(3, [&](int r) {
+        auto& me = world.at(r);
+        for (int round = 0; round < 50; ++round) {
+            const std::string mine = std::to_string(r * 100 + round);
+            const auto all = me.exchange("round " + std::to_string(round), as_bytes(std::string_view(mine)));
+            for (int p = 0; p < 3; ++p) {
+                if (to_string(byte_span(all[static_cast<std::size_t>(p)])) != std::to_string(p * 100 + round)) {
+                    throw error(errc::internal, "another blob");
+                }
+            }
+        }
+    });
+    CHECK(ranks::first_error(errors).empty());
+    CHECK(world.at(2).local_rank() == 1);
+    CHECK(world.at(2).local_size() == 2);
+    CHECK(world.at(1).local_size() == 1);
+    CHECK(world.at(0).secret() == world.at(2).secret());
+}
+
+TEST_CASE("a missing rank is named after the deadline") {
+    local_world world(3);
+    world.set_deadline(50ms);
+    try {
+        world.at(0).exchange("k", byte_span{});
+        FAIL("no error");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::timeout);
+        CHECK(std::string(e.what()).find("rank 1 2") != std::string::npos);
+    }
+}
+
+TEST_CASE("a lost rank ends exchanges and is told once") {
+    local_world world(2);
+    int told = 0;
+    world.at(0).on_lost([&](int rank, const error&) { told += rank == 1 ? 1 : 100; });
+    world.lose(1, error(errc::peer_lost, "killed"));
+    world.lose(1, error(errc::peer_lost, "killed again"));
+    CHECK(told == 1);
+    CHECK_THROWS_AS(world.at(0).exchange("k", byte_span{}), error);
+    world.at(0).on_lost({});
+    world.at(0).on_lost([&](int, const error&) { told += 1; });
+    CHECK(told == 2); // at once, since it has happened
+}
