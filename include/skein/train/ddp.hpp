@@ -147,17 +147,25 @@ public:
     DDP(const DDP&) = delete;
     DDP& operator=(const DDP&) = delete;
     ~DDP() {
+        if (sender_) { // no exchange may outlive the gradients it works on
+            if (std::uncaught_exceptions() > 0) {
+                ctx_->comm()->abort(error(errc::aborted, "rank " + std::to_string(ctx_->rank()) +
+                                                             " leaves because of an exception"));
+            }
+            ctx_->comm()->drain();
+        }
         for (auto& [node, key] : hooks_) node->del_post_hook(key);
     }
 
     [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.zero_gradients(); }
+    void begin_step() { storage_.expect_gradients(); }
     /// Only the last micro-batch of a step communicates; the others add to the flat gradients.
     void begin_micro(bool last) noexcept {
         if (!sender_) return;
         last ? sender_->arm() : sender_->disarm();
     }
     void finish_backward() {
+        storage_.settle_gradients();
         if (!sender_) return;
         overlapped_ = sender_->sent();
         sender_->finish();
