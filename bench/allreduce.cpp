@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// All-reduce of two ranks: shared memory against memcpy, the TCP ring against raw loopback TCP.
+//
+// Ranks are threads of this process, each with its comm thread, as in a training program; times are of
+// one call seen from the compute thread, float32 sum, buffers warm.
+//
+//   memcpy baseline: two threads at once copy, between buffers of the size of the gradient buffer, the
+//   bytes that a rank has to write for an all-reduce of S bytes without shared user buffers: S/2 handed
+//   to the peer, S/2 results, S/2 results handed out, S/2 fetched = 2 S.
+//   raw TCP baseline: two threads, one connection per direction, each sends S bytes and receives S bytes
+//   (what 2(N-1)/N * S is for N = 2) with non-blocking calls and poll, without looking at them.
+//
+//   allreduce [--times shm|ring]    prints "bytes seconds" lines instead, for bench/gloo_bench.py
+#include "bench.hpp"
+
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/local_rendezvous.hpp>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace {
+
+using namespace skein;
+using namespace skein::dist;
+
+const std::vector<std::size_t> sizes = {4096, 65536, 1 << 20, 8 << 20, 64 << 20, 256 << 20};
+
+std::string size_name(std::size_t bytes) {
+    return bytes >= (1u << 20) ? fmt::format("{}MiB", bytes >> 20) : fmt::format("{}KiB", bytes >> 10);
+}
+int repeats(std::size_t bytes) {
+    return static_cast<int>(std::clamp<std::size_t>((std::size_t{96} << 20) / bytes, 1, 500));
+}
+
+/// Two threads that do the same job at the same time; run() gives the seconds of the slower one.
+class two_threads {
+public:
+    explicit two_threads(std::function<void(int)> job) : job_(std::move(job)) {
+        other_ = std::thread([this] {
+            for (int round = 1;; ++round) {
+                while (round_.load(std::memory_order_acquire) < round) round_.wait(round - 1);
+                if (stop_) return;
+                job_(1);
+                done_.store(round, std::memory_order_release);
+                done_.notify_one();
+            }
+        });
+    }
+    ~two_threads() {
+        stop_ = true;
+        round_.fetch_add(1, std::memory_order_release);
+        round_.notify_one();
+        other_.join();
+    }
+    double run() {
+        return bench::seconds([&] {
+            const int round = round_.fetch_add(1, std::memory_order_release) + 1;
+            round_.notify_one();
+            job_(0);
+            for (int have; (have = done_.load(std::memory_order_acquire)) < round;) done_.wait(have);
+        });
+    }
+
+private:
+    std::function<void(int)> job_;
+    std::atomic<int> round_{0}, done_{0};
+    std::atomic<bool> stop_{false};
+    std::thread other_;
+};
+
+/// A group of two with a buffer each.
+class pair {
+public:
+    pair(comm_kind kind, std::size_t bytes)
+        : world_(kind == comm_kind::ring ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{"a", "a"}) {
+        comm_options options;
+        options.kind = kind;
+        if (const char* text = std::getenv("SKEIN_BENCH_CHUNK")) options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
+        if (const char* text = std::getenv("SKEIN_BENCH_PIECE")) options.ring.piece_bytes = std::strtoul(text, nullptr, 10);
+        std::thread second([&] { comms_[1] = make_comm_thread(world_.at(1), options); });
+        comms_[0] = make_comm_thread(world_.at(0), options);
+        second.join();
+        for (auto& d : data_) d.assign(bytes / sizeof(float), 1e-20f);
+    }
+    void all_reduce(int rank, int times) {
+        auto& d = data_[rank];
+        for (int i = 0; i < times; ++i) {
+            comms_[rank]->all_reduce(view_of(std::span(d)), reduce_op::mean).wait();
+        }
+    }
+    ~pair() {
+        std::thread second([&] { comms_[1].reset(); });
+        comms_[0].reset();
+        second.join();
+    }
+
+private:
+    local_world world_;
+    std::unique_ptr<comm_thread> comms_[2];
+    std::vector<float> data_[2];
+};
+
+/// Two connected TCP sockets over loopback, non-blocking.
+std::pair<int, int> tcp_pair() {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof at;
+    if (::bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || ::listen(listener, 1) != 0) std::abort();
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length);
+    const int a = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (::connect(a, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) std::abort();
+    const int b = ::accept(listener, nullptr, nullptr);
+    ::close(listener);
+    for (const int fd : {a, b}) {
+        const int on = 1;
+        ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
+    }
+    return {a, b};
+}
+
+/// Sends and receives `bytes` at the same time.
+void exchange(int out, int in, const std::vector<char>& from, std::vector<char>& to, std::size_t bytes) {
+    std::size_t sent = 0, got = 0;
+    const std::size_t most = std::size_t{256} << 10;
+    while (sent < bytes || got < bytes) {
+        bool moved = false;
+        if (sent < bytes) {
+            const auto n = ::send(out, from.data() + sent, std::min(most, bytes - sent), MSG_NOSIGNAL);
+            if (n > 0) {
+                sent += static_cast<std::size_t>(n);
+                moved = true;
+            }
+        }
+        if (got < bytes) {
+            const auto n = ::recv(in, to.data() + got, std::min(most, bytes - got), 0);
+            if (n > 0) {
+                got += static_cast<std::size_t>(n);
+                moved = true;
+            }
+        }
+        if (!moved) {
+            pollfd wait[2] = {{out, static_cast<short>(sent < bytes ? POLLOUT : 0), 0},
+                              {in, static_cast<short>(got < bytes ? POLLIN : 0), 0}};
+            ::poll(wait, 2, -1);
+        }
+    }
+}
+
+void shm_figures() {
+    for (const std::size_t bytes : sizes) {
+        const int times = repeats(bytes);
+        pair ranks(comm_kind::shm, bytes);
+        two_threads ours([&](int rank) { ranks.all_reduce(rank, times); });
+        std::vector<char> from[2], to[2];
+        for (int r = 0; r < 2; ++r) {
+            from[r].assign(bytes, 1);
+            to[r].assign(bytes, 2);
+        }
+        two_threads copies([&](int rank) {
+            for (int i = 0; i < 2 * times; ++i) {
+                std::memcpy(to[rank].data(), from[rank].data(), bytes);
+                bench::keep(to[rank][bytes / 2]);
+            }
+        });
+        const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
+        const auto [reduce_s, copy_s] = bench::in_turns<2>(
+            rounds, {[&] { return ours.run() / times; }, [&] { return copies.run() / times; }});
+        const double gb = static_cast<double>(bytes) * 1e-9;
+        auto line = bench::figure(fmt::format("allreduce.shm.{}", size_name(bytes)), gb / reduce_s.median, "GB/s")
+                        .against("memcpy of the 2 S bytes a rank writes, as S / time", gb / copy_s.median);
+        if (bytes >= (1u << 20)) std::move(line).at_least(0.85).print();
+        else std::move(line).print(); // a call costs two thread wake-ups, which memcpy has not
+        bench::figure(fmt::format("allreduce.shm.{}.plain", size_name(bytes)), gb / reduce_s.median, "GB/s")
+            .against("memcpy of S bytes", 2 * gb / copy_s.median)
+            .print();
+    }
+}
+
+void ring_figures() {
+    for (const std::size_t bytes : sizes) {
+        const int times = repeats(bytes) / 2 + 1;
+        pair ranks(comm_kind::ring, bytes);
+        two_threads ours([&](int rank) { ranks.all_reduce(rank, times); });
+        const auto [a, b] = tcp_pair();
+        const auto [c, d] = tcp_pair();
+        const int outs[2] = {a, d}, ins[2] = {c, b};
+        std::vector<char> from[2], to[2];
+        for (int r = 0; r < 2; ++r) {
+            from[r].assign(bytes, 1);
+            to[r].assign(bytes, 2);
+        }
+        two_threads raw([&](int rank) {
+            for (int i = 0; i < times; ++i) exchange(outs[rank], ins[rank], from[rank], to[rank], bytes);
+        });
+        const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
+        const auto [reduce_s, raw_s] = bench::in_turns<2>(
+            rounds, {[&] { return ours.run() / times; }, [&] { return raw.run() / times; }});
+        const double gb = static_cast<double>(bytes) * 1e-9;
+        auto line = bench::figure(fmt::format("allreduce.ring.{}", size_name(bytes)), gb / reduce_s.median, "GB/s")
+                        .against("raw loopback TCP, S bytes each way", gb / raw_s.median);
+        if (bytes >= (1u << 20)) std::move(line).at_least(0.85).print();
+        else std::move(line).print();
+        for (const int fd : {a, b, c, d}) ::close(fd);
+    }
+}
+
+void print_times(comm_kind kind) {
+    for (const std::size_t bytes : sizes) {
+        const int times = repeats(bytes);
+        pair ranks(kind, bytes);
+        two_threads ours([&](int rank) { ranks.all_reduce(rank, times); });
+        const auto [s] = bench::in_turns<1>(5, {[&] { return ours.run() / times; }});
+        fmt::print("{} {:.9f}\n", bytes, s.median);
+    }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const std::string_view first = argc > 1 ? argv[1] : "";
+    const std::string_view second = argc > 2 ? argv[2] : "";
+    if (first == "--times" && second == "shm") print_times(comm_kind::shm);
+    else if (first == "--times" && second == "ring") print_times(comm_kind::ring);
+    else if (first == "shm") shm_figures();
+    else if (first == "ring") ring_figures();
+    else if (first.empty()) {
+        shm_figures();
+        ring_figures();
+    } else {
+        std::fprintf(stderr, "allreduce [shm|ring] [--times shm|ring]\n");
+        return 2;
+    }
+    return 0;
+}
