@@ -55,6 +55,35 @@ TEST_CASE("a module's own zero_grad does not detach the gradients for good") {
     CHECK(flat.grads_P().abs().sum().item<float>() > 0.0f);
 }
 
+TEST_CASE("fresh gradients are copied into place, later ones of the step are added, missing ones are zero") {
+    struct module : torch::nn::Module {
+        module() {
+            used = register_parameter("used", torch::ones({20}));
+            unused = register_parameter("unused", torch::ones({20}));
+        }
+        torch::Tensor used, unused;
+    } m;
+    flat_storage flat(m);
+    for (int step = 1; step <= 2; ++step) {
+        flat.grads_P().fill_(123.0); // whatever was there before
+        flat.expect_gradients();
+        for (int micro = 0; micro < 3; ++micro) (m.used * m.used * step).sum().backward();
+        flat.settle_gradients();
+        CHECK(m.used.grad().eq(3.0 * 2.0 * step).all().item<bool>());
+        CHECK(m.unused.grad().eq(0.0).all().item<bool>());
+        for (const auto& p : m.parameters())
+            CHECK(p.grad().storage().is_alias_of(flat.grads_P().storage()));
+    }
+}
+
+TEST_CASE("storage that is gone leaves a module that still trains") {
+    Net net;
+    { flat_storage flat(*net); }
+    net->zero_grad();
+    class_loss(net, numbers{}.batch(std::vector<std::uint64_t>{5})).backward();
+    CHECK(net->in->weight.grad().abs().sum().item<float>() > 0.0f);
+}
+
 struct TiedImpl : torch::nn::Module {
     TiedImpl() : a(4, 4) {
         register_module("a", a);

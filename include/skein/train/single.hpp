@@ -19,9 +19,9 @@ public:
     }
 
     [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.zero_gradients(); }
+    void begin_step() { storage_.expect_gradients(); }
     void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() noexcept {}
+    void finish_backward() { storage_.settle_gradients(); }
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
     void publish() noexcept {}
     void sync_buffers() noexcept {}

@@ -76,6 +76,7 @@ public:
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
         train::validate(config_, ctx.world_size());
         at::set_num_threads(config_.threads > 0 ? config_.threads : 1);
+        train::keep_freed_memory();
     }
 
     /// More settings for the run's config.json: model sizes and the like.
