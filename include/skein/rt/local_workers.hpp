@@ -61,7 +61,7 @@ struct worker_boot {
 }
 
 inline net::connection_options link_options(const std::string& name, const net::token& secret,
-                                            std::uint16_t cpus) {
+                                            std::uint16_t cpus, bool in_memory) {
     net::connection_options o;
     o.secret = secret;
     o.self.name = name;
@@ -75,7 +75,7 @@ inline net::connection_options link_options(const std::string& name, const net::
     o.require_same_build = true;
     // The worker executes on its loop: silence means work. Its death closes the socket.
     o.alive.mode = net::keep_alive_mode::off;
-    o.checksum_bodies = false; // the kernel moves these bytes from memory to memory
+    o.checksum_bodies = !in_memory; // a socket pair moves bytes from memory to memory
     return o;
 }
 
@@ -219,7 +219,7 @@ private:
             stream = net::adopt_unix_stream(loop_, ours.release(), name);
         }
         auto shaken = net::connection::accept(std::move(stream),
-                                              detail::link_options(driver_.name().name, secret_, 0));
+                                              detail::link_options(driver_.name().name, secret_, 0, !listener));
         co_return co_await shaken;
     }
 
@@ -274,7 +274,7 @@ inline worker_boot read_boot() {
 
 inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
     const auto secret = net::token::from_hex(to_hex(boot.token)).value();
-    auto options = link_options(boot.name, secret, boot.cpus);
+    auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
     std::shared_ptr<net::connection> wire;
     if (boot.socket >= 0) {
         ::fcntl(boot.socket, F_SETFD, FD_CLOEXEC);

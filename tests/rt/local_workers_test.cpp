@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tests/rt/apps.hpp>
+
+#include <skein/rt/local_workers.hpp>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace rt_test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Changing one byte of this makes another build of the same program.
+extern const volatile char build_marker[];
+const volatile char build_marker[] = "rt_tests build marker: A";
+
+struct pool {
+    net::real_loop loop;
+    rt::node node{rt::node_options{}};
+    rt::local_workers workers;
+
+    explicit pool(rt::local_workers_options how) : workers(loop, node, std::move(how)) {}
+
+    /// Serves the workers while body runs; afterwards all have gone.
+    template <class Body>
+    void run(Body body) {
+        const rt::node::use current(node);
+        loop.run(everything(this, std::move(body)));
+        CHECK(workers.pids().empty());
+        CHECK(node.pending() == 0);
+    }
+
+private:
+    template <class Body>
+    static task<void> everything(pool* self, Body body) {
+        scope services;
+        services.spawn(self->workers.serve());
+        auto work = body(*self);
+        auto asked = as_result(std::move(work));
+        auto outcome = co_await asked;
+        self->workers.stop();
+        auto bye = self->node.close();
+        co_await bye;
+        services.cancel();
+        auto joined = services.join();
+        auto ended = as_result(std::move(joined));
+        (void)co_await ended;
+        if (!outcome) throw outcome.error();
+    }
+};
+
+rt::local_workers_options options(int count) {
+    rt::local_workers_options o;
+    o.count = count;
+    o.program = "rt_tests";
+    return o;
+}
+
+/// A copy of this program that differs in its build id (or, without one, in a constant).
+std::filesystem::path other_build(const std::filesystem::path& folder) {
+    std::stringstream text;
+    text << std::ifstream("/proc/self/exe", std::ios::binary).rdbuf();
+    auto bytes = text.str();
+    const std::string marker("rt_tests build marker: A");
+    for (auto at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1))
+        bytes[at + marker.size() - 1] = 'B';
+    std::string note("\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0", 16); // a SHA-1 build id
+    if (const auto at = bytes.find(note); at != std::string::npos) bytes[at + 16] ^= 1;
+    const auto path = folder / "other-build";
+    std::ofstream(path, std::ios::binary) << bytes;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return path;
+}
+
+} // namespace
+
+TEST_CASE("workers over TCP do the same as over socket pairs", "[rt][local_workers]") {
+    for (const bool over_tcp : {false, true}) {
+        auto how = options(2);
+        how.over_tcp = over_tcp;
+        pool p(how);
+        p.run([](pool& self) -> task<void> {
+            std::vector<ref<int>> refs;
+            for (int i = 0; i < 100; ++i) refs.push_back(remote<&twice>(i));
+            for (int i = 0; i < 100; ++i) CHECK(co_await refs[std::size_t(i)] == 2 * i);
+            auto a = co_await actor<counter>(0);
+            auto b = co_await actor<counter>(0);
+            const long p1 = co_await a.call<&counter::pid>();
+            const long p2 = co_await b.call<&counter::pid>();
+            CHECK(p1 != p2);
+            CHECK(self.workers.pids().size() == 2);
+            CHECK(std::count(self.workers.pids().begin(), self.workers.pids().end(), p1) == 1);
+        });
+    }
+}
+
+TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_workers]") {
+    pool p(options(2));
+    p.run([](pool& self) -> task<void> {
+        seeded_random dice(7);
+        for (int round = 0; round < 5; ++round) {
+            std::vector<ref<int>> refs;
+            for (int i = 0; i < 50; ++i) refs.push_back(remote<&later>.with({.cpus = 0, .retries = 10})(i, 20));
+            co_await sleep_for(std::chrono::milliseconds(dice.below(20)));
+            if (!self.workers.pids().empty()) ::kill(self.workers.pids()[dice.below(self.workers.pids().size())], SIGKILL);
+            for (int i = 0; i < 50; ++i) CHECK(co_await refs[std::size_t(i)] == i);
+        }
+        CHECK(self.node.stats().workers_lost >= 1);
+    });
+}
+
+TEST_CASE("a worker that is stopped for good is killed at the end", "[rt][local_workers]") {
+    auto how = options(1);
+    how.times.shutdown_grace = 100ms;
+    pool p(how);
+    p.run([](pool& self) -> task<void> {
+        auto r = remote<&twice>(1);
+        (void)co_await r;
+        ::kill(self.workers.pids().front(), SIGSTOP);
+    });
+}
+
+TEST_CASE("another build of this program is refused as worker", "[rt][local_workers]") {
+    REQUIRE(build_marker[0] == 'r');
+    const auto folder = std::filesystem::temp_directory_path() / fmt::format("skein-build-{}", ::getpid());
+    std::filesystem::create_directory(folder);
+    auto how = options(1);
+    how.executable = other_build(folder);
+    pool p(how);
+    p.run([](pool&) -> task<void> {
+        auto r = as_result(remote<&twice>(1));
+        auto outcome = co_await std::move(r);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::mismatch);
+        const std::string text = outcome.error().what();
+        CHECK(text.find("worker-1 did not start") != std::string::npos);
+        CHECK(text.find("build") != std::string::npos);
+    });
+    std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a boot message that is nonsense is refused", "[rt][local_workers]") {
+    rt::process_options how;
+    how.executable = "/proc/self/exe";
+    how.argv = {"rt_tests"};
+    auto [in, out] = rt::detail::make_pipe();
+    REQUIRE(::write(out.get(), "hello", 5) == 5);
+    out.reset();
+    how.fds.emplace_back(in.get(), 3);
+    how.env.emplace_back(rt::detail::boot_variable, "3");
+    auto child = rt::child_process::spawn(how);
+    CHECK(child.wait_blocking().code() == 1);
+    CHECK(child.last_words().find("boot message") != std::string::npos);
+}
