@@ -22,7 +22,7 @@ void train(skein::train::context& ctx, const gpt::program_options& o, const gpt:
 
     torch::manual_seed(o.run.seed);
     gpt::GPT model(o.model);
-    const auto loss = [](gpt::GPT& m, const gpt::batch& b) {
+    const auto loss = [](gpt::GPT& m, const gpt::text_batch& b) {
         return gpt::next_byte_loss(m, b.inputs_BT, b.targets_BT);
     };
     const auto total = static_cast<std::uint64_t>(o.run.max_steps);

@@ -112,7 +112,7 @@ inline split_text split(const std::string& text, std::int64_t context, const std
 }
 
 /// One batch: inputs and the bytes that follow them.
-struct batch {
+struct text_batch {
     torch::Tensor inputs_BT, targets_BT; // B samples, T bytes of context; int64
 };
 
@@ -124,9 +124,9 @@ public:
     [[nodiscard]] std::uint64_t size() const noexcept {
         return text_.empty() ? 0 : (text_.size() - 1) / static_cast<std::uint64_t>(context_);
     }
-    [[nodiscard]] batch batch(std::span<const std::uint64_t> ids) const {
+    [[nodiscard]] text_batch batch(std::span<const std::uint64_t> ids) const {
         const auto samples = static_cast<std::int64_t>(ids.size());
-        gpt::batch out{torch::empty({samples, context_}, torch::kLong),
+        text_batch out{torch::empty({samples, context_}, torch::kLong),
                        torch::empty({samples, context_}, torch::kLong)};
         auto* input = out.inputs_BT.mutable_data_ptr<std::int64_t>();
         auto* target = out.targets_BT.mutable_data_ptr<std::int64_t>();
