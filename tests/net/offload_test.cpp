@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/support.hpp"
+
+#include <skein/net/offload.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+using namespace net_test;
+
+TEST_CASE("work runs on another thread, its value comes back to the loop") {
+    const auto body = [](net::real_loop&) -> task<void> {
+        const auto here = std::this_thread::get_id();
+        std::thread::id there;
+        auto work = net::offload([&] {
+            there = std::this_thread::get_id();
+            return std::make_unique<int>(7);
+        });
+        const auto value = co_await work;
+        CHECK(*value == 7);
+        CHECK(there != here);
+        CHECK(std::this_thread::get_id() == here);
+    };
+    run_real<void>(body);
+}
+
+TEST_CASE("an exception of the work comes out of the await") {
+    const auto body = [](net::real_loop&) -> task<void> {
+        for (int i = 0; i < 50; ++i) {
+            std::string text;
+            auto work = net::offload([i] { throw error(errc::io, fmt::format("disk {}", i)); });
+            try {
+                co_await work;
+            } catch (const error& e) {
+                text = e.text();
+            }
+            CHECK(text == fmt::format("disk {}", i));
+        }
+    };
+    run_real<void>(body);
+}
+
+TEST_CASE("the loop runs while the work blocks, and a cancelled task waits for its end") {
+    std::mutex mutex;
+    std::condition_variable wake;
+    bool go = false, ended = false;
+    const auto block = [&] {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return go; });
+        ended = true;
+    };
+    const auto body = [&](net::real_loop&) -> task<void> {
+        return [](const decltype(block)* work, std::mutex* m, std::condition_variable* w, bool* let) -> task<void> {
+            cancel_source stop;
+            const auto run = [](const decltype(block)* f) -> task<void> {
+                auto inner = net::offload(*f);
+                co_await inner;
+                auto pause = sleep_for(1h);
+                co_await pause;
+            };
+            std::optional<error> seen;
+            const auto watch = [](task<void> inner, std::optional<error>* out) -> task<void> {
+                auto trying = error_of(std::move(inner));
+                *out = co_await trying;
+            };
+            scope running;
+            running.spawn(watch(with_cancel(stop.token(), run(work)), &seen));
+            auto pause = sleep_for(5ms);
+            co_await pause;
+            stop.request();
+            auto more = sleep_for(5ms);
+            co_await more;
+            CHECK_FALSE(seen.has_value());
+            {
+                const std::lock_guard lock(*m);
+                *let = true;
+            }
+            w->notify_all();
+            auto joined = running.join();
+            co_await joined;
+            REQUIRE(seen);
+            CHECK(seen->code() == errc::cancelled);
+        }(&block, &mutex, &wake, &go);
+    };
+    run_real<void>(body);
+    CHECK(ended);
+}
+
+TEST_CASE("on a simulated loop work runs inline and takes a drawn time") {
+    const auto body = []() -> task<int> {
+        const auto here = std::this_thread::get_id();
+        auto work = net::offload([here] { return here == std::this_thread::get_id() ? 1 : 2; });
+        co_return co_await work;
+    };
+    net::sim_loop a(1), b(1);
+    CHECK(a.run(body()) == 1);
+    CHECK(b.run(body()) == 1);
+    CHECK(a.elapsed() > duration(0));
+    CHECK(a.trace_hash() == b.trace_hash());
+}
+
+TEST_CASE("a pool finishes what it has before it goes") {
+    std::atomic<int> done{0};
+    {
+        net::offload_pool pool(2);
+        for (int i = 0; i < 100; ++i) pool.submit([&] { ++done; });
+    }
+    CHECK(done == 100);
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/net/options.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+
+TEST_CASE("an identity survives the wire") {
+    net::identity me;
+    me.name = "worker-3";
+    me.build_id = 0x1234567890abcdefULL;
+    me.registry_hash = 7;
+    me.pid = 4711;
+    me.host = "node-1";
+    me.extra = to_buffer("more");
+    net::identity back;
+    REQUIRE(wire::decode(wire::encode(me), back));
+    CHECK(back.name == me.name);
+    CHECK(back.build_id == me.build_id);
+    CHECK(back.registry_hash == me.registry_hash);
+    CHECK(back.pid == me.pid);
+    CHECK(back.host == me.host);
+    CHECK(back.extra == me.extra);
+}
+
+TEST_CASE("checksums are on and the same build is not asked for unless told") {
+    const net::connection_options o;
+    CHECK(o.checksum_bodies);
+    CHECK_FALSE(o.require_same_build);
+    CHECK(o.secret.empty());
+}
