@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """needs_torch.py FILE...: prints, as a CMake list, the files whose includes reach LibTorch.
 
-Follows <skein/...> through include/ (and quoted includes beside the file); a file reaches LibTorch when
-it, or a header it reaches, includes <torch/...>, <ATen/...> or <c10/...>.
+Follows the includes that lie in include/, in the top folder, in tests/ or beside the file; a file reaches
+LibTorch when it, or a header it reaches, includes <torch/...>, <ATen/...> or <c10/...>.
 """
 import os
 import re
 import sys
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "include")
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = (os.path.join(TOP, "include"), TOP, os.path.join(TOP, "tests"))  # where programs of ours look
 INCLUDE = re.compile(r'^\s*#\s*include\s*(<([^>]+)>|"([^"]+)")', re.M)
 DIRECT = ("torch/", "ATen/", "c10/")
 known = {}
@@ -30,8 +31,7 @@ def reaches(path: str) -> bool:
         if system and name.startswith(DIRECT):
             known[path] = True
             break
-        target = os.path.join(ROOT, name) if name.startswith("skein/") else os.path.join(os.path.dirname(path), name)
-        if (quoted or name.startswith("skein/")) and reaches(target):
+        if any(reaches(os.path.join(folder, name)) for folder in (*FOLDERS, os.path.dirname(path)) if os.path.exists(os.path.join(folder, name))):
             known[path] = True
             break
     return known[path]
