@@ -9,6 +9,7 @@
 #include <string>
 
 #include "../support/counted.hpp"
+#include "../support/death.hpp"
 
 using skein::unique_function;
 using skein_test::counted;
@@ -72,4 +73,12 @@ TEST_CASE("state inside changes from call to call") {
     unique_function<int()> count = [n = 0]() mutable { return ++n; };
     count();
     CHECK(count() == 2);
+}
+
+TEST_CASE("calling an empty function ends the program with a message") {
+    const auto said = skein_test::abort_text([] {
+        unique_function<void()> none;
+        none();
+    });
+    CHECK(said.find("an empty unique_function was called") != std::string::npos);
 }

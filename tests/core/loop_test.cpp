@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "../support/counted.hpp"
+#include "../support/death.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
@@ -225,4 +226,24 @@ TEST_CASE("run is cancelled by its token") {
         CHECK(e.code() == skein::errc::cancelled);
     }
     CHECK(world.elapsed() < 1h);
+}
+
+TEST_CASE("without a loop, inside another run, and when a posted call throws, the program ends") {
+    CHECK(skein_test::abort_text([] { (void)skein::loop::current(); }).find("no skein loop runs") !=
+          std::string::npos);
+    CHECK(skein_test::abort_text([] {
+              manual_loop world;
+              const auto nothing = []() -> task<void> { co_return; };
+              const auto body = [](manual_loop* l, decltype(nothing) f) -> task<void> {
+                  l->run(f());
+                  co_return;
+              };
+              world.run(body(&world, nothing));
+          }).find("loop::run inside a running loop") != std::string::npos);
+    CHECK(skein_test::abort_text([] {
+              manual_loop world;
+              world.post([] { throw std::runtime_error("from a call"); });
+              const auto wait = []() -> task<void> { co_await skein::sleep_for(1s); };
+              world.run(wait());
+          }).find("from a call") != std::string::npos);
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "../support/counted.hpp"
+#include "../support/death.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
@@ -218,4 +219,30 @@ TEST_CASE("ten thousand children end") {
     };
     run(body(&ended, child));
     CHECK(ended == 10'000);
+}
+
+TEST_CASE("a scope that was cancelled stays cancelled: later children end at their first wait") {
+    std::string order;
+    const auto body = [](std::string* out) -> task<void> {
+        scope s;
+        s.cancel();
+        s.spawn(sleep_then(1s, out, 'x'));
+        auto joined = s.join();
+        co_await joined;
+        CHECK(s.cancelled());
+    };
+    run(body(&order));
+    CHECK(order.empty());
+}
+
+TEST_CASE("destroying a scope whose tasks run ends the program with a message") {
+    const auto body = []() -> task<void> {
+        scope s;
+        std::string out;
+        s.spawn(sleep_then(1s, &out, 'x'));
+        co_await skein::yield();
+    };
+    const auto said = skein_test::abort_text([&] { run(body()); });
+    CHECK(said.find("a scope is destroyed while 1 of its tasks run; co_await join() first") !=
+          std::string::npos);
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "../support/counted.hpp"
+#include "../support/death.hpp"
 #include "../support/manual_loop.hpp"
 
 using skein::task;
@@ -205,4 +206,21 @@ TEST_CASE("an exception passes through a hundred thousand awaiters") {
         }
     };
     CHECK_THROWS_AS(run(deep::down(100'000)), skein::error);
+}
+
+TEST_CASE("awaiting a task twice, or one that was moved from, ends the program with a message") {
+    const auto twice = []() -> task<void> {
+        auto t = give(1);
+        (void)co_await t;
+        (void)co_await t;
+    };
+    const auto moved = []() -> task<void> {
+        auto t = give(1);
+        auto other = std::move(t);
+        (void)co_await t;
+    };
+    CHECK(skein_test::abort_text([&] { run(twice()); }).find("moved from or has ended") !=
+          std::string::npos);
+    CHECK(skein_test::abort_text([&] { run(moved()); }).find("moved from or has ended") !=
+          std::string::npos);
 }

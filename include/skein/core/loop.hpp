@@ -63,13 +63,14 @@ public:
     void post(std::coroutine_handle<> handle) {
         ready_.push_back({&run_frame, handle.address()});
     }
-    /// Queues a call.
+    /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
     template <class F>
         requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
     void post(F call) {
         ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
     }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member.
+    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
+    /// throw.
     void post_from_any_thread(unique_function<void()> call) {
         {
             const std::lock_guard lock(remote_mutex_);
@@ -139,7 +140,7 @@ private:
     };
 
     static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
-    static void run_call(void* p) {
+    static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(static_cast<unique_function<void()>*>(p));
         (*owned)();
     }
@@ -159,7 +160,7 @@ private:
             hook.run_(hook);
         }
     }
-    void take_remote() {
+    void take_remote() noexcept {
         std::vector<unique_function<void()>> taken;
         {
             const std::lock_guard lock(remote_mutex_);

@@ -4,7 +4,8 @@
 //
 // The first child that fails cancels its siblings, and join() rethrows its error. When the task that
 // joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
-// a join. Destroying a scope with running children is a bug and is checked: join it first.
+// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
+// a scope with running children is a bug and is checked: join it first.
 //
 //     scope s;
 //     s.spawn(serve(a));
