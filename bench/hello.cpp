@@ -28,7 +28,8 @@ double until_first_output(const std::string& program) {
     while (came && ::read(ends[0], &first, 1) == 1) {}
     ::close(ends[0]);
     if (!came || !child.wait_blocking().success())
-        throw error(errc::io, fmt::format("{} printed nothing: {}", program, child.wait_blocking().describe()));
+        throw error(errc::io, fmt::format("{} printed nothing: {}", program,
+                                          child.wait_blocking().describe()));
     return std::chrono::duration<double, std::milli>(end - begin).count();
 }
 
@@ -47,10 +48,14 @@ int main() {
     const char* build = std::getenv("SKEIN_BUILD_DIR");
     const auto program = std::string(build != nullptr ? build : ".") + "/examples/010_hello_task";
     try {
-        const auto [hello, nothing] =
-            bench::in_turns<2>(21, {[&] { return until_first_output(program); }, [] { return empty_process(); }});
+        const auto [hello, nothing] = bench::in_turns<2>(
+            21, {[&] { return until_first_output(program); }, [] { return empty_process(); }});
         bench::figure("rt.start_empty_process", nothing.median, "ms").print();
-        return bench::figure("rt.hello_exec_to_first_result", hello.median, "ms").at_most(50).print() ? 0 : 1;
+        return bench::figure("rt.hello_exec_to_first_result", hello.median, "ms")
+                       .at_most(50)
+                       .print()
+                   ? 0
+                   : 1;
     } catch (const std::exception& e) {
         fmt::print(stderr, "hello: {}\n", e.what());
         return 1;

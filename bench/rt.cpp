@@ -121,7 +121,8 @@ struct cluster {
     scope services;
     actor_handle<counter> actor;
 
-    cluster(net::real_loop& l, bool over_tcp) : loop(l), node(rt::node_options{}), workers(l, node, options(over_tcp)) {
+    cluster(net::real_loop& l, bool over_tcp)
+        : loop(l), node(rt::node_options{}), workers(l, node, options(over_tcp)) {
         loop.run(start(this));
     }
     ~cluster() { loop.run(stop(this)); }
@@ -174,7 +175,8 @@ task<void> call_in_flight(Call call, std::size_t total) {
 }
 template <class Call>
 double calls_per_second(cluster& c, std::size_t total, Call call) {
-    return static_cast<double>(total) / bench::seconds([&] { c.loop.run(call_in_flight(call, total)); });
+    return static_cast<double>(total) /
+           bench::seconds([&] { c.loop.run(call_in_flight(call, total)); });
 }
 
 } // namespace
@@ -188,23 +190,43 @@ int main() {
     echo_peer peer;
     bool ok = true;
 
-    const auto [our_unix, bare_unix, our_tcp, bare_tcp] = bench::in_turns<4>(
-        9, {[&] { return p50(local); }, [&] { return peer.p50(*peer.local); }, [&] { return p50(tcp); },
-            [&] { return peer.p50(*peer.remote); }});
+    const auto [our_unix, bare_unix, our_tcp, bare_tcp] =
+        bench::in_turns<4>(9, {[&] { return p50(local); }, [&] { return peer.p50(*peer.local); },
+                               [&] { return p50(tcp); }, [&] { return peer.p50(*peer.remote); }});
     ok &= bench::figure("rt.actor_call_p50_unix", our_unix.median, "ns")
-              .against("asio_ping_pong_unix", bare_unix.median).at_most(1.3).print();
+              .against("asio_ping_pong_unix", bare_unix.median)
+              .at_most(1.3)
+              .print();
     ok &= bench::figure("rt.actor_call_p50_tcp", our_tcp.median, "ns")
-              .against("asio_ping_pong_tcp", bare_tcp.median).at_most(1.3).print();
+              .against("asio_ping_pong_tcp", bare_tcp.median)
+              .at_most(1.3)
+              .print();
 
     const auto actor = local.actor;
     auto* node = &local.node;
     const auto [methods, methods_tcp, coroutines, tasks] = bench::in_turns<4>(
-        7, {[&] { return calls_per_second(local, 300'000, [&](long i) { return actor.call<&counter::add>(i); }); },
-            [&] { return calls_per_second(tcp, 300'000, [&](long i) { return tcp.actor.call<&counter::add>(i); }); },
-            [&] { return calls_per_second(local, 100'000, [&](long i) { return actor.call<&counter::add_async>(i); }); },
-            [&] { return calls_per_second(local, 100'000, [&](long i) { return remote<&square>.on(*node)(i); }); }});
-    ok &= bench::figure("rt.actor_calls_1000_in_flight_unix", methods.median, "calls/s").at_least(1e6).print();
-    ok &= bench::figure("rt.actor_calls_1000_in_flight_tcp", methods_tcp.median, "calls/s").at_least(1e6).print();
+        7, {[&] {
+                return calls_per_second(local, 300'000,
+                                        [&](long i) { return actor.call<&counter::add>(i); });
+            },
+            [&] {
+                return calls_per_second(tcp, 300'000,
+                                        [&](long i) { return tcp.actor.call<&counter::add>(i); });
+            },
+            [&] {
+                return calls_per_second(local, 100'000,
+                                        [&](long i) { return actor.call<&counter::add_async>(i); });
+            },
+            [&] {
+                return calls_per_second(local, 100'000,
+                                        [&](long i) { return remote<&square>.on(*node)(i); });
+            }});
+    ok &= bench::figure("rt.actor_calls_1000_in_flight_unix", methods.median, "calls/s")
+              .at_least(1e6)
+              .print();
+    ok &= bench::figure("rt.actor_calls_1000_in_flight_tcp", methods_tcp.median, "calls/s")
+              .at_least(1e6)
+              .print();
     bench::figure("rt.actor_coroutine_calls_1000_in_flight", coroutines.median, "calls/s").print();
     bench::figure("rt.tasks_1000_in_flight", tasks.median, "calls/s").print();
     return ok ? 0 : 1;

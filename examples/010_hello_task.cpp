@@ -14,8 +14,8 @@ long sum_of_squares(long from, long to) {
 }
 
 skein::task<int> app() {
-    auto low = skein::remote<&sum_of_squares>(0, 500);      // starts now, in a worker process
-    auto high = skein::remote<&sum_of_squares>(500, 1000);  // at the same time, in another
+    auto low = skein::remote<&sum_of_squares>(0, 500);     // starts now, in a worker process
+    auto high = skein::remote<&sum_of_squares>(500, 1000); // at the same time, in another
 
     auto both = skein::all(low, high);
     auto [a, b] = co_await std::move(both);

@@ -36,7 +36,7 @@ skein::task<int> app() {
     auto report = c.call<&counter::report_later>(); // starts first, ends last
     auto a = c.call<&counter::add>(5);              // returns a ref at once: 15
     auto b = skein::remote<&twice>(a);              // a ref stands for its value: 30, on any worker
-    auto sum = c.call<&counter::add>(b);            // waits for b; later calls wait their turn behind it
+    auto sum = c.call<&counter::add>(b); // waits for b; later calls wait their turn behind it
     auto now = c.call<&counter::get>();
     fmt::print("{} {} {} {}\n", co_await a, co_await b, co_await sum, co_await now);
     fmt::print("{}\n", co_await report);

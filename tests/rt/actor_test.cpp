@@ -43,12 +43,14 @@ TEST_CASE("calls of one caller run in order, also behind a pending ref", "[rt][a
     });
 }
 
-TEST_CASE("coroutine methods start in order and interleave only where they suspend", "[rt][actor]") {
+TEST_CASE("coroutine methods start in order and interleave only where they suspend",
+          "[rt][actor]") {
     in_sim(3, 1, [](sim_cluster&) -> task<void> {
         auto j = co_await actor<journal>();
         std::vector<ref<void>> refs;
         refs.push_back(j.call<&journal::note_async>(1));
-        refs.push_back(j.call<&journal::note>(2)); // a plain call does not overtake a coroutine's start
+        refs.push_back(
+            j.call<&journal::note>(2)); // a plain call does not overtake a coroutine's start
         refs.push_back(j.call<&journal::note_async>(3));
         refs.push_back(j.call<&journal::note>(4));
         for (auto& r : refs) co_await r;
@@ -107,7 +109,8 @@ TEST_CASE("an exception of the constructor is the error of actor()", "[rt][actor
         auto asked = as_result(std::move(made));
         auto outcome = co_await std::move(asked);
         REQUIRE_FALSE(outcome);
-        CHECK(std::string(outcome.error().what()).find("std::domain_error: negative") != std::string::npos);
+        CHECK(std::string(outcome.error().what()).find("std::domain_error: negative") !=
+              std::string::npos);
         CHECK(std::string(outcome.error().what()).find("rt_test::picky(int)") != std::string::npos);
         CHECK(c.actors() == 0);
         auto fine = co_await actor<picky>(3);

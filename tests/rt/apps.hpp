@@ -25,7 +25,9 @@ inline int twice(int x) { return 2 * x; }
 inline long where() { return ::getpid(); }
 inline int fail_with_text(std::string text) { throw std::out_of_range(text); }
 inline int fail_with_code(int code) {
-    throw skein::error(skein::errc(code), "it broke here").with_cause("a cause").with_hint("a hint");
+    throw skein::error(skein::errc(code), "it broke here")
+        .with_cause("a cause")
+        .with_hint("a hint");
 }
 inline int throw_number() { throw 7; } // not a std::exception
 inline std::string join(const std::vector<std::string>& parts, std::string_view separator) {

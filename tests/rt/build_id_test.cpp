@@ -12,7 +12,8 @@ TEST_CASE("the build id is there and does not change", "[rt][build_id]") {
     CHECK(rt::build_id() == rt::build_id());
 }
 
-TEST_CASE("a build-id note is found behind other notes, and broken notes are not believed", "[rt][build_id]") {
+TEST_CASE("a build-id note is found behind other notes, and broken notes are not believed",
+          "[rt][build_id]") {
     byte_buffer notes;
     const auto note = [&](std::uint32_t type, std::string_view name, std::string_view desc) {
         for (std::uint32_t v : {std::uint32_t(name.size()), std::uint32_t(desc.size()), type}) {

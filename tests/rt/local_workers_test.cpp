@@ -107,9 +107,11 @@ TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_wo
         seeded_random dice(7);
         for (int round = 0; round < 5; ++round) {
             std::vector<ref<int>> refs;
-            for (int i = 0; i < 50; ++i) refs.push_back(remote<&later>.with({.cpus = 0, .retries = 10})(i, 20));
+            for (int i = 0; i < 50; ++i)
+                refs.push_back(remote<&later>.with({.cpus = 0, .retries = 10})(i, 20));
             co_await sleep_for(std::chrono::milliseconds(dice.below(20)));
-            if (!self.workers.pids().empty()) ::kill(self.workers.pids()[dice.below(self.workers.pids().size())], SIGKILL);
+            if (!self.workers.pids().empty())
+                ::kill(self.workers.pids()[dice.below(self.workers.pids().size())], SIGKILL);
             for (int i = 0; i < 50; ++i) CHECK(co_await refs[std::size_t(i)] == i);
         }
         CHECK(self.node.stats().workers_lost >= 1);
@@ -129,7 +131,8 @@ TEST_CASE("a worker that is stopped for good is killed at the end", "[rt][local_
 
 TEST_CASE("another build of this program is refused as worker", "[rt][local_workers]") {
     REQUIRE(build_marker[0] == 'r');
-    const auto folder = std::filesystem::temp_directory_path() / fmt::format("skein-build-{}", ::getpid());
+    const auto folder =
+        std::filesystem::temp_directory_path() / fmt::format("skein-build-{}", ::getpid());
     std::filesystem::create_directory(folder);
     auto how = options(1);
     how.executable = other_build(folder);

@@ -5,7 +5,8 @@
 
 using namespace skein;
 
-TEST_CASE("call options are safe inside an awaited expression and have plain defaults", "[rt][options]") {
+TEST_CASE("call options are safe inside an awaited expression and have plain defaults",
+          "[rt][options]") {
     static_assert(std::is_trivially_destructible_v<call_options>);
     constexpr call_options defaults;
     CHECK(defaults.cpus == 1);

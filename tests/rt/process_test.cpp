@@ -23,7 +23,8 @@ rt::process_options shell(std::string script) {
 std::string drain(int fd) {
     std::string text;
     std::array<char, 512> piece;
-    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;) text.append(piece.data(), std::size_t(n));
+    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;)
+        text.append(piece.data(), std::size_t(n));
     return text;
 }
 
@@ -124,7 +125,8 @@ TEST_CASE("swapped descriptors reach the child swapped", "[rt][process]") {
 }
 
 TEST_CASE("output goes to files, appended", "[rt][process]") {
-    const auto folder = std::filesystem::temp_directory_path() / fmt::format("skein-process-{}", ::getpid());
+    const auto folder =
+        std::filesystem::temp_directory_path() / fmt::format("skein-process-{}", ::getpid());
     std::filesystem::create_directory(folder);
     auto how = shell("echo out; echo err >&2");
     how.stdout_file = folder / "out";
@@ -142,7 +144,8 @@ TEST_CASE("output goes to files, appended", "[rt][process]") {
 }
 
 TEST_CASE("a child leaves last words to its parent", "[rt][process]") {
-    auto child = rt::child_process::spawn(shell("eval \"echo the disk is full >&$SKEIN_LAST_WORDS_FD\"; exit 1"));
+    auto child = rt::child_process::spawn(
+        shell("eval \"echo the disk is full >&$SKEIN_LAST_WORDS_FD\"; exit 1"));
     child.wait_blocking();
     CHECK(child.last_words() == "the disk is full\n");
     CHECK(child.last_words().empty());

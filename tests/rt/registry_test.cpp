@@ -41,7 +41,8 @@ rt::function_record made(const char* mangled, std::uint64_t signature) {
 
 } // namespace
 
-TEST_CASE("functions, overloads, instances of templates, methods and constructors have records of their own",
+TEST_CASE("functions, overloads, instances of templates, methods and constructors have records of "
+          "their own",
           "[rt][registry]") {
     registry_test::use();
     const auto& all = rt::registry::instance();
@@ -69,7 +70,8 @@ TEST_CASE("a function's name is readable", "[rt][registry]") {
     registry_test::use();
     const auto& all = rt::registry::instance();
     bool found = false;
-    for (std::uint32_t i = 0; i < all.size(); ++i) found |= all.at(i)->name == "registry_test::overloaded(int)";
+    for (std::uint32_t i = 0; i < all.size(); ++i)
+        found |= all.at(i)->name == "registry_test::overloaded(int)";
     CHECK(found);
 }
 

@@ -38,8 +38,8 @@ TEST_CASE("a foreign exception arrives with type, text and place", "[rt][remote_
 }
 
 TEST_CASE("a skein::error keeps its code, cause and hint", "[rt][remote_error]") {
-    const auto got = through_the_wire(
-        std::make_exception_ptr(error(errc::disk_full, "no room").with_cause("quota").with_hint("delete")));
+    const auto got = through_the_wire(std::make_exception_ptr(
+        error(errc::disk_full, "no room").with_cause("quota").with_hint("delete")));
     CHECK(got.what.code() == errc::disk_full);
     CHECK(got.what.text() == "no room");
     CHECK(got.what.cause() == "quota");

@@ -16,7 +16,9 @@ using test::sim_cluster;
 
 namespace {
 
-bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+}
 
 /// How often each number was handed to a worker; tests reset it.
 std::map<int, int>& runs() {
@@ -214,7 +216,8 @@ TEST_CASE("lost calls are told apart: did not run, may have run, had started", "
         c.network().partition("driver", sim_cluster::host_of(0));
         auto in_flight = h.call<&counter::add_later>(2, 1); // behind the one that waits: never sent
         auto other = remote<&later>.with({.cpus = 0, .retries = 0})(3, 1); // sent into the cut
-        auto a = as_result(started), b = as_result(waits), d = as_result(in_flight), e = as_result(other);
+        auto a = as_result(started), b = as_result(waits), d = as_result(in_flight),
+             e = as_result(other);
         auto ra = co_await std::move(a);
         auto rb = co_await std::move(b);
         auto rd = co_await std::move(d);
@@ -231,15 +234,18 @@ TEST_CASE("lost calls are told apart: did not run, may have run, had started", "
 }
 
 TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]") {
-    in_sim(11, 2, [](sim_cluster&) -> task<void> {
-        auto r = as_result(remote<&twice>.with({.cpus = 3})(1));
-        auto outcome = co_await std::move(r);
-        REQUIRE_FALSE(outcome);
-        CHECK(outcome.error().code() == errc::exhausted);
-        CHECK(contains(outcome.error().what(), "asks for 3 cpus"));
-        auto fits = remote<&twice>.with({.cpus = 2})(1);
-        CHECK(co_await fits == 2);
-    }, 2);
+    in_sim(
+        11, 2,
+        [](sim_cluster&) -> task<void> {
+            auto r = as_result(remote<&twice>.with({.cpus = 3})(1));
+            auto outcome = co_await std::move(r);
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::exhausted);
+            CHECK(contains(outcome.error().what(), "asks for 3 cpus"));
+            auto fits = remote<&twice>.with({.cpus = 2})(1);
+            CHECK(co_await fits == 2);
+        },
+        2);
 }
 
 TEST_CASE("long tasks run one per core, tasks without cores all at once", "[rt][remote]") {

@@ -35,7 +35,8 @@ rt::process_options app_options(const std::string& app, std::vector<std::string>
 std::string drain(int fd) {
     std::string text;
     std::array<char, 4096> piece;
-    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;) text.append(piece.data(), std::size_t(n));
+    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;)
+        text.append(piece.data(), std::size_t(n));
     return text;
 }
 
@@ -58,7 +59,9 @@ app_run run_to_end(rt::process_options how) {
     return r;
 }
 
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, std::string_view part) {
+    return text.find(part) != std::string::npos;
+}
 
 /// A driver with two workers that waits for ever; the pipe tells when all three have gone.
 struct waiting_driver {
@@ -125,9 +128,10 @@ TEST_CASE("exceptions of a worker arrive with type, text and process", "[rt][run
         try {
             (void)co_await r;
         } catch (const remote_error& e) {
-            const bool good = e.code() == errc::remote_exception && e.remote_type() == "std::out_of_range" &&
-                              e.remote_text() == "row 7 of 5" && e.worker() == "worker-1" && e.pid() > 0 &&
-                              e.pid() != ::getpid() && !e.host().empty() &&
+            const bool good = e.code() == errc::remote_exception &&
+                              e.remote_type() == "std::out_of_range" &&
+                              e.remote_text() == "row 7 of 5" && e.worker() == "worker-1" &&
+                              e.pid() > 0 && e.pid() != ::getpid() && !e.host().empty() &&
                               contains(e.what(), "rt_test::fail_with_text");
             co_return good ? 0 : 1;
         }
@@ -147,8 +151,10 @@ TEST_CASE("a killed worker ends its actor's calls and is replaced", "[rt][run]")
         auto lost = co_await std::move(asked);
         if (lost || lost.error().code() != errc::worker_lost) co_return 2;
         const std::string text = lost.error().what();
-        if (!contains(text, "killed by signal 9 (SIGKILL)") || !contains(text, "worker-1 (pid ")) co_return 3;
-        if (!contains(text, "counter::add_later") || !contains(text, "calls lost with it")) co_return 4;
+        if (!contains(text, "killed by signal 9 (SIGKILL)") || !contains(text, "worker-1 (pid "))
+            co_return 3;
+        if (!contains(text, "counter::add_later") || !contains(text, "calls lost with it"))
+            co_return 4;
         auto asked_fatal = as_result(fatal);
         if (co_await std::move(asked_fatal)) co_return 5;
         auto asked_after = as_result(after);
@@ -207,7 +213,8 @@ TEST_CASE("large arguments and results travel", "[rt][run]") {
         big.v.assign(3'000'000, 1.5f);
         auto r = remote<&scale>(big, 2.f);
         auto back = co_await r;
-        if (back.v.size() != big.v.size() || back.v.front() != 3.f || back.v.back() != 3.f) co_return 1;
+        if (back.v.size() != big.v.size() || back.v.front() != 3.f || back.v.back() != 3.f)
+            co_return 1;
         std::vector<double> values(100'000, 0.5);
         auto s = remote<&sum>(values);
         co_return co_await s == 50'000.0 ? 0 : 2;
@@ -226,8 +233,11 @@ TEST_CASE("run gives the app's exit code, and 1 for an error", "[rt][run]") {
 }
 
 TEST_CASE("a wrong command line is a usage error that says what is right", "[rt][run]") {
-    for (const auto& arguments : std::vector<std::vector<std::string>>{
-             {"--workers"}, {"--workers", "0"}, {"--workers=x"}, {"--workers", "-1"}, {"--unknown"}}) {
+    for (const auto& arguments : std::vector<std::vector<std::string>>{{"--workers"},
+                                                                       {"--workers", "0"},
+                                                                       {"--workers=x"},
+                                                                       {"--workers", "-1"},
+                                                                       {"--unknown"}}) {
         const auto r = run_to_end(app_options("hello", arguments));
         CHECK(r.code == 2);
         CHECK(contains(r.err, "error: "));

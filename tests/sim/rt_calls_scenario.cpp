@@ -30,7 +30,8 @@ struct history {
     std::string violation;
 
     void ran(int call) {
-        if (++by_process[{rt::node::executing()->name().pid, call}] > 1) violation = "a call ran twice on one worker";
+        if (++by_process[{rt::node::executing()->name().pid, call}] > 1)
+            violation = "a call ran twice on one worker";
         ++by_call[call];
     }
 };
@@ -82,8 +83,9 @@ struct outstanding {
 };
 
 bool is_expected(const error& e) {
-    return e.code() == errc::worker_lost || e.code() == errc::timeout || e.code() == errc::cancelled ||
-           e.code() == errc::remote_exception || e.code() == errc::not_found;
+    return e.code() == errc::worker_lost || e.code() == errc::timeout ||
+           e.code() == errc::cancelled || e.code() == errc::remote_exception ||
+           e.code() == errc::not_found;
 }
 
 task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
@@ -91,7 +93,8 @@ task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
     auto asked = as_result(std::move(limited));
     auto outcome = co_await asked;
     w->check(call.result.ready(), "a call has no outcome long after the calm");
-    w->loop.trace(outcome ? static_cast<std::uint64_t>(*outcome) : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
+    w->loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
+                          : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
     const int runs = seen->by_call[call.call];
     if (outcome) {
         w->check(*outcome == call.call, "a call got another call's value");
@@ -125,7 +128,8 @@ outstanding submit(sim::world* w, int call, const actor_handle<recorder>& actor,
         made.counts_runs = false;
         break;
     case 3:
-        made.result = has_ref ? remote<&quick_after>.with(how)(call, other) : remote<&quick_after>.with(how)(call, 1);
+        made.result = has_ref ? remote<&quick_after>.with(how)(call, other)
+                              : remote<&quick_after>.with(how)(call, 1);
         break;
     case 4: made.result = remote<&after_wait>.with(how)(remote<&wait_a_while>(1, ms), call); break;
     default:
@@ -166,7 +170,9 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
             }
             calls.push_back(submit(w, i, actor, &position, calls));
             if (w->chance(0.05)) calls[w->below(calls.size())].result.cancel();
-            if (w->chance(kill)) cluster->kill(static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
+            if (w->chance(kill))
+                cluster->kill(
+                    static_cast<int>(w->below(static_cast<std::uint64_t>(cluster->workers()))));
             if (w->chance(0.3)) co_await sleep_for(std::chrono::milliseconds(w->below(200)));
         }
         // The calm: from here on everything has to end.
@@ -180,7 +186,9 @@ task<void> caller(sim::world* w, test::sim_cluster* cluster, history* seen) {
     w->check(seen->violation.empty(), seen->violation);
     calls.clear();
     // The last coroutines hear of their cancellation, the last actors of their handles' end.
-    for (int i = 0; i < 200 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0; ++i)
+    for (int i = 0;
+         i < 200 && (cluster->driver().pending() + cluster->running() + cluster->actors()) != 0;
+         ++i)
         co_await sleep_for(100ms);
     w->check(cluster->driver().pending() == 0, "a call is left");
     w->check(cluster->running() == 0, "a coroutine is left on a worker");

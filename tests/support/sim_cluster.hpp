@@ -30,7 +30,8 @@ class sim_cluster {
 public:
     sim_cluster(net::sim_loop& loop, net::sim_network& network, int workers, std::uint16_t cpus = 1)
         : loop_(loop), network_(network), driver_(options_of("driver", 1)), cpus_(cpus),
-          workers_(static_cast<std::size_t>(workers)), secret_(net::token::generate(loop.random())) {}
+          workers_(static_cast<std::size_t>(workers)),
+          secret_(net::token::generate(loop.random())) {}
 
     [[nodiscard]] rt::node& driver() noexcept { return driver_; }
     [[nodiscard]] net::sim_loop& loop() noexcept { return loop_; }
@@ -55,8 +56,9 @@ public:
 
     /// A connection to the driver that shook hands like a worker, for tests of what a broken one sends.
     task<std::shared_ptr<net::connection>> impostor() {
-        auto connecting = net::connection::connect(network_.host("impostor"), net::address::sim("driver", 1),
-                                                   link_options("impostor", 666));
+        auto connecting =
+            net::connection::connect(network_.host("impostor"), net::address::sim("driver", 1),
+                                     link_options("impostor", 666));
         co_return co_await connecting;
     }
 
@@ -162,8 +164,8 @@ private:
         auto& w = workers_[std::size_t(i)];
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = 100 * (i + 1) + w.incarnation;
-        auto connecting = net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
-                                                   link_options(name, pid));
+        auto connecting = net::connection::connect(
+            network_.host(host_of(i)), net::address::sim("driver", 1), link_options(name, pid));
         auto wire = co_await connecting;
         rt::node self(options_of(name, pid));
         w.self = &self;

@@ -27,7 +27,7 @@ namespace skein::net {
     const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (copy < 0) {
         throw code_error(std::error_code(errno, std::system_category()),
-                       fmt::format("cannot wait for file descriptor {}", fd));
+                         fmt::format("cannot wait for file descriptor {}", fd));
     }
     asio::posix::stream_descriptor watched(on.context(), copy);
     auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);

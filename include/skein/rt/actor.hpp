@@ -44,7 +44,9 @@ public:
     }
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
-    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept { return lane_; }
+    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept {
+        return lane_;
+    }
 
 private:
     rt::detail::counted<rt::detail::actor_state> lane_;
@@ -72,12 +74,14 @@ template <class T, class... A>
 void invoke_create(incoming_call& call) {
     std::tuple<A...> arguments;
     if (auto decoded = decode_arguments(call.arguments, arguments); !decoded) {
-        error bad(decoded.error().code(), "arguments of " + call.fn.name + ": " + decoded.error().text());
+        error bad(decoded.error().code(),
+                  "arguments of " + call.fn.name + ": " + decoded.error().text());
         return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
     }
     try {
         auto box = std::apply(
-            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); }, arguments);
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            arguments);
         call.self.insert_actor(call.target, std::move(box));
         call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
     } catch (...) {
@@ -110,7 +114,8 @@ struct create_record {
 };
 
 template <class T, class... A>
-concept makes = std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+concept makes =
+    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
 
 /// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
 /// this task is dropped, so is the actor.
@@ -131,22 +136,26 @@ template <class T, class... A>
 [[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
     using namespace rt::detail;
     constexpr bool can_make = makes<T, typename travelling<A>::type...>;
-    static_assert(can_make, "skein: the actor cannot be made from these arguments: its constructor (or "
-                            "its fields) must take their values, or refs to them");
+    static_assert(can_make,
+                  "skein: the actor cannot be made from these arguments: its constructor (or "
+                  "its fields) must take their values, or refs to them");
     constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
-    static_assert(can_send, "skein: an argument type cannot be sent: make it a plain aggregate of types "
-                            "that can, or specialise skein::wire::codec for it");
+    static_assert(can_send,
+                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                  "that can, or specialise skein::wire::codec for it");
     if constexpr (can_make && can_send) {
         (void)create_record<T, typename travelling<A>::type...>::registered;
         auto& by = rt::node::current();
         counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
-        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {}, call_kind::create);
+        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
+                      call_kind::create);
         counted<actor_state> lane;
         if (by.is_driver()) {
             call->target = by.new_actor_id();
             lane = by.actor_lane(call->target);
         }
-        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call, std::forward<A>(args)...);
+        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
+                                                                          std::forward<A>(args)...);
         return finish_create<T>(ref<std::uint64_t>(std::move(call)), &by, std::move(lane));
     } else {
         return {};
@@ -165,8 +174,10 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         if (!from.fixed(id)) return from.status();
         auto* here = skein::rt::node::executing();
         if (here == nullptr)
-            return error(errc::not_supported, "not supported: an actor_handle in the result of a call")
-                .with_hint("make the actor in the process that uses it and pass the handle as an argument");
+            return error(errc::not_supported,
+                         "not supported: an actor_handle in the result of a call")
+                .with_hint("make the actor in the process that uses it and pass the handle as an "
+                           "argument");
         if (id != 0) into = skein::actor_handle<T>(here->actor_lane(id));
         return {};
     }

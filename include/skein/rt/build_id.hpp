@@ -42,7 +42,8 @@ inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
         high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
     };
     const auto segment = [&](const ElfW(Phdr) & h) {
-        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr), h.p_memsz);
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
     };
     byte_span note;
     for (int i = 0; i < program->dlpi_phnum; ++i)

@@ -83,7 +83,9 @@ inline net::connection_options link_options(const std::string& name, const net::
 class connected_network final : public net::network {
 public:
     explicit connected_network(std::unique_ptr<net::stream> s) : stream_(std::move(s)) {}
-    task<std::unique_ptr<net::stream>> connect(net::address) override { co_return std::move(stream_); }
+    task<std::unique_ptr<net::stream>> connect(net::address) override {
+        co_return std::move(stream_);
+    }
     std::unique_ptr<net::listener> listen(net::address) override {
         throw error(errc::not_supported, "not supported: listening on an inherited socket");
     }
@@ -134,9 +136,8 @@ private:
                 auto wire = co_await started;
                 pids_.push_back(child.pid());
                 failed_in_a_row = 0;
-                auto served = driver_.serve_worker(std::move(wire), [this, &child](const link&) {
-                    return farewell(&child);
-                });
+                auto served = driver_.serve_worker(
+                    std::move(wire), [this, &child](const link&) { return farewell(&child); });
                 co_await served;
             } catch (const error& e) {
                 failed = e;
@@ -149,10 +150,12 @@ private:
             }
             if (!failed) continue;
             if (stopping_ || failed->code() == errc::cancelled) break;
-            auto why = error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
+            auto why =
+                error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
             why.with_cause(last_words(child, *failed));
             if (!failed->hint().empty()) why.with_hint(failed->hint());
-            const bool hopeless = failed->code() == errc::mismatch || failed->code() == errc::not_found ||
+            const bool hopeless = failed->code() == errc::mismatch ||
+                                  failed->code() == errc::not_found ||
                                   failed->code() == errc::permission_denied;
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
@@ -218,8 +221,8 @@ private:
         } else {
             stream = net::adopt_unix_stream(loop_, ours.release(), name);
         }
-        auto shaken = net::connection::accept(std::move(stream),
-                                              detail::link_options(driver_.name().name, secret_, 0, !listener));
+        auto shaken = net::connection::accept(
+            std::move(stream), detail::link_options(driver_.name().name, secret_, 0, !listener));
         co_return co_await shaken;
     }
 
@@ -254,7 +257,9 @@ private:
 };
 
 /// True in a process that was started as a worker.
-[[nodiscard]] inline bool is_worker() noexcept { return std::getenv(detail::boot_variable) != nullptr; }
+[[nodiscard]] inline bool is_worker() noexcept {
+    return std::getenv(detail::boot_variable) != nullptr;
+}
 
 namespace detail {
 
@@ -268,7 +273,8 @@ inline worker_boot read_boot() {
     auto boot = wire::decode<worker_boot>(text);
     if (!boot || boot->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read")
-            .with_hint(fmt::format("{} is set by skein for its workers only: unset it", boot_variable));
+            .with_hint(
+                fmt::format("{} is set by skein for its workers only: unset it", boot_variable));
     return std::move(*boot);
 }
 
@@ -283,8 +289,8 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
         wire = co_await connecting;
     } else {
         net::real_network network(*loop);
-        auto connecting = net::connection::connect(network, net::address::parse(boot.address).value(),
-                                                   std::move(options));
+        auto connecting = net::connection::connect(
+            network, net::address::parse(boot.address).value(), std::move(options));
         wire = co_await connecting;
     }
     auto served = self->serve_driver(wire);

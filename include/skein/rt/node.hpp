@@ -74,8 +74,8 @@ struct link {
     // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
     // window grows until about a millisecond of work is under way (long tasks: one per core).
     std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3;     ///< seconds per task, smoothed
-    time_point mark{};         ///< since when `finished` counts
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
 
@@ -109,8 +109,9 @@ public:
 
     /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
     [[nodiscard]] static node& current() {
-        SKEIN_CHECK(current_ != nullptr, "no skein runtime on this thread: call remote functions and "
-                                         "actors from inside skein::run");
+        SKEIN_CHECK(current_ != nullptr,
+                    "no skein runtime on this thread: call remote functions and "
+                    "actors from inside skein::run");
         return *current_;
     }
     [[nodiscard]] static node* try_current() noexcept { return current_; }
@@ -254,7 +255,7 @@ private:
     std::optional<error> given_up_;
     std::size_t expected_ = 0;
     bool closing_ = false;
-    scope calls_; ///< coroutine calls that run here
+    scope calls_;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh_; ///< started in this turn
     wire::writer scratch_;
 };

@@ -74,9 +74,7 @@ public:
     [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
     /// The signal that ended it; 0 if it exited.
     [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
-    [[nodiscard]] bool dumped_core() const noexcept {
-        return WIFSIGNALED(raw_) && WCOREDUMP(raw_);
-    }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
     /// "exited with 3" or "killed by signal 9 (SIGKILL)".
     [[nodiscard]] std::string describe() const {
         if (exited()) return fmt::format("exited with {}", code());
@@ -100,9 +98,9 @@ struct process_options {
     std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
     int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
     bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    bool own_group = false;               ///< a process group of its own: no Ctrl-C from the terminal
-    bool die_with_parent = true;          ///< SIGKILL when the thread that spawned it ends
-    bool last_words = true;               ///< give it a pipe for leave_last_words()
+    bool own_group = false;      ///< a process group of its own: no Ctrl-C from the terminal
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
 };
 
 /// The variable that names the pipe of leave_last_words().
@@ -403,7 +401,8 @@ inline child_process child_process::spawn(process_options how) {
     child.pidfd_ = detail::unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
-                                                     "is needed)", std::strerror(errno)));
+                                                     "is needed)",
+                                                     std::strerror(errno)));
     child.words_ = std::move(words_in);
     return child;
 }

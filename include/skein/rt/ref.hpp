@@ -92,7 +92,8 @@ public:
     using value_type = T;
 
     ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept : state_(std::move(state)) {}
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept
+        : state_(std::move(state)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -107,7 +108,9 @@ public:
         return rt::detail::ref_awaiter<T, false>(state_);
     }
     /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept { return rt::detail::ref_awaiter<T, true>(std::move(state_)); }
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
 
     /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
     /// The ref then fails with errc::cancelled, unless a value comes first.

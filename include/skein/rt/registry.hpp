@@ -47,8 +47,8 @@ struct incoming_call;
 
 /// One callable of this program. Lives for ever; made by detail::record<...>.
 struct function_record {
-    const char* mangled = nullptr;                    ///< typeid name: unique per function
-    const char* shown = nullptr;                      ///< typeid name that the readable name comes from
+    const char* mangled = nullptr; ///< typeid name: unique per function
+    const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
     bool is_coroutine = false;                        ///< starts from the run queue, in order
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
@@ -88,8 +88,10 @@ public:
 
     /// Called before main for every remote function of the program.
     static void add(function_record& record) {
-        SKEIN_CHECK(!built_, "remote function {} comes from a library that was loaded after the runtime "
-                             "started; link it into the program", readable_name(record.mangled));
+        SKEIN_CHECK(!built_,
+                    "remote function {} comes from a library that was loaded after the runtime "
+                    "started; link it into the program",
+                    readable_name(record.mangled));
         record.next = first_;
         first_ = &record;
     }
@@ -104,8 +106,7 @@ public:
             r->name = function_name(*r);
             r->signature = r->signature_hash();
         }
-        std::sort(records.begin(), records.end(),
-                  [](auto* a, auto* b) { return a->key < b->key; });
+        std::sort(records.begin(), records.end(), [](auto* a, auto* b) { return a->key < b->key; });
         for (std::size_t i = 0; i < records.size(); ++i) {
             auto& r = *records[i];
             r.index = static_cast<std::uint32_t>(i);
@@ -115,10 +116,13 @@ public:
             if (std::string_view(other.mangled) == r.mangled)
                 return error(errc::already_exists,
                              fmt::format("two remote functions are both called {}", r.name))
-                    .with_hint("functions in anonymous namespaces or static ones of different files "
-                               "share one name: give one of them another name or a namespace");
-            return error(errc::mismatch, fmt::format("the names of remote functions {} and {} have the "
-                                                     "same hash", other.name, r.name))
+                    .with_hint(
+                        "functions in anonymous namespaces or static ones of different files "
+                        "share one name: give one of them another name or a namespace");
+            return error(errc::mismatch,
+                         fmt::format("the names of remote functions {} and {} have the "
+                                     "same hash",
+                                     other.name, r.name))
                 .with_hint("rename one of them");
         }
         made.records_ = std::move(records);
@@ -152,7 +156,8 @@ private:
         int depth = 0; // the first comma outside of template arguments ends the class
         for (std::size_t i = 0; i < text.size(); ++i) {
             depth += text[i] == '<' ? 1 : text[i] == '>' ? -1 : 0;
-            if (text[i] == ',' && depth == 0) return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
+            if (text[i] == ',' && depth == 0)
+                return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
         }
         return text + "()";
     }

@@ -16,13 +16,13 @@
 
 #include <algorithm>
 #include <concepts>
+#include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace skein {
 
@@ -43,7 +43,8 @@ inline constexpr bool is_view<std::string_view> = true;
 template <class Tuple>
 inline constexpr bool has_span = false;
 template <class... T>
-inline constexpr bool has_span<std::tuple<T...>> = ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
+inline constexpr bool has_span<std::tuple<T...>> =
+    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
 template <class Tuple>
 inline constexpr bool has_view = false;
 template <class... T>
@@ -84,8 +85,8 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id, const function_record* fn,
-                         std::shared_ptr<actor_box> box,
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id,
+                         const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     if (box) --box->not_started;
@@ -134,13 +135,14 @@ void invoke(incoming_call& call) {
         decoded = decode_arguments(call.arguments, arguments);
     }
     if (!decoded) {
-        error bad(decoded.error().code(), "arguments of " + call.fn.name + ": " + decoded.error().text());
+        error bad(decoded.error().code(),
+                  "arguments of " + call.fn.name + ": " + decoded.error().text());
         return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
     }
     if constexpr (traits::is_coroutine) {
         if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn, call.box,
-                                                  std::move(arguments)));
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
+                                                  call.box, std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
@@ -148,11 +150,13 @@ void invoke(incoming_call& call) {
                 call.self.reply(*call.from, call.id, [](wire::writer&) {});
             } else {
                 const auto& value = call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.id, [&](wire::writer& w) { wire::encode(w, value); });
+                call.self.reply(*call.from, call.id,
+                                [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
-            call.self.reply_failure(*call.from, call.id,
-                                    failure_of(std::current_exception(), call.fn, call.self.name()));
+            call.self.reply_failure(
+                *call.from, call.id,
+                failure_of(std::current_exception(), call.fn, call.self.name()));
         }
     }
 }
@@ -179,7 +183,8 @@ struct record {
     static function_record& entry() {
         static function_record made = [] {
             function_record r;
-            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name() : typeid(function_tag<F, T>).name();
+            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
+                                          : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
@@ -206,7 +211,8 @@ auto hold_argument(A&& a) {
             return std::string(std::string_view(a));
         } else {
             const P view(a);
-            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(), view.end());
+            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(),
+                                                                              view.end());
         }
     } else {
         return P(std::forward<A>(a));
@@ -260,7 +266,8 @@ struct handle_of<actor_handle<T>> {
 };
 
 /// Fills in what all calls have in common.
-inline void apply_options(call_base& call, const function_record& fn, const call_options& how, call_kind kind) {
+inline void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                          call_kind kind) {
     SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
     call.fn = &fn;
     call.kind = kind;
@@ -293,7 +300,8 @@ struct submission<std::tuple<P...>, A...> {
             return by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
         }
         auto& rare = call->extra();
-        using held = held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
+        using held =
+            held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
         // One more than the refs that are waited for: the call is looked at once at the end.
         rare.pending = pending + 1;
         [[maybe_unused]] const auto depend = [&](const auto& a) {
@@ -321,9 +329,10 @@ auto call_function(node& by, const call_options& how, auto&&... args) {
     using result_type = typename traits::result;
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(!traits::is_coroutine || !has_view<typename traits::arguments>,
-                      "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-                      "message the view points into; take a vector or string");
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
         counted<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<F, void>::entry(), how, call_kind::task);
@@ -344,9 +353,10 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
                   "skein: call<&T::m> needs a member function of the actor's own type");
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
-        static_assert(!traits::is_coroutine || !has_view<typename traits::arguments>,
-                      "skein: a remote coroutine cannot take a span or string_view: it outlives the "
-                      "message the view points into; take a vector or string");
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
         SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
         SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");

@@ -39,7 +39,7 @@ public:
     stop_signals() {
         std::tie(read_, write_) = make_pipe();
         target() = write_.get();
-        struct sigaction how {};
+        struct sigaction how{};
         how.sa_handler = &on_signal;
         how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
         sigaction(SIGINT, &how, &before_int_);
@@ -71,12 +71,12 @@ private:
         errno = saved;
     }
     unique_fd read_, write_;
-    struct sigaction before_int_ {}, before_term_ {};
+    struct sigaction before_int_{}, before_term_{};
 };
 
 /// Watches for the first stop signal and cancels the app.
-inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals, cancel_source stop,
-                                int* which) {
+inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                cancel_source stop, int* which) {
     auto readable = net::wait_readable(*loop, signals->fd());
     co_await readable;
     *which = signals->take();
@@ -93,7 +93,8 @@ inline int parse_count(std::string_view flag, std::string_view text) {
     int n = 0;
     const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
     if (bad != std::errc() || end != text.data() + text.size())
-        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text)).with_hint("e.g. --workers 4");
+        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text))
+            .with_hint("e.g. --workers 4");
     if (n < 1)
         throw error(errc::usage, fmt::format("{} {}: at least one worker is needed", flag, text));
     if (n > 4096) throw error(errc::usage, fmt::format("{} {}: at most 4096 workers", flag, text));
@@ -107,7 +108,8 @@ inline command_line parse_command_line(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         const std::string_view arg = argv[i];
         if (arg == "--workers") {
-            if (++i == argc) throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
+            if (++i == argc)
+                throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
             out.workers = parse_count("--workers", argv[i]);
         } else if (arg.starts_with("--workers=")) {
             out.workers = parse_count("--workers", arg.substr(10));
@@ -129,9 +131,10 @@ auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
         return app(std::move(rest));
     } else {
-        static_assert(std::is_invocable_v<App&, int, char**>,
-                      "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
-                      "arguments), or with (int argc, char** argv)");
+        static_assert(
+            std::is_invocable_v<App&, int, char**>,
+            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
+            "arguments), or with (int argc, char** argv)");
         return app(argc, argv);
     }
 }
@@ -149,7 +152,8 @@ task<int> as_exit_code(task<T> work) {
 }
 
 /// The driver: the app under its signals, then everything else in order.
-inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers, task<int> app, int* stopped_by) {
+inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers, task<int> app,
+                       int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
     scope services;
@@ -199,7 +203,8 @@ template <class App>
         rt::node self(who);
         const rt::node::use current(self);
         rt::local_workers workers(loop, self, how.processes);
-        auto work = rt::detail::as_exit_code(rt::detail::call_app(app, argc, argv, std::move(line.rest)));
+        auto work =
+            rt::detail::as_exit_code(rt::detail::call_app(app, argc, argv, std::move(line.rest)));
         return loop.run(rt::detail::drive(&loop, &self, &workers, std::move(work), &stopped_by));
     } catch (const error& e) {
         std::fflush(stdout);

@@ -94,7 +94,9 @@ public:
     [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
 
     // Calls are made and freed a million times a second.
-    static void* operator new(std::size_t bytes) { return skein::detail::frame_pool::allocate(bytes); }
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
     static void operator delete(void* p, std::size_t bytes) noexcept {
         skein::detail::frame_pool::release(p, bytes);
     }
@@ -129,12 +131,13 @@ public:
     struct rarities {
         std::string name;
         std::unique_ptr<deferred_arguments> arguments;
-        std::size_t pending = 0;                       ///< refs among the arguments not done yet
-        std::vector<counted<call_base>> dependents;    ///< calls that take this one's ref
-        std::vector<std::shared_ptr<void>> kept;       ///< handles that must live until the end
+        std::size_t pending = 0;                    ///< refs among the arguments not done yet
+        std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
+        std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
         struct deadline_timer : timer_node {
             explicit deadline_timer(call_base& c)
-                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {}
+                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }),
+                  call(c) {}
             void passed();
             call_base& call;
         };
@@ -152,14 +155,14 @@ public:
     const function_record* fn = nullptr;
     link* on = nullptr; ///< where it was sent
     std::uint64_t id = 0;
-    std::uint64_t target = 0; ///< actor
+    std::uint64_t target = 0;  ///< actor
     counted<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;         ///< encoded arguments while they have to be kept
+    byte_buffer body;          ///< encoded arguments while they have to be kept
     std::unique_ptr<rarities> rare;
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
-    bool nested = false; ///< submitted by a worker: never waits for a free slot
+    bool nested = false;     ///< submitted by a worker: never waits for a free slot
     bool ran_before = false; ///< an attempt was lost on the way: it may have run
     std::uint16_t cpus = 0;
 
@@ -187,8 +190,8 @@ public:
 
     node* owner = nullptr;
     std::uint64_t id = 0;
-    link* on = nullptr;           ///< where its calls go
-    bool owned = false;           ///< dropping the last handle ends the actor
+    link* on = nullptr;                      ///< where its calls go
+    bool owned = false;                      ///< dropping the last handle ends the actor
     std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
     std::optional<failure> lost; ///< set when its worker died

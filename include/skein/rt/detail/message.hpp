@@ -49,8 +49,8 @@ struct call_head {
     }
     /// False if the bytes are too short or not a call.
     bool decode(wire::reader& from) {
-        return from.fixed(function) && from.fixed(kind) && from.fixed(retries) && from.fixed(cpus) &&
-               from.fixed(target) && kind <= call_kind::create;
+        return from.fixed(function) && from.fixed(kind) && from.fixed(retries) &&
+               from.fixed(cpus) && from.fixed(target) && kind <= call_kind::create;
     }
 };
 

@@ -82,9 +82,11 @@ inline node::node(node_options who) {
 }
 
 inline node::~node() {
-    SKEIN_CHECK(links_.empty() && upstream_ == nullptr && calls_.size() == 0,
-                "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
-                "the serving tasks first", links_.size(), calls_.size());
+    SKEIN_CHECK(
+        links_.empty() && upstream_ == nullptr && calls_.size() == 0,
+        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "the serving tasks first",
+        links_.size(), calls_.size());
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : lanes_) lane->owner = nullptr;
     if (current_ == this) current_ = nullptr;
@@ -183,8 +185,9 @@ inline void node::argument_ready(detail::call_base& call) {
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
 inline void node::place(detail::counted<detail::call_base> call) {
-    if (closing_) return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
-                                                                          "is shutting down"));
+    if (closing_)
+        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
+                                                                "is shutting down"));
     if (call->kind == detail::call_kind::method && call->lane) {
         const auto lane = call->lane;
         lane->waiting.push_back(std::move(call));
@@ -194,9 +197,10 @@ inline void node::place(detail::counted<detail::call_base> call) {
     if (call->kind == detail::call_kind::method) { // passed on for a worker
         const auto found = actors_.find(call->target);
         if (found == actors_.end() || found->second.where == nullptr)
-            return refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", call->target))
-                                     .with_hint("the last handle in the process that made it was "
-                                                "dropped, or its worker died"));
+            return refuse(*call,
+                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                              .with_hint("the last handle in the process that made it was "
+                                         "dropped, or its worker died"));
         return send(*found->second.where, std::move(call));
     }
     if (given_up_) return refuse(*call, *given_up_);
@@ -220,8 +224,9 @@ inline void node::drain(detail::actor_state& lane) {
         ++lane.first;
         if (call->is_done()) continue;
         if (lane.lost) {
-            call->fail({error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                        nullptr});
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
         } else if (lane.on == nullptr) {
             refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
         } else {
@@ -248,13 +253,14 @@ inline link* node::pick(const detail::call_base& call, bool& possible) {
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        const bool room = call.nested || call.cpus == 0 ||
-                          l->busy + call.cpus <= l->capacity * l->window;
+        const bool room =
+            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
     // An actor stays where it is put: rather wait for a worker that is about to come.
-    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 && workers() < expected_)
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < expected_)
         return nullptr;
     return best;
 }
@@ -277,9 +283,11 @@ inline void node::pump(std::deque<detail::counted<detail::call_base>>& line) {
         auto call = std::move(front);
         line.pop_front();
         if (where == nullptr) {
-            refuse(*call, error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
-                                                             "has", call->name(), call->cpus))
-                              .with_hint("start fewer workers with more cores each, or lower .cpus"));
+            refuse(*call,
+                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
+                                                      "has",
+                                                      call->name(), call->cpus))
+                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
         } else {
             send(*where, std::move(call));
         }
@@ -300,7 +308,8 @@ inline std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
 inline detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
     const auto index = static_cast<std::uint32_t>(id);
-    if (index >= slots_.size() || slots_[index].generation != id >> 32 || !slots_[index].call) return {};
+    if (index >= slots_.size() || slots_[index].generation != id >> 32 || !slots_[index].call)
+        return {};
     ++slots_[index].generation;
     free_.push_back(index);
     return std::move(slots_[index].call);
@@ -319,7 +328,8 @@ inline void node::send(link& to, detail::counted<detail::call_base> call) {
         ++to.actors;
     }
     // Only a call that may have to run again keeps its arguments.
-    const bool keep = raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
+    const bool keep =
+        raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
@@ -377,8 +387,10 @@ inline void node::cancel(detail::call_base& call) noexcept {
             call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
         return;
     }
-    if (call.state == detail::phase::queued && call.on != nullptr) return; // its link is being settled
-    call.fail({error(errc::cancelled, fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+    if (call.state == detail::phase::queued && call.on != nullptr)
+        return; // its link is being settled
+    call.fail({error(errc::cancelled,
+                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
     if (lane) drain(*lane);
 }
@@ -386,12 +398,14 @@ inline void node::cancel(detail::call_base& call) noexcept {
 inline void node::deadline_passed(detail::call_base& call) {
     const detail::counted<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    const bool sent = call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    const bool sent =
+        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
-    call.fail({error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
-                                                to_seconds(call.rare->limit), call.progress())),
-               nullptr});
+    call.fail(
+        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
+                                          to_seconds(call.rare->limit), call.progress())),
+         nullptr});
     if (lane) drain(*lane);
 }
 
@@ -436,8 +450,9 @@ inline void node::fail_lane(detail::actor_state& lane) {
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
         if (call && !call->is_done())
-            call->fail({error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                        nullptr});
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
     }
     drain(lane);
 }

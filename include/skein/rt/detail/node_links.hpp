@@ -119,7 +119,8 @@ inline void node::lose(link& l, const std::string& how) {
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (upstream_ == nullptr && !closing_ && ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
+        if (upstream_ == nullptr && !closing_ &&
+            ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 call->ran_before = true;
@@ -129,18 +130,18 @@ inline void node::lose(link& l, const std::string& how) {
         }
         if (call->kind == detail::call_kind::create) actors_.erase(call->target);
         auto& names = call->state == detail::phase::started ? had
-                      : sent || call->ran_before          ? may_have
-                                                          : did_not;
+                      : sent || call->ran_before            ? may_have
+                                                            : did_not;
         ++names[call->name()];
         dead.push_back(std::move(call));
     }
 
     std::string summary = fmt::format("{} was lost: {}", l.who, how);
     std::string list;
-    for (const auto& [label, names] : {std::pair<const char*, const std::map<std::string, std::size_t>&>(
-                                           "did not run", did_not),
-                                       {"may have run", may_have},
-                                       {"had started", had}}) {
+    for (const auto& [label, names] :
+         {std::pair<const char*, const std::map<std::string, std::size_t>&>("did not run", did_not),
+          {"may have run", may_have},
+          {"had started", had}}) {
         if (names.empty()) continue;
         list += fmt::format("{}{}:", list.empty() ? "" : "; ", label);
         std::size_t shown = 0;
@@ -152,7 +153,8 @@ inline void node::lose(link& l, const std::string& how) {
             list += n == 1 ? fmt::format(" {}", name) : fmt::format(" {} x{}", name, n);
         }
     }
-    if (!again.empty()) list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
+    if (!again.empty())
+        list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
     const failure lost{error(errc::worker_lost, summary), nullptr};
@@ -230,7 +232,9 @@ inline void node::on_frame(const std::shared_ptr<link>& from, const net::frame_v
         if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
         return;
     }
-    default: throw error(errc::malformed, fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+    default:
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
     }
 }
 
@@ -238,7 +242,8 @@ inline void node::on_reply(link& from, const net::frame_view& f) {
     const auto call = free_slot(f.id);
     if (!call) return;
     account(from, *call);
-    if (call->kind == detail::call_kind::create && upstream_ == nullptr) settle_create(from, *call, f.flags);
+    if (call->kind == detail::call_kind::create && upstream_ == nullptr)
+        settle_create(from, *call, f.flags);
     if (!call->is_done()) {
         if (f.flags == detail::reply_ok) {
             call->finish_with_bytes(f.body);
@@ -252,8 +257,9 @@ inline void node::on_reply(link& from, const net::frame_view& f) {
 /// Driver: an actor was made, or its constructor threw.
 inline void node::settle_create(link& from, const detail::call_base& call, std::uint16_t outcome) {
     const auto known = actors_.find(call.target); // made by a worker that is still there
-    const auto lane = lanes_.find(call.target);          // made by this process
-    const bool wanted = call.nested ? known != actors_.end() : lane != lanes_.end() && !call.is_done();
+    const auto lane = lanes_.find(call.target);   // made by this process
+    const bool wanted =
+        call.nested ? known != actors_.end() : lane != lanes_.end() && !call.is_done();
     if (outcome == detail::reply_ok && wanted) {
         actors_[call.target].where = &from;
         if (lane != lanes_.end()) lane->second->on = &from;
@@ -287,8 +293,8 @@ inline void node::forward(link& from, const net::frame_view& f) {
     if (head.kind == detail::call_kind::create) {
         call->target = new_actor_id();
         actors_[call->target] = {nullptr, from.number};
-        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target, &call->target,
-                    sizeof call->target);
+        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
+                    &call->target, sizeof call->target);
     }
     from.forwarded[f.id] = call.get();
     prepare(*call);
@@ -324,8 +330,9 @@ inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, b
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = boxes_.find(head.target);
         if (found == boxes_.end()) {
-            const error gone = error(errc::not_found, fmt::format("actor {} is gone", head.target))
-                                   .with_hint("the last handle in the process that made it was dropped");
+            const error gone =
+                error(errc::not_found, fmt::format("actor {} is gone", head.target))
+                    .with_hint("the last handle in the process that made it was dropped");
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
@@ -342,8 +349,8 @@ inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, b
     executing_ = before;
 }
 
-inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
-                                      std::shared_ptr<detail::actor_box> box) {
+inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
+                                      byte_buffer body, std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
     execute(from, id, body, std::move(box));
     co_return;

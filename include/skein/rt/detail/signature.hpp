@@ -45,7 +45,7 @@ template <class R, class C, class... P>
 struct signature_of {
     using result = std::remove_cvref_t<typename unwrap_task<R>::type>;
     using class_type = C;
-    using parameters = std::tuple<P...>;                  ///< as declared
+    using parameters = std::tuple<P...>;                     ///< as declared
     using arguments = std::tuple<std::remove_cvref_t<P>...>; ///< as they travel
     static constexpr bool is_coroutine = unwrap_task<R>::is_coroutine;
     static constexpr bool is_member = !std::is_void_v<C>;
@@ -72,20 +72,24 @@ template <class P>
 consteval bool check_parameter() {
     using value = std::remove_cvref_t<P>;
     constexpr bool bare_pointer = std::is_pointer_v<value>;
-    constexpr bool changes_callers = std::is_lvalue_reference_v<P> &&
-                                     !std::is_const_v<std::remove_reference_t<P>>;
+    constexpr bool changes_callers =
+        std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
     constexpr bool is_ref = unwrap_ref<value>::is_ref;
-    static_assert(!bare_pointer, "skein: a remote function cannot take a pointer: the object it points "
-                                 "to is in another process; take the value");
-    static_assert(!changes_callers, "skein: a remote function cannot take a non-const reference: the "
-                                    "caller's object is in another process; take it by value and "
-                                    "return the result");
-    static_assert(!is_ref, "skein: not supported: a remote function that takes a ref<T>; take T, the "
-                           "ref is resolved before the call is sent");
+    static_assert(!bare_pointer,
+                  "skein: a remote function cannot take a pointer: the object it points "
+                  "to is in another process; take the value");
+    static_assert(!changes_callers,
+                  "skein: a remote function cannot take a non-const reference: the "
+                  "caller's object is in another process; take it by value and "
+                  "return the result");
+    static_assert(!is_ref,
+                  "skein: not supported: a remote function that takes a ref<T>; take T, the "
+                  "ref is resolved before the call is sent");
     if constexpr (!bare_pointer && !changes_callers && !is_ref) {
         constexpr bool can_be_sent = wire::encodable<value>;
-        static_assert(can_be_sent, "skein: an argument type cannot be sent: make it a plain aggregate of "
-                                   "types that can, or specialise skein::wire::codec for it");
+        static_assert(can_be_sent,
+                      "skein: an argument type cannot be sent: make it a plain aggregate of "
+                      "types that can, or specialise skein::wire::codec for it");
         return can_be_sent;
     } else {
         return false;
@@ -94,14 +98,16 @@ consteval bool check_parameter() {
 
 template <class R>
 consteval bool check_result() {
-    static_assert(!std::is_pointer_v<R>, "skein: a remote function cannot return a pointer: the object "
-                                         "it points to is in another process; return the value");
+    static_assert(!std::is_pointer_v<R>,
+                  "skein: a remote function cannot return a pointer: the object "
+                  "it points to is in another process; return the value");
     if constexpr (std::is_void_v<R>) {
         return true;
     } else if constexpr (!std::is_pointer_v<R>) {
         constexpr bool can_be_sent = wire::encodable<R>;
-        static_assert(can_be_sent, "skein: the result type cannot be sent: make it a plain aggregate of "
-                                   "types that can, or specialise skein::wire::codec for it");
+        static_assert(can_be_sent,
+                      "skein: the result type cannot be sent: make it a plain aggregate of "
+                      "types that can, or specialise skein::wire::codec for it");
         return can_be_sent;
     } else {
         return false;
@@ -137,8 +143,9 @@ struct argument_check<std::tuple<P...>, A...> {
                       "skein: wrong number of arguments for this remote function");
         if constexpr (sizeof...(P) == sizeof...(A)) {
             constexpr bool all_fit = (true && ... && fits<A, P>());
-            static_assert(all_fit, "skein: an argument must be of the parameter's type, convertible to "
-                                   "it, or a ref to such a value");
+            static_assert(all_fit,
+                          "skein: an argument must be of the parameter's type, convertible to "
+                          "it, or a ref to such a value");
             return all_fit;
         }
         return false;
