@@ -18,7 +18,7 @@ TEST_CASE("no ring is lost between two threads that wait for each other") {
     const auto play = [&](std::uint32_t me) {
         spin_budget spin;
         for (std::uint32_t i = 0; i < rounds; ++i) {
-            for (int k = 0; k < 20; ++k) spin.wasted(); // sleep soon: the interesting path
+            for (int k = 0; k < 20; ++k) spin.waited(1s); // sleep soon: the interesting path
             wait_at(bells[me], spin, 10s, [&] { return turn.load() == 2 * i + me; }, [] {});
             turn.store(2 * i + me + 1);
             bells[1 - me].ring();
@@ -45,8 +45,8 @@ TEST_CASE("a waiting thread looks up after each slice") {
 
 TEST_CASE("the spin budget follows what pays off") {
     spin_budget spin;
-    for (int i = 0; i < 100; ++i) spin.wasted();
+    for (int i = 0; i < 100; ++i) spin.waited(1s);
     const int least = spin.rounds();
-    for (int i = 0; i < 100; ++i) spin.paid_off();
+    for (int i = 0; i < 100; ++i) spin.waited(1us);
     CHECK(spin.rounds() > 10 * least);
 }

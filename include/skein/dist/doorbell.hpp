@@ -66,15 +66,20 @@ private:
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
-/// How long to look before sleeping: long when looking has paid off lately, short when it has not.
+/// How long to look before sleeping: long while waits turn out to be short, else hardly at all, since
+/// looking costs a core that somebody may compute on.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
-    void paid_off() noexcept { rounds_ = std::min(rounds_ + rounds_ / 4 + 16, most); }
-    void wasted() noexcept { rounds_ = std::max(rounds_ / 2, least); }
+    /// Tells how long a wait took that needed more than a look.
+    void waited(duration length) noexcept {
+        if (length < worthwhile) rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+        else rounds_ = std::max(rounds_ / 2, least);
+    }
 
 private:
-    static constexpr int least = 32, most = 4096; // a pause takes about 20-40 ns
+    static constexpr duration worthwhile = std::chrono::microseconds(60); // a sleep costs about 10-50 us
+    static constexpr int least = 32, most = 2048;                         // a pause takes about 20-40 ns
     int rounds_ = 512;
 };
 
@@ -82,18 +87,23 @@ private:
 template <class Ready, class Check>
 void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
     if (ready()) return;
+    const time_point begin = steady_now();
     for (int i = spin.rounds(); i > 0; --i) {
         cpu_pause();
         if (ready()) {
-            spin.paid_off();
+            spin.waited(steady_now() - begin);
             return;
         }
     }
-    spin.wasted();
     struct awake_again {
         doorbell& bell;
-        ~awake_again() { bell.asleep.store(0, std::memory_order_relaxed); }
-    } guard{bell};
+        spin_budget& spin;
+        time_point begin;
+        ~awake_again() {
+            bell.asleep.store(0, std::memory_order_relaxed);
+            spin.waited(steady_now() - begin);
+        }
+    } guard{bell, spin, begin};
     for (;;) {
         bell.asleep.store(1, std::memory_order_seq_cst);
         const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);

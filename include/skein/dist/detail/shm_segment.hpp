@@ -20,7 +20,10 @@ namespace skein::dist {
 
 /// Sizes of the pieces in which data passes through shared memory.
 struct shm_options {
-    std::size_t chunk_bytes = std::size_t{256} << 10;  ///< one slot of one rank; two are in flight
+    /// One slot of one rank; two are in flight. Larger than the second cache of a core on purpose: bytes
+    /// that the writer's cache has handed down to the shared one arrive twice as fast as dirty ones
+    /// (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
+    std::size_t chunk_bytes = std::size_t{1} << 20;
     std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
 };
