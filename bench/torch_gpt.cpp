@@ -41,11 +41,13 @@ struct byte_batch {
 struct made_up_text {
     [[nodiscard]] std::uint64_t size() const noexcept { return 4096; }
     [[nodiscard]] byte_batch batch(std::span<const std::uint64_t> ids) const {
-        auto all = torch::empty({static_cast<std::int64_t>(ids.size()), context_bytes + 1}, torch::kLong);
+        auto all =
+            torch::empty({static_cast<std::int64_t>(ids.size()), context_bytes + 1}, torch::kLong);
         auto* to = all.mutable_data_ptr<std::int64_t>();
         for (const auto id : ids)
             for (std::int64_t t = 0; t <= context_bytes; ++t)
-                *to++ = static_cast<std::int64_t>((id * 2654435761ULL + static_cast<std::uint64_t>(t * t) * 97) >> 7 & 255);
+                *to++ = static_cast<std::int64_t>(
+                    (id * 2654435761ULL + static_cast<std::uint64_t>(t * t) * 97) >> 7 & 255);
         return {all.slice(1, 0, context_bytes), all.slice(1, 1, context_bytes + 1)};
     }
 };
@@ -65,7 +67,8 @@ void measure(skein::train::context& ctx) {
     config.checkpoints = config.write_files = false;
     config.output = skein::train::output_mode::quiet;
     torch::manual_seed(1);
-    gpt::GPT model(gpt::model_options{.context = context_bytes, .layers = 4, .heads = 8, .dim = 256});
+    gpt::GPT model(
+        gpt::model_options{.context = context_bytes, .layers = 4, .heads = 8, .dim = 256});
     const auto loss = [](gpt::GPT& m, const byte_batch& b) {
         return gpt::next_byte_loss(m, b.inputs_BT, b.targets_BT);
     };
@@ -81,8 +84,10 @@ void measure(skein::train::context& ctx) {
     std::sort(seconds.begin() + warm_up, seconds.end());
     const double median = seconds[static_cast<std::size_t>(warm_up + (steps - warm_up) / 2)];
     const auto tokens = static_cast<double>(config.global_batch * context_bytes);
-    fmt::print("{}\n", json{{"tokens_per_s", tokens / median}, {"peak_rss_bytes", result.peak_rss_bytes},
-                            {"loss", result.loss}}.dump());
+    fmt::print("{}\n", json{{"tokens_per_s", tokens / median},
+                            {"peak_rss_bytes", result.peak_rss_bytes},
+                            {"loss", result.loss}}
+                           .dump());
     std::fflush(stdout);
 }
 
@@ -92,7 +97,8 @@ json run(const std::string& command) {
     if (pipe == nullptr) return nullptr;
     std::string text;
     std::array<char, 4096> piece;
-    while (const auto n = std::fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), n);
+    while (const auto n = std::fread(piece.data(), 1, piece.size(), pipe))
+        text.append(piece.data(), n);
     ::pclose(pipe);
     const auto begin = text.rfind('{'), end = text.rfind('}');
     if (begin == text.npos || end == text.npos || end < begin) return nullptr;
@@ -101,7 +107,8 @@ json run(const std::string& command) {
 
 void line(const std::string& name, const std::string& unit, double value, const char* baseline,
           const json& baseline_value, double bar, bool higher_is_better) {
-    json out{{"name", name}, {"value", value}, {"unit", unit}, {"baseline", baseline}, {"bar", bar}};
+    json out{
+        {"name", name}, {"value", value}, {"unit", unit}, {"baseline", baseline}, {"bar", bar}};
     if (baseline_value.is_number()) {
         const double ratio = value / baseline_value.get<double>();
         out["baseline_value"] = baseline_value;
@@ -119,8 +126,10 @@ int compare(const std::string& self) {
     const char* given = std::getenv("SKEIN_PYTHON");
     std::string python = given != nullptr ? given : "";
     if (const char* other = std::getenv("SKEIN_BENCH_PYTHON")) python = other;
-    const std::string script = (std::filesystem::path(__FILE__).parent_path() / "gpt_pytorch.py").string();
-    if (!python.empty() && std::system(("'" + python + "' -c 'import torch' >/dev/null 2>&1").c_str()) != 0)
+    const std::string script =
+        (std::filesystem::path(__FILE__).parent_path() / "gpt_pytorch.py").string();
+    if (!python.empty() &&
+        std::system(("'" + python + "' -c 'import torch' >/dev/null 2>&1").c_str()) != 0)
         python.clear();
 
     const std::string env = "OMP_NUM_THREADS=1 ";
@@ -128,7 +137,8 @@ int compare(const std::string& self) {
                                                 {"ddp2", env + self + " --mode ddp --workers 2"}};
     if (!python.empty()) {
         commands["py_single"] = env + python + " " + script + " 2>/dev/null";
-        commands["py_ddp2"] = env + python + " -m torch.distributed.run --nproc-per-node 2 " + script + " 2>/dev/null";
+        commands["py_ddp2"] = env + python + " -m torch.distributed.run --nproc-per-node 2 " +
+                              script + " 2>/dev/null";
     }
     std::map<std::string, double> speed, memory;
     for (int round = 0; round < 2; ++round)
@@ -147,10 +157,14 @@ int compare(const std::string& self) {
         return it == m.end() || it->second == 0 ? json(nullptr) : json(it->second);
     };
     if (of(speed, "single").is_null() || of(speed, "ddp2").is_null()) return 1;
-    line("gpt_single_tokens", "tokens/s", speed["single"], "Python PyTorch", of(speed, "py_single"), 1.0, true);
-    line("gpt_ddp2_tokens", "tokens/s", speed["ddp2"], "torchrun, Gloo, DDP", of(speed, "py_ddp2"), 1.0, true);
-    line("gpt_single_rss", "bytes", memory["single"], "Python PyTorch", of(memory, "py_single"), 0.4, false);
-    line("gpt_ddp2_rss", "bytes per worker", memory["ddp2"], "torchrun, Gloo, DDP", of(memory, "py_ddp2"), 0.4, false);
+    line("gpt_single_tokens", "tokens/s", speed["single"], "Python PyTorch", of(speed, "py_single"),
+         1.0, true);
+    line("gpt_ddp2_tokens", "tokens/s", speed["ddp2"], "torchrun, Gloo, DDP", of(speed, "py_ddp2"),
+         1.0, true);
+    line("gpt_single_rss", "bytes", memory["single"], "Python PyTorch", of(memory, "py_single"),
+         0.4, false);
+    line("gpt_ddp2_rss", "bytes per worker", memory["ddp2"], "torchrun, Gloo, DDP",
+         of(memory, "py_ddp2"), 0.4, false);
     return 0;
 }
 
@@ -162,8 +176,10 @@ int main(int argc, char** argv) {
     config.output = skein::train::output_mode::quiet;
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string flag = argv[i];
-        if (flag == "--mode") mode = argv[i + 1];
-        else if (flag == "--workers") config.workers = std::atoi(argv[i + 1]);
+        if (flag == "--mode")
+            mode = argv[i + 1];
+        else if (flag == "--workers")
+            config.workers = std::atoi(argv[i + 1]);
     }
     if (mode.empty()) return compare(argv[0]);
     return skein::train::launch(config, [&](skein::train::context& ctx) {

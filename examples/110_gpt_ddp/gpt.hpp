@@ -41,7 +41,8 @@ struct BlockImpl : torch::nn::Module {
 
     torch::Tensor attend(const torch::Tensor& x_BTD) {
         const auto B = x_BTD.size(0), T = x_BTD.size(1), D = x_BTD.size(2);
-        const auto qkv_3BHTE = qkv(x_BTD).view({B, T, 3, heads, D / heads}).permute({2, 0, 3, 1, 4});
+        const auto qkv_3BHTE =
+            qkv(x_BTD).view({B, T, 3, heads, D / heads}).permute({2, 0, 3, 1, 4});
         const auto out_BHTE = at::scaled_dot_product_attention(
             qkv_3BHTE[0], qkv_3BHTE[1], qkv_3BHTE[2], {}, 0.0, /*is_causal=*/true);
         return mix(out_BHTE.transpose(1, 2).reshape({B, T, D}));
@@ -82,9 +83,12 @@ struct GPTImpl : torch::nn::Module {
         for (auto& item : named_parameters()) {
             auto& p = item.value();
             const auto& name = item.key();
-            const bool writes = name.find("mix.weight") != name.npos || name.find("down.weight") != name.npos;
-            if (p.dim() >= 2) torch::nn::init::normal_(p, 0.0, writes ? deep : 0.02);
-            else if (name.find("bias") != name.npos) torch::nn::init::zeros_(p);
+            const bool writes =
+                name.find("mix.weight") != name.npos || name.find("down.weight") != name.npos;
+            if (p.dim() >= 2)
+                torch::nn::init::normal_(p, 0.0, writes ? deep : 0.02);
+            else if (name.find("bias") != name.npos)
+                torch::nn::init::zeros_(p);
         }
     }
 

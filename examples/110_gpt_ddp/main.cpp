@@ -17,8 +17,10 @@ namespace {
 
 /// What one rank does. The trainer shares out the work; nothing here asks which rank it is until
 /// there is something to print.
-void train(skein::train::context& ctx, const gpt::program_options& o, const gpt::split_text& parts) {
-    const gpt::windows data(parts.train, o.model.context), held_out(parts.held_out, o.model.context);
+void train(skein::train::context& ctx, const gpt::program_options& o,
+           const gpt::split_text& parts) {
+    const gpt::windows data(parts.train, o.model.context),
+        held_out(parts.held_out, o.model.context);
 
     torch::manual_seed(o.run.seed);
     gpt::GPT model(o.model);
@@ -28,21 +30,27 @@ void train(skein::train::context& ctx, const gpt::program_options& o, const gpt:
     const auto total = static_cast<std::uint64_t>(o.run.max_steps);
     const auto warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(o.warmup), total / 2);
     const auto schedule =
-        skein::train::make_schedule(o.schedule, {.peak = o.lr, .floor = o.lr / 10, .warmup = warmup,
-                                                 .total = total}).value();
+        skein::train::make_schedule(
+            o.schedule, {.peak = o.lr, .floor = o.lr / 10, .warmup = warmup, .total = total})
+            .value();
 
     skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
-    trainer.describe({{"text", o.text}, {"context", o.model.context}, {"layers", o.model.layers},
-                      {"heads", o.model.heads}, {"dim", o.model.dim}, {"lr", o.lr}});
+    trainer.describe({{"text", o.text},
+                      {"context", o.model.context},
+                      {"layers", o.model.layers},
+                      {"heads", o.model.heads},
+                      {"dim", o.model.dim},
+                      {"lr", o.lr}});
     const auto result = trainer.fit(model, o.optimizer(), schedule, loss, data, held_out);
 
     if (!ctx.is_first()) return;
     auto summary = skein::train::summarize(ctx, o.run, result);
     summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
     const bool say = o.run.output != skein::train::output_mode::quiet;
-    const auto written = o.sample_bytes > 0 && say
-                             ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
-                             : std::string();
+    const auto written =
+        o.sample_bytes > 0 && say
+            ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
+            : std::string();
     if (o.run.output == skein::train::output_mode::json) {
         auto line = skein::train::summary_json(summary);
         line["sample"] = written;

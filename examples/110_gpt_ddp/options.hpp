@@ -30,7 +30,8 @@ struct program_options {
     std::string prompt = "template <";
 
     [[nodiscard]] skein::train::optimizer_options optimizer() const {
-        if (sgd) return skein::SGD{.momentum = momentum, .nesterov = momentum > 0, .weight_decay = 0.0};
+        if (sgd)
+            return skein::SGD{.momentum = momentum, .nesterov = momentum > 0, .weight_decay = 0.0};
         return skein::AdamW{.beta2 = 0.99, .weight_decay = weight_decay};
     }
 };
@@ -49,7 +50,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     CLI::App app("Trains a byte-level GPT on any text file or folder and lets it write.");
     app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.option_defaults()->always_capture_default();
-    app.add_option("--text", o.text, "file or folder to learn from (default: the C++ library headers)");
+    app.add_option("--text", o.text,
+                   "file or folder to learn from (default: the C++ library headers)");
     app.add_option("--max-mib", o.max_mib, "read at most so many MiB of it");
     app.add_option("--workers,--nproc", o.run.workers, "processes that train together");
     app.add_option("--steps", o.run.max_steps, "optimizer steps");
@@ -69,7 +71,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     app.add_option("--seed", o.run.seed, "of the initial weights and the data order");
     app.add_option("--threads", o.run.threads, "compute threads per worker (0: one)");
     app.add_option("--eval-every", o.run.eval_every, "steps between evaluations");
-    app.add_option("--eval-samples", o.run.eval_samples, "held-out samples per evaluation, 0 for all");
+    app.add_option("--eval-samples", o.run.eval_samples,
+                   "held-out samples per evaluation, 0 for all");
     app.add_option("--checkpoint-every", o.run.checkpoint_every, "steps between checkpoints");
     app.add_flag("--no-checkpoints", no_checkpoints, "write none");
     app.add_option("--max-failures", o.run.max_failures, "restarts after lost workers");
@@ -105,7 +108,8 @@ inline void check(program_options& o) {
     };
     const auto& m = o.model;
     if (m.context < 1 || m.layers < 1 || m.heads < 1 || m.dim < 1)
-        refuse(fmt::format("context {}, layers {}, heads {}, dim {}", m.context, m.layers, m.heads, m.dim),
+        refuse(fmt::format("context {}, layers {}, heads {}, dim {}", m.context, m.layers, m.heads,
+                           m.dim),
                "each must be at least 1");
     if (m.dim % m.heads != 0)
         refuse(fmt::format("dim {} cannot be cut into {} heads", m.dim, m.heads), "use a multiple");
@@ -114,7 +118,8 @@ inline void check(program_options& o) {
     if (o.prompt.empty()) refuse("an empty prompt", "give at least one byte with --prompt");
     if (o.text.empty()) o.text = default_text();
     if (o.text.empty())
-        refuse("no C++ headers below /usr/include/c++ to learn from", "give a file or folder with --text");
+        refuse("no C++ headers below /usr/include/c++ to learn from",
+               "give a file or folder with --text");
     skein::train::validate(o.run, o.run.workers);
 }
 

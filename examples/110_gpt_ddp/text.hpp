@@ -97,8 +97,8 @@ inline split_text split(const std::string& text, std::int64_t context, const std
     const auto window = static_cast<std::size_t>(context) + 1;
     if (text.size() < 2 * window)
         throw skein::error(skein::errc::usage,
-                           fmt::format("{} has {} bytes, training with a context of {} needs {}", name,
-                                       text.size(), context, 2 * window))
+                           fmt::format("{} has {} bytes, training with a context of {} needs {}",
+                                       name, text.size(), context, 2 * window))
             .with_hint("give more text or a smaller --context");
     const auto block = std::clamp<std::size_t>(text.size() / 20, window, 16384);
     const auto blocks = text.size() / block; // at least 2; the last one takes the rest
@@ -149,14 +149,17 @@ private:
 /// with add-one smoothing.
 inline double bigram_nats(std::string_view train, std::string_view held_out) {
     std::vector<double> count(256 * 256, 1.0), total(256, 256.0);
-    const auto at = [](std::string_view s, std::size_t i) { return static_cast<unsigned char>(s[i]); };
+    const auto at = [](std::string_view s, std::size_t i) {
+        return static_cast<unsigned char>(s[i]);
+    };
     for (std::size_t i = 0; i + 1 < train.size(); ++i) {
         count[at(train, i) * 256u + at(train, i + 1)] += 1;
         total[at(train, i)] += 1;
     }
     double nats = 0;
     for (std::size_t i = 0; i + 1 < held_out.size(); ++i)
-        nats -= std::log(count[at(held_out, i) * 256u + at(held_out, i + 1)] / total[at(held_out, i)]);
+        nats -=
+            std::log(count[at(held_out, i) * 256u + at(held_out, i + 1)] / total[at(held_out, i)]);
     return held_out.size() < 2 ? 0.0 : nats / static_cast<double>(held_out.size() - 1);
 }
 
@@ -166,10 +169,11 @@ inline std::string printable(std::string_view text) {
     std::string out;
     for (std::size_t i = 0; i < text.size();) {
         const auto lead = static_cast<unsigned char>(text[i]);
-        const std::size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2
-                                   : lead >= 0xe0 && lead < 0xf0                 ? 3
-                                   : lead >= 0xf0 && lead < 0xf5                 ? 4
-                                                                                 : 0;
+        const std::size_t length = lead < 0x80                   ? 1
+                                   : lead >= 0xc2 && lead < 0xe0 ? 2
+                                   : lead >= 0xe0 && lead < 0xf0 ? 3
+                                   : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                                 : 0;
         bool good = length > 0 && i + length <= text.size();
         for (std::size_t k = 1; good && k < length; ++k)
             good = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;

@@ -26,8 +26,13 @@ TEST_CASE("a stop request is what the watched flag says") {
 }
 
 TEST_CASE("a context keeps its place in the world") {
-    const context ctx({.rank = 0, .world_size = 1, .local_rank = 0, .local_size = 1, .attempt = 3,
-                       .host = "here", .job_id = "job-1"},
+    const context ctx({.rank = 0,
+                       .world_size = 1,
+                       .local_rank = 0,
+                       .local_size = 1,
+                       .attempt = 3,
+                       .host = "here",
+                       .job_id = "job-1"},
                       nullptr, nullptr);
     CHECK(ctx.attempt() == 3);
     CHECK(ctx.host() == "here");

@@ -15,9 +15,9 @@ using tiny_ddp = sk::DDP<tiny_buckets>;
 /// Gradients of one step of `world` ranks on 12 samples, by rank; `loss(model, rank)` may leave the
 /// rank's part to `shares`.
 template <class Model>
-std::vector<std::vector<float>>
-gradients(int world, const std::function<at::Tensor(Model&, std::span<const std::uint64_t>)>& loss,
-          int micro = 1, comm_kind kind = comm_kind::shm) {
+std::vector<std::vector<float>> gradients(
+    int world, const std::function<at::Tensor(Model&, std::span<const std::uint64_t>)>& loss,
+    int micro = 1, comm_kind kind = comm_kind::shm) {
     std::vector<std::vector<float>> out(static_cast<std::size_t>(world));
     std::mutex guard; // the default generator is shared by the ranks' threads
     run_world(

@@ -55,7 +55,8 @@ TEST_CASE("a module's own zero_grad does not detach the gradients for good") {
     CHECK(flat.grads_P().abs().sum().item<float>() > 0.0f);
 }
 
-TEST_CASE("fresh gradients are copied into place, later ones of the step are added, missing ones are zero") {
+TEST_CASE("fresh gradients are copied into place, later ones of the step are added, missing ones "
+          "are zero") {
     struct module : torch::nn::Module {
         module() {
             used = register_parameter("used", torch::ones({20}));

@@ -26,7 +26,8 @@ double difference(optimizer_options options, double lr, double clip,
     flat_optimizer opt(options, flat);
     Torch torch_opt = make_torch(theirs);
     for (std::uint64_t step = 0; step < 30; ++step) {
-        const auto batch = numbers{}.batch(std::vector<std::uint64_t>{step, step + 1, step * 2 % 64});
+        const auto batch =
+            numbers{}.batch(std::vector<std::uint64_t>{step, step + 1, step * 2 % 64});
         flat.zero_gradients();
         class_loss(mine, batch).backward();
         opt.step(lr, clip_to(flat.grads_P().norm().item<double>(), clip).scale);
@@ -39,10 +40,12 @@ double difference(optimizer_options options, double lr, double clip,
     return relative_error(weights(*mine), weights(*theirs));
 }
 
-std::vector<torch::optim::OptimizerParamGroup> groups(Net& net, bool decay_vectors,
-                                                      std::function<std::unique_ptr<torch::optim::OptimizerOptions>(bool)> make) {
+std::vector<torch::optim::OptimizerParamGroup> groups(
+    Net& net, bool decay_vectors,
+    std::function<std::unique_ptr<torch::optim::OptimizerOptions>(bool)> make) {
     std::vector<torch::Tensor> matrices, vectors;
-    for (auto& p : net->parameters()) (p.dim() >= 2 || decay_vectors ? matrices : vectors).push_back(p);
+    for (auto& p : net->parameters())
+        (p.dim() >= 2 || decay_vectors ? matrices : vectors).push_back(p);
     std::vector<torch::optim::OptimizerParamGroup> out;
     out.emplace_back(matrices, make(true));
     if (!vectors.empty()) out.emplace_back(vectors, make(false));
@@ -60,7 +63,8 @@ TEST_CASE("AdamW agrees with torch::optim::AdamW, vectors not decayed") {
                     o->betas({0.9, 0.95}).weight_decay(decay ? 0.2 : 0.0);
                     return o;
                 };
-                return torch::optim::AdamW(groups(net, false, make), torch::optim::AdamWOptions(1e-2));
+                return torch::optim::AdamW(groups(net, false, make),
+                                           torch::optim::AdamWOptions(1e-2));
             });
         CHECK(error < 2e-6);
     }
@@ -81,9 +85,12 @@ TEST_CASE("SGD agrees with torch::optim::SGD, with and without momentum and nest
         bool nesterov;
         double decay;
     };
-    for (const auto& r : {row{0, false, 0}, row{0, false, 0.1}, row{0.9, false, 0.1}, row{0.9, true, 0.1}}) {
+    for (const auto& r :
+         {row{0, false, 0}, row{0, false, 0.1}, row{0.9, false, 0.1}, row{0.9, true, 0.1}}) {
         const auto error = difference<torch::optim::SGD>(
-            sk::SGD{.momentum = r.momentum, .nesterov = r.nesterov, .weight_decay = r.decay,
+            sk::SGD{.momentum = r.momentum,
+                    .nesterov = r.nesterov,
+                    .weight_decay = r.decay,
                     .decay_vectors = true},
             0.05, 0.5, [&](Net& net) {
                 return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05)

@@ -14,7 +14,8 @@ namespace {
 
 struct folder {
     folder() {
-        std::string name = (std::filesystem::temp_directory_path() / "skein-report-XXXXXX").string();
+        std::string name =
+            (std::filesystem::temp_directory_path() / "skein-report-XXXXXX").string();
         path = ::mkdtemp(name.data());
     }
     ~folder() {
@@ -29,8 +30,13 @@ struct folder {
 };
 
 context attempt_of(const std::string& job, int attempt) {
-    return context({.rank = 0, .world_size = 1, .local_rank = 0, .local_size = 1, .attempt = attempt,
-                    .host = "h", .job_id = job},
+    return context({.rank = 0,
+                    .world_size = 1,
+                    .local_rank = 0,
+                    .local_size = 1,
+                    .attempt = attempt,
+                    .host = "h",
+                    .job_id = job},
                    nullptr, nullptr);
 }
 
@@ -42,8 +48,14 @@ run_config config_in(const folder& where) {
 }
 
 step_info row(std::uint64_t step, const std::vector<metric_value>& metrics) {
-    return {.rank = 0, .step = step, .loss = metrics[0].value, .lr = 0.1, .grad_norm = 1, .seconds = 0.5,
-            .tokens_per_s = 100, .metrics = &metrics};
+    return {.rank = 0,
+            .step = step,
+            .loss = metrics[0].value,
+            .lr = 0.1,
+            .grad_norm = 1,
+            .seconds = 0.5,
+            .tokens_per_s = 100,
+            .metrics = &metrics};
 }
 
 } // namespace

@@ -50,10 +50,10 @@ private:
 };
 
 /// Runs body(ctx) on n threads that form one world; the errors by rank.
-inline std::vector<std::optional<sk::error>>
-try_world(int n, const std::function<void(context&)>& body,
-          sk::dist::comm_kind kind = sk::dist::comm_kind::shm, int attempt = 0,
-          const std::string& job = {}) {
+inline std::vector<std::optional<sk::error>> try_world(
+    int n, const std::function<void(context&)>& body,
+    sk::dist::comm_kind kind = sk::dist::comm_kind::shm, int attempt = 0,
+    const std::string& job = {}) {
     std::vector<std::string> hosts;
     for (int r = 0; r < n; ++r) {
         const bool apart = kind == sk::dist::comm_kind::ring;
@@ -68,8 +68,13 @@ try_world(int n, const std::function<void(context&)>& body,
                 sk::dist::comm_options options;
                 options.kind = kind;
                 auto comm = sk::dist::make_comm_thread(world.at(r), options);
-                world_info where{.rank = r, .world_size = n, .local_rank = r, .local_size = n,
-                                 .attempt = attempt, .host = "here", .job_id = job};
+                world_info where{.rank = r,
+                                 .world_size = n,
+                                 .local_rank = r,
+                                 .local_size = n,
+                                 .attempt = attempt,
+                                 .host = "here",
+                                 .job_id = job};
                 context ctx(where, &world.at(r), comm.get());
                 body(ctx);
             } catch (...) {
@@ -85,8 +90,13 @@ inline void run_world(int n, const std::function<void(context&)>& body,
                       sk::dist::comm_kind kind = sk::dist::comm_kind::shm, int attempt = 0,
                       const std::string& job = {}) {
     if (n == 1) {
-        context ctx({.rank = 0, .world_size = 1, .local_rank = 0, .local_size = 1, .attempt = attempt,
-                     .host = "here", .job_id = job},
+        context ctx({.rank = 0,
+                     .world_size = 1,
+                     .local_rank = 0,
+                     .local_size = 1,
+                     .attempt = attempt,
+                     .host = "here",
+                     .job_id = job},
                     nullptr, nullptr);
         return body(ctx);
     }
@@ -120,14 +130,17 @@ struct numbers {
     [[nodiscard]] std::uint64_t size() const noexcept { return n; }
     [[nodiscard]] sample_batch batch(std::span<const std::uint64_t> ids) const {
         const auto count = static_cast<std::int64_t>(ids.size());
-        sample_batch out{torch::empty({count, 8}), torch::empty({count}, torch::kLong),
+        sample_batch out{torch::empty({count, 8}),
+                         torch::empty({count}, torch::kLong),
                          {ids.begin(), ids.end()}};
         auto* x = static_cast<float*>(out.x.mutable_data_ptr());
         auto* y = static_cast<std::int64_t*>(out.y.mutable_data_ptr());
         for (const auto id : ids) {
             for (std::uint64_t j = 0; j < 8; ++j)
-                *x++ = id == broken ? std::numeric_limits<float>::quiet_NaN()
-                                    : static_cast<float>((id * 37 + j * 11 + id * id * 3) % 101) / 50.0f - 1.0f;
+                *x++ =
+                    id == broken
+                        ? std::numeric_limits<float>::quiet_NaN()
+                        : static_cast<float>((id * 37 + j * 11 + id * id * 3) % 101) / 50.0f - 1.0f;
             *y++ = static_cast<std::int64_t>((id * 7 + id / 3) % 4);
         }
         return out;

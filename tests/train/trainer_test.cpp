@@ -50,13 +50,15 @@ outcome train(int world, const run_config& config, optimizer_options options = s
             const auto loss = [&](Net& m, const sample_batch& b) {
                 if (m->is_training()) {
                     const std::lock_guard lock(guard);
-                    auto& ids = seen[batches++ / static_cast<std::uint64_t>(config.accumulation)][ctx.rank()];
+                    auto& ids = seen[batches++ / static_cast<std::uint64_t>(config.accumulation)]
+                                    [ctx.rank()];
                     ids.insert(ids.end(), b.ids.begin(), b.ids.end());
                 }
                 return class_loss(m, b);
             };
-            const auto r = trainer.fit(net, options, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40},
-                                       loss, numbers{64}, numbers{10});
+            const auto r =
+                trainer.fit(net, options, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40},
+                            loss, numbers{64}, numbers{10});
             if (ctx.is_first()) {
                 out.weights = weights(*net);
                 out.result = r;
@@ -98,14 +100,17 @@ TEST_CASE("accumulation gives the run of the big batch") {
     auto config = quiet_config(dir.path());
     const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
     config.accumulation = 3;
-    CHECK(relative_error(train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights, oracle.weights) < 1e-6);
-    CHECK(relative_error(train<sk::DDP<>>(2, config, sk::AdamW{.eps = 1e-5}).weights, oracle.weights) < 1e-6);
+    CHECK(relative_error(train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights,
+                         oracle.weights) < 1e-6);
+    CHECK(relative_error(train<sk::DDP<>>(2, config, sk::AdamW{.eps = 1e-5}).weights,
+                         oracle.weights) < 1e-6);
 }
 
 TEST_CASE("two runs with the same seed are bit-identical, another seed is not") {
     scratch dir;
     auto config = quiet_config(dir.path());
-    const auto a = train<sk::DDP<tiny_buckets>>(2, config), b = train<sk::DDP<tiny_buckets>>(2, config);
+    const auto a = train<sk::DDP<tiny_buckets>>(2, config),
+               b = train<sk::DDP<tiny_buckets>>(2, config);
     CHECK(a.weights == b.weights);
     CHECK(a.losses == b.losses);
     config.seed = 2;
@@ -144,11 +149,13 @@ TEST_CASE("a run that was interrupted and resumed is bit-identical to an undistu
         auto joined = first.losses;
         joined.insert(joined.end(), second.losses.begin(), second.losses.end());
         CHECK(joined == whole.losses);
-        CHECK(two.text("run/metrics.csv").substr(0, 40) == one.text("run/metrics.csv").substr(0, 40));
+        CHECK(two.text("run/metrics.csv").substr(0, 40) ==
+              one.text("run/metrics.csv").substr(0, 40));
     }
 }
 
-TEST_CASE("a checkpoint resumes on another number of workers with the data order going on exactly") {
+TEST_CASE(
+    "a checkpoint resumes on another number of workers with the data order going on exactly") {
     struct row {
         int before, after;
     };
@@ -238,10 +245,13 @@ TEST_CASE("a checkpoint of another model, of other data, or beyond the last step
               fit(torch::nn::Linear(8, 4), sk::AdamW{}, numbers{64},
                   [](auto& m, const sample_batch& b) { return m->forward(b.x).pow(2).mean(); });
           }) == sk::errc::mismatch);
-    CHECK(attempt([&] { fit(make_net(), sk::SGD{}, numbers{64}, class_loss); }) == sk::errc::mismatch);
-    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{63}, class_loss); }) == sk::errc::mismatch);
+    CHECK(attempt([&] { fit(make_net(), sk::SGD{}, numbers{64}, class_loss); }) ==
+          sk::errc::mismatch);
+    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{63}, class_loss); }) ==
+          sk::errc::mismatch);
     config.max_steps = 2;
-    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{64}, class_loss); }) == sk::errc::usage);
+    CHECK(attempt([&] { fit(make_net(), sk::AdamW{}, numbers{64}, class_loss); }) ==
+          sk::errc::usage);
 }
 
 TEST_CASE("a loss that is not a number ends the run on every rank with step, rank and a way out") {
@@ -302,8 +312,8 @@ TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be 
             return class_loss(m, b);
         };
         results[static_cast<std::size_t>(ctx.rank())] =
-            trainer.fit(net, sk::AdamW{}, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40}, loss,
-                        numbers{64}, numbers{10});
+            trainer.fit(net, sk::AdamW{}, warmup_cosine{.peak = 1e-2, .warmup = 3, .total = 40},
+                        loss, numbers{64}, numbers{10});
     });
     for (const auto& r : results) {
         CHECK(r.stopped);
@@ -374,7 +384,8 @@ TEST_CASE("every callback is told of its event once, on every rank") {
     run_world(2, [&](context& ctx) {
         auto net = make_net();
         sk::Trainer<sk::DDP<>, counter> trainer(ctx, config, counter{});
-        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{64}, numbers{4});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{64},
+                          numbers{4});
         const auto& c = trainer.template callback<counter>();
         CHECK(c.starts == 1);
         CHECK(c.steps == 6);
@@ -384,11 +395,13 @@ TEST_CASE("every callback is told of its event once, on every rank") {
     });
 }
 
-TEST_CASE("more workers than samples, and fewer samples than a batch, are usage errors on every rank") {
+TEST_CASE(
+    "more workers than samples, and fewer samples than a batch, are usage errors on every rank") {
     scratch dir;
     auto config = quiet_config(dir.path());
     config.global_batch = 2;
-    for (const auto& e : try_world(3, [&](context& ctx) { sk::Trainer<sk::DDP<>> t(ctx, config); })) {
+    for (const auto& e :
+         try_world(3, [&](context& ctx) { sk::Trainer<sk::DDP<>> t(ctx, config); })) {
         REQUIRE(e);
         CHECK(e->code() == sk::errc::usage);
     }
@@ -396,7 +409,8 @@ TEST_CASE("more workers than samples, and fewer samples than a batch, are usage 
     const auto errors = try_world(2, [&](context& ctx) {
         auto net = make_net();
         sk::Trainer<sk::DDP<>> trainer(ctx, config);
-        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{11}, numbers{4});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-3}, class_loss, numbers{11},
+                          numbers{4});
     });
     for (const auto& e : errors) REQUIRE(e);
     CHECK((errors[0]->code() == sk::errc::usage || errors[1]->code() == sk::errc::usage));

@@ -20,7 +20,8 @@ TORCH_MODULE(with_buffers);
 
 /// One run's objects over a module.
 struct parts {
-    explicit parts(torch::nn::Module& m, optimizer_options o = sk::AdamW{}, std::uint64_t samples = 40)
+    explicit parts(torch::nn::Module& m, optimizer_options o = sk::AdamW{},
+                   std::uint64_t samples = 40)
         : flat(m), optimizer(o, flat), order({.samples = samples, .batch = 4, .seed = 9}),
           state(flat, optimizer, order) {}
     flat_storage flat;
@@ -36,7 +37,8 @@ TEST_CASE("what is saved comes back bit for bit: tensors, buffers, optimizer, sa
     skein::posix_disk disk;
     with_buffers from, to;
     parts a(*from), b(*to);
-    for (const auto& s : a.flat.segments()) flat_storage::view_of(a.flat.grads_P(), s).uniform_(-1, 1);
+    for (const auto& s : a.flat.segments())
+        flat_storage::view_of(a.flat.grads_P(), s).uniform_(-1, 1);
     a.optimizer.step(1e-2);
     (void)a.order.next(0, 1);
     from->counts.add_(100);
@@ -58,7 +60,8 @@ TEST_CASE("what is saved comes back bit for bit: tensors, buffers, optimizer, sa
     CHECK(found->contains("model.counts"));
 }
 
-TEST_CASE("a checkpoint of another model or optimizer, or of other data, is a mismatch with its path") {
+TEST_CASE(
+    "a checkpoint of another model or optimizer, or of other data, is a mismatch with its path") {
     scratch dir;
     skein::posix_disk disk;
     with_buffers model;
@@ -71,13 +74,15 @@ TEST_CASE("a checkpoint of another model or optimizer, or of other data, is a mi
         try {
             p.state.restore(*found);
         } catch (const sk::error& e) {
-            return e.code() == sk::errc::mismatch && e.where() == found->path() && !e.hint().empty();
+            return e.code() == sk::errc::mismatch && e.where() == found->path() &&
+                   !e.hint().empty();
         }
         return false;
     };
     torch::nn::Linear other(4, 3);
     with_buffers same_model, same_again;
-    parts other_model(*other), other_optimizer(*same_model, sk::SGD{}), other_data(*same_again, sk::AdamW{}, 41);
+    parts other_model(*other), other_optimizer(*same_model, sk::SGD{}),
+        other_data(*same_again, sk::AdamW{}, 41);
     CHECK(refused(other_model));
     CHECK(refused(other_optimizer));
     CHECK(refused(other_data));

@@ -23,20 +23,20 @@ struct start_info {
     int rank = 0, world_size = 1;
     std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
     std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0;  ///< trainable elements
+    std::int64_t parameters = 0; ///< trainable elements
     std::string run_path{};
-    std::string resumed_from{};    ///< a checkpoint, or empty
+    std::string resumed_from{}; ///< a checkpoint, or empty
 };
 
 /// After every optimizer step.
 struct step_info {
     int rank = 0;
-    std::uint64_t step = 0;       ///< finished steps, this one included
-    double loss = 0.0;            ///< mean over the global batch
+    std::uint64_t step = 0; ///< finished steps, this one included
+    double loss = 0.0;      ///< mean over the global batch
     double lr = 0.0;
-    double grad_norm = 0.0;       ///< before clipping
-    double seconds = 0.0;         ///< of this step
-    double tokens_per_s = 0.0;    ///< of this step, over all ranks; samples when tokens are unknown
+    double grad_norm = 0.0;    ///< before clipping
+    double seconds = 0.0;      ///< of this step
+    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<metric_value>* metrics = nullptr; ///< everything reported, merged over ranks
 };
 
@@ -68,7 +68,7 @@ struct fit_result {
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false;         ///< ended early because it was asked to
+    bool stopped = false; ///< ended early because it was asked to
 };
 
 namespace detail {
@@ -76,30 +76,40 @@ namespace detail {
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
 template <class C>
 void tell(C& c, const start_info& info) {
-    if constexpr (requires { c.on_start(info); }) c.on_start(info);
-    else static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
+    if constexpr (requires { c.on_start(info); })
+        c.on_start(info);
+    else
+        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
 void tell(C& c, const step_info& info) {
-    if constexpr (requires { c.on_step(info); }) c.on_step(info);
-    else static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    if constexpr (requires { c.on_step(info); })
+        c.on_step(info);
+    else
+        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
 }
 template <class C>
 void tell(C& c, const eval_info& info) {
-    if constexpr (requires { c.on_eval(info); }) c.on_eval(info);
-    else static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    if constexpr (requires { c.on_eval(info); })
+        c.on_eval(info);
+    else
+        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
-    if constexpr (requires { c.on_checkpoint(info); }) c.on_checkpoint(info);
+    if constexpr (requires { c.on_checkpoint(info); })
+        c.on_checkpoint(info);
     else
-        static_assert(!requires { &C::on_checkpoint; },
-                      "on_checkpoint must take const train::checkpoint_info&");
+        static_assert(
+            !requires { &C::on_checkpoint; },
+            "on_checkpoint must take const train::checkpoint_info&");
 }
 template <class C>
 void tell(C& c, const fit_result& info) {
-    if constexpr (requires { c.on_end(info); }) c.on_end(info);
-    else static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+    if constexpr (requires { c.on_end(info); })
+        c.on_end(info);
+    else
+        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
 
 } // namespace detail

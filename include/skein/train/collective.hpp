@@ -46,9 +46,7 @@ inline void all_reduce(const context& ctx, std::span<double> values, dist::reduc
     for (auto n : counts) total += n;
     if (total == 0) return all;
     byte_buffer joined(total);
-    ctx.comm()
-        ->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts)
-        .wait();
+    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
     const auto* from = joined.data();
     for (std::size_t r = 0; r < world; ++r) {
         all[r].assign(from, from + counts[r]);
@@ -70,7 +68,8 @@ inline void require_same(const context& ctx, std::uint64_t hash, std::string_vie
     const auto all = gather_bytes(ctx, mine);
     for (std::size_t r = 1; r < all.size(); ++r)
         if (all[r] != all[0])
-            throw error(errc::mismatch, fmt::format("{} of rank {} differs from that of rank 0", what, r))
+            throw error(errc::mismatch,
+                        fmt::format("{} of rank {} differs from that of rank 0", what, r))
                 .with_hint("build it from the same options on every rank");
 }
 
@@ -85,7 +84,8 @@ inline void require_same(const context& ctx, std::uint64_t hash, std::string_vie
 
 /// For the checkpointer: its exchange over this context. The context must outlive it.
 [[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx) {
-    return checkpoint_world{.rank = ctx.rank(), .size = ctx.world_size(),
+    return checkpoint_world{.rank = ctx.rank(),
+                            .size = ctx.world_size(),
                             .exchange = [&ctx](byte_span mine) { return gather_bytes(ctx, mine); }};
 }
 

@@ -136,8 +136,8 @@ public:
         broadcast(storage_.params_P());
         for (const auto& f : storage_.fixed()) broadcast(f.tensor);
 
-        sender_ = std::make_shared<train::detail::bucket_sender>(storage_, *ctx.comm(),
-                                                                 Bucket::first_bytes, Bucket::bytes);
+        sender_ = std::make_shared<train::detail::bucket_sender>(
+            storage_, *ctx.comm(), Bucket::first_bytes, Bucket::bytes);
         for (std::size_t i = 0; i < storage_.segments().size(); ++i) {
             auto node = torch::autograd::impl::grad_accumulator(storage_.segments()[i].parameter);
             const auto key =
@@ -191,7 +191,8 @@ private:
         const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
         if (bytes.count == 0) return;
         ctx_->comm()->broadcast(bytes, 0).wait();
-        if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
+        if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr())
+            tensor.detach().copy_(flat);
     }
 
     const train::context* ctx_;

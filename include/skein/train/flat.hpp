@@ -33,12 +33,14 @@ namespace skein::train {
 /// Zeroed float32 storage straight from the system, given back when the last view is gone.
 [[nodiscard]] inline at::Tensor make_flat_buffer(std::int64_t elements) {
     const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
             .with_hint("use a smaller model or a machine with more memory");
-    return at::from_blob(memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
-                         at::TensorOptions().dtype(at::kFloat));
+    return at::from_blob(
+        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
+        at::TensorOptions().dtype(at::kFloat));
 }
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
@@ -47,17 +49,18 @@ namespace skein::train {
 inline void keep_freed_memory() noexcept {
 #if defined(__GLIBC__)
     ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0) ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
+    if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
+        ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
 #endif
 }
 
 /// One trainable parameter inside the flat buffers.
 struct flat_segment {
-    std::string name;          ///< as in named_parameters(); of tied parameters the first
-    at::Tensor parameter;      ///< the module's own tensor
-    std::int64_t offset = 0;   ///< elements; a multiple of flat_storage::alignment
-    std::int64_t count = 0;    ///< elements of the parameter
-    std::int64_t padded = 0;   ///< elements up to the next segment
+    std::string name;        ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;    ///< the module's own tensor
+    std::int64_t offset = 0; ///< elements; a multiple of flat_storage::alignment
+    std::int64_t count = 0;  ///< elements of the parameter
+    std::int64_t padded = 0; ///< elements up to the next segment
 };
 
 /// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
@@ -146,9 +149,12 @@ public:
         auto& grad = s.parameter.mutable_grad();
         if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
         auto view = view_of(grads_P_, s);
-        if (!grad.defined()) view.zero_();
-        else if (grad.is_sparse()) view.zero_().add_(grad);
-        else view.copy_(grad);
+        if (!grad.defined())
+            view.zero_();
+        else if (grad.is_sparse())
+            view.zero_().add_(grad);
+        else
+            view.copy_(grad);
         grad = view;
     }
 
@@ -177,8 +183,8 @@ public:
 
 private:
     void collect(torch::nn::Module& module) {
-        std::unordered_map<const void*, std::string> seen;    // tensor objects: tied parameters
-        std::unordered_map<const void*, std::string> memory;  // data pointers: hidden aliases
+        std::unordered_map<const void*, std::string> seen;   // tensor objects: tied parameters
+        std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
         const auto named = module.named_parameters(true);
         for (const auto& item : named) {
             const auto& p = item.value();
@@ -190,14 +196,17 @@ private:
             if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
                 throw error(errc::not_supported,
                             fmt::format("not supported: trainable parameter {} of type {} on {}",
-                                        item.key(), c10::toString(p.scalar_type()), p.device().str()))
+                                        item.key(), c10::toString(p.scalar_type()),
+                                        p.device().str()))
                     .with_hint("this version trains float32 parameters on the CPU");
             if (p.numel() > 0) {
                 const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
                 if (!is_new)
-                    throw error(errc::not_supported,
-                                fmt::format("not supported: parameters {} and {} are different tensors "
-                                            "in the same memory", other->second, item.key()))
+                    throw error(
+                        errc::not_supported,
+                        fmt::format("not supported: parameters {} and {} are different tensors "
+                                    "in the same memory",
+                                    other->second, item.key()))
                         .with_hint("tie weights by using one tensor in both places");
             }
             segments_.push_back({item.key(), p, 0, p.numel(), 0});
@@ -220,7 +229,8 @@ private:
     void attach_gradients() {
         for (auto& s : segments_) {
             auto& grad = s.parameter.mutable_grad();
-            if (!grad.defined() || grad.const_data_ptr() != place_of(s)) grad = view_of(grads_P_, s);
+            if (!grad.defined() || grad.const_data_ptr() != place_of(s))
+                grad = view_of(grads_P_, s);
         }
     }
 
@@ -236,9 +246,8 @@ private:
     at::Tensor params_P_, grads_P_;
 };
 
-inline torch::autograd::variable_list
-detail::settle_hook::operator()(const torch::autograd::variable_list& outputs,
-                                const torch::autograd::variable_list&) {
+inline torch::autograd::variable_list detail::settle_hook::operator()(
+    const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
     storage->settle(segment);
     return outputs;
 }

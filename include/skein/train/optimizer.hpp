@@ -125,14 +125,16 @@ private:
         const auto fraction = [](double x) { return x >= 0.0 && x < 1.0; };
         if (const auto* adam = std::get_if<AdamW>(&options_)) {
             if (!fraction(adam->beta1) || !fraction(adam->beta2))
-                refuse(fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1, adam->beta2));
+                refuse(fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1,
+                                   adam->beta2));
             if (!(adam->eps > 0) || !(adam->weight_decay >= 0))
                 refuse(fmt::format("AdamW eps {} or weight decay {} is negative", adam->eps,
                                    adam->weight_decay));
             return;
         }
         const auto& sgd = std::get<SGD>(options_);
-        if (!fraction(sgd.momentum)) refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
+        if (!fraction(sgd.momentum))
+            refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
         if (sgd.nesterov && sgd.momentum == 0.0) refuse("SGD with nesterov needs a momentum");
         if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
     }
@@ -141,7 +143,9 @@ private:
         groups_[0].decay = true;
         for (auto& g : groups_) g.states.resize(states_.size());
         const auto& segments = storage_->segments();
-        const auto decays = [&](const flat_segment& s) { return decay_vectors || s.parameter.dim() >= 2; };
+        const auto decays = [&](const flat_segment& s) {
+            return decay_vectors || s.parameter.dim() >= 2;
+        };
         for (std::size_t i = 0; i < segments.size();) {
             auto end = i;
             while (end < segments.size() && decays(segments[end]) == decays(segments[i])) ++end;

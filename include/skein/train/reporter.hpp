@@ -107,8 +107,8 @@ public:
             };
         show_ = std::make_unique<progress>(std::move(options));
         if (!start.resumed_from.empty())
-            show_->note(fmt::format("resumed after step {} from {}", start.first_step,
-                                    start.resumed_from));
+            show_->note(
+                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
     }
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing.

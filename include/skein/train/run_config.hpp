@@ -38,12 +38,13 @@ struct run_config {
     resume_mode resume = resume_mode::fresh;
 
     // How it trains
-    std::int64_t max_steps = 1000;  ///< optimizer steps of the whole run, not of this start
-    std::int64_t global_batch = 16; ///< samples per optimizer step, over all ranks and micro-batches
-    std::int64_t accumulation = 1;  ///< micro-batches per rank and step
-    std::uint64_t seed = 1;         ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;              ///< maximum gradient norm; 0 turns clipping off
-    int threads = 0;                ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t global_batch =
+        16;                        ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1; ///< micro-batches per rank and step
+    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
+    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32";
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
@@ -62,7 +63,8 @@ struct run_config {
     // Failures
     int workers = 1;      ///< local processes, when no launcher has set up a world already
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff = std::chrono::milliseconds(200); ///< doubles each time
+    std::chrono::nanoseconds restart_backoff =
+        std::chrono::milliseconds(200); ///< doubles each time
     std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
@@ -87,9 +89,10 @@ inline void validate(const run_config& config, int world_size) {
     if (config.global_batch < 1)
         refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
     if (config.global_batch < world_size * config.accumulation)
-        refuse(fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                           config.global_batch, world_size, config.accumulation),
-               "use fewer workers or a larger batch");
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
     if (config.precision != "float32")

@@ -13,8 +13,8 @@ class Single {
 public:
     Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
         if (ctx.world_size() != 1)
-            throw error(errc::usage, fmt::format("strategy Single in a world of {} workers",
-                                                 ctx.world_size()))
+            throw error(errc::usage,
+                        fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
                 .with_hint("use Trainer<DDP<>>, or one worker");
     }
 

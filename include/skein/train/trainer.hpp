@@ -110,7 +110,9 @@ public:
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
     [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
     template <class C>
-    [[nodiscard]] C& callback() noexcept { return std::get<C>(callbacks_); }
+    [[nodiscard]] C& callback() noexcept {
+        return std::get<C>(callbacks_);
+    }
 
 private:
     template <class, class, class, class, class>

@@ -44,7 +44,8 @@ namespace skein::train {
 
 /// The bytes of a contiguous CPU tensor.
 [[nodiscard]] inline mut_byte_span bytes_of(const at::Tensor& tensor) {
-    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(), "needs a contiguous CPU tensor");
+    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+                "needs a contiguous CPU tensor");
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
@@ -76,8 +77,8 @@ public:
         held_.clear();
         for (auto& [name, tensor] : tensors()) {
             held_.push_back(tensor.contiguous());
-            state.tensors.push_back({name, safetensors_dtype(tensor), tensor.sizes().vec(),
-                                     bytes_of(held_.back())});
+            state.tensors.push_back(
+                {name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(held_.back())});
         }
         const auto& at = order_->state();
         state.extra["sampler"] = {{"seed", at.seed},
@@ -97,21 +98,22 @@ public:
         if (from.manifest().config_hash != config_hash())
             throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
                 .with_where(from.path())
-                .with_hint("give the same model and optimizer options as when the run was started, or "
-                           "another run name");
+                .with_hint(
+                    "give the same model and optimizer options as when the run was started, or "
+                    "another run name");
         const auto number = [&](const char* group, const char* key) {
             const auto& extra = from.extra();
             if (!extra.contains(group)) throw missing(from, group);
             return json_uint(extra.at(group), key).value();
         };
         if (number("sampler", "samples") != order_->options().samples)
-            throw error(errc::mismatch, fmt::format("the run was started on {} samples, now there are {}",
-                                                    number("sampler", "samples"),
-                                                    order_->options().samples))
+            throw error(errc::mismatch,
+                        fmt::format("the run was started on {} samples, now there are {}",
+                                    number("sampler", "samples"), order_->options().samples))
                 .with_where(from.path())
                 .with_hint("give the same data as when the run was started, or another run name");
-        order_->restore({number("sampler", "seed"), number("sampler", "epoch"),
-                         number("sampler", "cursor")});
+        order_->restore(
+            {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
         optimizer_->set_steps(number("optimizer", "steps"));
         for (auto& [name, tensor] : tensors()) {
             auto whole = tensor.contiguous();
@@ -134,7 +136,8 @@ private:
             for (const auto& [state, flat_P] : optimizer_->states())
                 all.emplace_back("optim." + state + "." + s.name, flat_storage::view_of(flat_P, s));
         }
-        for (const auto& f : storage_->fixed()) all.emplace_back("model." + f.name, f.tensor.detach());
+        for (const auto& f : storage_->fixed())
+            all.emplace_back("model." + f.name, f.tensor.detach());
         return all;
     }
 

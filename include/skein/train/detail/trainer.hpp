@@ -15,7 +15,7 @@ namespace skein::train::detail {
 
 /// The largest resident size of this process so far.
 [[nodiscard]] inline double peak_rss_bytes() {
-    struct rusage usage {};
+    struct rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
@@ -23,15 +23,16 @@ namespace skein::train::detail {
 template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
 class run_of {
     using strategy_type = typename TrainerType::strategy_type;
-    static_assert(loss_function<Loss, Model, batch_of<Data>>,
-                  "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-                  "and return a scalar tensor");
+    static_assert(
+        loss_function<Loss, Model, batch_of<Data>>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor");
 
 public:
     run_of(TrainerType& trainer, Model& model, optimizer_options options, schedule rate, Loss& loss,
            const Data& data, const HeldOut& held_out)
-        : trainer_(trainer), ctx_(*trainer.ctx_), config_(trainer.config_), model_(model), loss_(loss),
-          data_(data), held_out_(held_out), rate_(std::move(rate)),
+        : trainer_(trainer), ctx_(*trainer.ctx_), config_(trainer.config_), model_(model),
+          loss_(loss), data_(data), held_out_(held_out), rate_(std::move(rate)),
           order_({.samples = static_cast<std::uint64_t>(data.size()),
                   .batch = static_cast<std::uint64_t>(config_.global_batch),
                   .seed = config_.seed},
@@ -49,9 +50,13 @@ public:
         const auto begin = seconds_now();
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
-        start_info start{.rank = ctx_.rank(), .world_size = ctx_.world_size(), .first_step = step_,
-                         .total_steps = total_, .parameters = strategy_.storage().trainable(),
-                         .run_path = report_.path(), .resumed_from = resumed_from};
+        start_info start{.rank = ctx_.rank(),
+                         .world_size = ctx_.world_size(),
+                         .first_step = step_,
+                         .total_steps = total_,
+                         .parameters = strategy_.storage().trainable(),
+                         .run_path = report_.path(),
+                         .resumed_from = resumed_from};
         report_.begin(start);
         trainer_.tell(start);
 
@@ -90,16 +95,24 @@ private:
         step_ += 1;
 
         metrics.mean("loss", share > 0 ? loss_sum / share : 0.0, share);
-        metrics.last("lr", lr).last("grad_norm", norm).max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
+        metrics.last("lr", lr)
+            .last("grad_norm", norm)
+            .max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
         auto merged = merge(ctx_, metrics);
         stopped_ = *find_metric(merged, "stop") > 0.0; // the same decision on every rank
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
         begin_row();
-        step_info now{.rank = ctx_.rank(), .step = step_, .loss = *find_metric(merged, "loss"), .lr = lr,
-                      .grad_norm = norm, .seconds = seconds_now() - begin, .tokens_per_s = 0,
+        step_info now{.rank = ctx_.rank(),
+                      .step = step_,
+                      .loss = *find_metric(merged, "loss"),
+                      .lr = lr,
+                      .grad_norm = norm,
+                      .seconds = seconds_now() - begin,
+                      .tokens_per_s = 0,
                       .metrics = &merged};
         if (!std::isfinite(now.loss)) not_finite(loss_sum / share, norm, lr);
-        const double per_sample = config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
+        const double per_sample =
+            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
         const double tokens = static_cast<double>(slice.global_batch) * per_sample;
         now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
         result_.loss = now.loss;
@@ -120,7 +133,8 @@ private:
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
             const at::Tensor loss = call_loss(data_.batch(ids), metrics);
-            SKEIN_CHECK(loss.defined() && loss.numel() == 1, "the loss must be one number, it has {}",
+            SKEIN_CHECK(loss.defined() && loss.numel() == 1,
+                        "the loss must be one number, it has {}",
                         loss.defined() ? loss.numel() : 0);
             // Weighted by its share of the global batch, the sum over ranks is the batch's mean.
             const double weight =
@@ -142,7 +156,10 @@ private:
     /// Reserves the first columns for the trainer's own numbers; user reports follow them.
     void begin_row() {
         trainer_.reported_.clear();
-        trainer_.reported_.mean("loss", 0.0, 0.0).last("lr", 0.0).last("grad_norm", 0.0).max("stop", 0.0);
+        trainer_.reported_.mean("loss", 0.0, 0.0)
+            .last("lr", 0.0)
+            .last("grad_norm", 0.0)
+            .max("stop", 0.0);
     }
 
     void end_of_step(const step_info& now) {
@@ -160,12 +177,14 @@ private:
         const double none = static_cast<double>(ctx_.world_size());
         double culprit = std::isfinite(my_loss) ? none : static_cast<double>(ctx_.rank());
         all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
-        const auto what = culprit < none ? fmt::format("the loss is not finite on rank {}", int(culprit))
-                                         : fmt::format("the gradient norm is {} (loss {})", norm, my_loss);
+        const auto what = culprit < none
+                              ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                              : fmt::format("the gradient norm is {} (loss {})", norm, my_loss);
         throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
-            .with_hint(fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
-                                   "restarting would give the same",
-                                   lr));
+            .with_hint(
+                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                            "restarting would give the same",
+                            lr));
     }
 
     // ---- evaluation --------------------------------------------------------------------------
@@ -189,7 +208,8 @@ private:
                 ids.clear();
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
                 const auto loss = call_loss(held_out_.batch(ids), reported);
-                mine.mean("val_loss", loss.template item<double>(), static_cast<double>(ids.size()));
+                mine.mean("val_loss", loss.template item<double>(),
+                          static_cast<double>(ids.size()));
             }
             model_->train();
         }
@@ -202,7 +222,9 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        trainer_.tell(eval_info{.rank = ctx_.rank(), .step = step_, .metrics = &merged,
+        trainer_.tell(eval_info{.rank = ctx_.rank(),
+                                .step = step_,
+                                .metrics = &merged,
                                 .seconds = seconds_now() - begin});
         return merged;
     }
@@ -232,8 +254,8 @@ private:
         result_.checkpoint = found->path();
         result_.loss = found->extra().value("loss", 0.0);
         if (step_ > total_)
-            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for", step_,
-                                                 total_))
+            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
+                                                 step_, total_))
                 .with_where(found->path())
                 .with_hint("ask for more steps, or another run name");
         return found->path();
@@ -248,8 +270,11 @@ private:
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        trainer_.tell(checkpoint_info{.rank = ctx_.rank(), .step = step_, .path = saved.path,
-                                      .bytes = saved.bytes, .seconds = saved.seconds});
+        trainer_.tell(checkpoint_info{.rank = ctx_.rank(),
+                                      .step = step_,
+                                      .path = saved.path,
+                                      .bytes = saved.bytes,
+                                      .seconds = saved.seconds});
     }
 
     void finish_result(double seconds) {
