@@ -97,7 +97,12 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.checkpoints = !no_checkpoints;
     o.run.tokens_per_sample = o.model.context;
-    for (int i = 0; i < argc; ++i) o.run.command += (i == 0 ? "" : " ") + std::string(argv[i]);
+    for (int i = 0; i < argc; ++i) {
+        const std::string word = argv[i];
+        const bool plain_word =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        o.run.command += (i == 0 ? "" : " ") + (plain_word ? word : "\"" + word + "\"");
+    }
     return std::nullopt;
 }
 
