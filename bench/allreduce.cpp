@@ -42,7 +42,8 @@ using namespace skein::dist;
 const std::vector<std::size_t> sizes = {4096, 65536, 1 << 20, 8 << 20, 64 << 20, 256 << 20};
 
 std::string size_name(std::size_t bytes) {
-    return bytes >= (1u << 20) ? fmt::format("{}MiB", bytes >> 20) : fmt::format("{}KiB", bytes >> 10);
+    return bytes >= (1u << 20) ? fmt::format("{}MiB", bytes >> 20)
+                               : fmt::format("{}KiB", bytes >> 10);
 }
 int repeats(std::size_t bytes) {
     return static_cast<int>(std::clamp<std::size_t>((std::size_t{96} << 20) / bytes, 1, 500));
@@ -73,7 +74,8 @@ public:
             const int round = round_.fetch_add(1, std::memory_order_release) + 1;
             round_.notify_one();
             job_(0);
-            for (int have; (have = done_.load(std::memory_order_acquire)) < round;) done_.wait(have);
+            for (int have; (have = done_.load(std::memory_order_acquire)) < round;)
+                done_.wait(have);
         });
     }
 
@@ -88,11 +90,14 @@ private:
 class pair {
 public:
     pair(comm_kind kind, std::size_t bytes)
-        : world_(kind == comm_kind::ring ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{"a", "a"}) {
+        : world_(kind == comm_kind::ring ? std::vector<std::string>{"a", "b"}
+                                         : std::vector<std::string>{"a", "a"}) {
         comm_options options;
         options.kind = kind;
-        if (const char* text = std::getenv("SKEIN_BENCH_CHUNK")) options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
-        if (const char* text = std::getenv("SKEIN_BENCH_PIECE")) options.ring.piece_bytes = std::strtoul(text, nullptr, 10);
+        if (const char* text = std::getenv("SKEIN_BENCH_CHUNK"))
+            options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
+        if (const char* text = std::getenv("SKEIN_BENCH_PIECE"))
+            options.ring.piece_bytes = std::strtoul(text, nullptr, 10);
         std::thread second([&] { comms_[1] = make_comm_thread(world_.at(1), options); });
         comms_[0] = make_comm_thread(world_.at(0), options);
         second.join();
@@ -123,7 +128,9 @@ std::pair<int, int> tcp_pair() {
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof at;
-    if (::bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 || ::listen(listener, 1) != 0) std::abort();
+    if (::bind(listener, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 ||
+        ::listen(listener, 1) != 0)
+        std::abort();
     ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length);
     const int a = ::socket(AF_INET, SOCK_STREAM, 0);
     if (::connect(a, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) std::abort();
@@ -138,13 +145,15 @@ std::pair<int, int> tcp_pair() {
 }
 
 /// Sends and receives `bytes` at the same time.
-void exchange(int out, int in, const std::vector<char>& from, std::vector<char>& to, std::size_t bytes) {
+void exchange(int out, int in, const std::vector<char>& from, std::vector<char>& to,
+              std::size_t bytes) {
     std::size_t sent = 0, got = 0;
     const std::size_t most = std::size_t{256} << 10;
     while (sent < bytes || got < bytes) {
         bool moved = false;
         if (sent < bytes) {
-            const auto n = ::send(out, from.data() + sent, std::min(most, bytes - sent), MSG_NOSIGNAL);
+            const auto n =
+                ::send(out, from.data() + sent, std::min(most, bytes - sent), MSG_NOSIGNAL);
             if (n > 0) {
                 sent += static_cast<std::size_t>(n);
                 moved = true;
@@ -185,11 +194,16 @@ void shm_figures() {
         const auto [reduce_s, copy_s] = bench::in_turns<2>(
             rounds, {[&] { return ours.run() / times; }, [&] { return copies.run() / times; }});
         const double gb = static_cast<double>(bytes) * 1e-9;
-        auto line = bench::figure(fmt::format("allreduce.shm.{}", size_name(bytes)), gb / reduce_s.median, "GB/s")
-                        .against("memcpy of the 2 S bytes a rank writes, as S / time", gb / copy_s.median);
-        if (bytes >= (1u << 20)) std::move(line).at_least(0.85).print();
-        else std::move(line).print(); // a call costs two thread wake-ups, which memcpy has not
-        bench::figure(fmt::format("allreduce.shm.{}.plain", size_name(bytes)), gb / reduce_s.median, "GB/s")
+        auto line =
+            bench::figure(fmt::format("allreduce.shm.{}", size_name(bytes)), gb / reduce_s.median,
+                          "GB/s")
+                .against("memcpy of the 2 S bytes a rank writes, as S / time", gb / copy_s.median);
+        if (bytes >= (1u << 20))
+            std::move(line).at_least(0.85).print();
+        else
+            std::move(line).print(); // a call costs two thread wake-ups, which memcpy has not
+        bench::figure(fmt::format("allreduce.shm.{}.plain", size_name(bytes)), gb / reduce_s.median,
+                      "GB/s")
             .against("memcpy of S bytes", 2 * gb / copy_s.median)
             .print();
     }
@@ -209,16 +223,20 @@ void ring_figures() {
             to[r].assign(bytes, 2);
         }
         two_threads raw([&](int rank) {
-            for (int i = 0; i < times; ++i) exchange(outs[rank], ins[rank], from[rank], to[rank], bytes);
+            for (int i = 0; i < times; ++i)
+                exchange(outs[rank], ins[rank], from[rank], to[rank], bytes);
         });
         const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
         const auto [reduce_s, raw_s] = bench::in_turns<2>(
             rounds, {[&] { return ours.run() / times; }, [&] { return raw.run() / times; }});
         const double gb = static_cast<double>(bytes) * 1e-9;
-        auto line = bench::figure(fmt::format("allreduce.ring.{}", size_name(bytes)), gb / reduce_s.median, "GB/s")
+        auto line = bench::figure(fmt::format("allreduce.ring.{}", size_name(bytes)),
+                                  gb / reduce_s.median, "GB/s")
                         .against("raw loopback TCP, S bytes each way", gb / raw_s.median);
-        if (bytes >= (1u << 20)) std::move(line).at_least(0.85).print();
-        else std::move(line).print();
+        if (bytes >= (1u << 20))
+            std::move(line).at_least(0.85).print();
+        else
+            std::move(line).print();
         for (const int fd : {a, b, c, d}) ::close(fd);
     }
 }
@@ -238,10 +256,14 @@ void print_times(comm_kind kind) {
 int main(int argc, char** argv) {
     const std::string_view first = argc > 1 ? argv[1] : "";
     const std::string_view second = argc > 2 ? argv[2] : "";
-    if (first == "--times" && second == "shm") print_times(comm_kind::shm);
-    else if (first == "--times" && second == "ring") print_times(comm_kind::ring);
-    else if (first == "shm") shm_figures();
-    else if (first == "ring") ring_figures();
+    if (first == "--times" && second == "shm")
+        print_times(comm_kind::shm);
+    else if (first == "--times" && second == "ring")
+        print_times(comm_kind::ring);
+    else if (first == "shm")
+        shm_figures();
+    else if (first == "ring")
+        ring_figures();
     else if (first.empty()) {
         shm_figures();
         ring_figures();

@@ -16,13 +16,14 @@ namespace {
 std::string automatic_name(std::vector<std::string> hosts) {
     std::string name;
     std::mutex guard;
-    const auto errors = ranks::group(std::move(hosts), comm_kind::automatic, [&](ranks::rank_view& c) {
-        std::vector<double> v(10, c.rank);
-        c.all_reduce(view_of(std::span(v)), reduce_op::max);
-        if (v[9] != c.size - 1) throw error(errc::internal, "wrong maximum");
-        const std::lock_guard lock(guard);
-        name = c.comm.name();
-    });
+    const auto errors =
+        ranks::group(std::move(hosts), comm_kind::automatic, [&](ranks::rank_view& c) {
+            std::vector<double> v(10, c.rank);
+            c.all_reduce(view_of(std::span(v)), reduce_op::max);
+            if (v[9] != c.size - 1) throw error(errc::internal, "wrong maximum");
+            const std::lock_guard lock(guard);
+            name = c.comm.name();
+        });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
     return name;
@@ -55,13 +56,16 @@ TEST_CASE("kinds are read by name and a wrong name shows the right ones") {
 TEST_CASE("a communicator can be made again and again, and leaves no thread or descriptor") {
     const auto count = [] {
         int n = 0;
-        for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) n += e.exists() || true;
-        for (const auto& e : std::filesystem::directory_iterator("/proc/self/task")) n += e.exists() || true;
+        for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd"))
+            n += e.exists() || true;
+        for (const auto& e : std::filesystem::directory_iterator("/proc/self/task"))
+            n += e.exists() || true;
         return n;
     };
     const auto once = [] {
         for (const auto kind : {comm_kind::shm, comm_kind::ring, comm_kind::hierarchical}) {
-            const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) { c.barrier(); });
+            const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind,
+                                             [](ranks::rank_view& c) { c.barrier(); });
             CHECK(ranks::first_error(errors).empty());
         }
     };

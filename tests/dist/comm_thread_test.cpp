@@ -13,17 +13,22 @@ using namespace std::chrono_literals;
 TEST_CASE("operations run in the order of submission, while the compute thread goes on") {
     const auto errors = ranks::group({"a", "a"}, comm_kind::shm, [](ranks::rank_view& c) {
         std::vector<std::vector<double>> buffers;
-        for (int i = 0; i < 40; ++i) buffers.emplace_back(static_cast<std::size_t>(1 + i * 501), c.rank + i);
+        for (int i = 0; i < 40; ++i)
+            buffers.emplace_back(static_cast<std::size_t>(1 + i * 501), c.rank + i);
         std::vector<ticket> ends;
-        for (auto& b : buffers) ends.push_back(c.comm.all_reduce(view_of(std::span(b)), reduce_op::sum));
+        for (auto& b : buffers)
+            ends.push_back(c.comm.all_reduce(view_of(std::span(b)), reduce_op::sum));
         ends.back().wait();
         for (std::size_t i = 0; i < ends.size(); ++i) {
-            if (!ends[i].done()) throw error(errc::internal, "a later operation overtook an earlier one");
+            if (!ends[i].done())
+                throw error(errc::internal, "a later operation overtook an earlier one");
             ends[i].wait();
-            if (buffers[i].back() != 1.0 + 2.0 * static_cast<double>(i)) throw error(errc::internal, "wrong sum");
+            if (buffers[i].back() != 1.0 + 2.0 * static_cast<double>(i))
+                throw error(errc::internal, "wrong sum");
         }
         const auto stats = c.comm.stats();
-        if (stats.operations != 40 || stats.busy <= 0s) throw error(errc::internal, "wrong statistics");
+        if (stats.operations != 40 || stats.busy <= 0s)
+            throw error(errc::internal, "wrong statistics");
     });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
@@ -39,8 +44,10 @@ TEST_CASE("the deadline can be changed between operations") {
     const auto errors = ranks::group({"a", "a"}, comm_kind::shm, [](ranks::rank_view& c) {
         c.barrier();
         c.comm.set_deadline(100ms);
-        if (c.rank == 0) c.barrier(); // rank 1 does not come
-        else c.comm.recv(view_of(std::span<float>()), 0).wait();
+        if (c.rank == 0)
+            c.barrier(); // rank 1 does not come
+        else
+            c.comm.recv(view_of(std::span<float>()), 0).wait();
     });
     REQUIRE(errors[0]);
     CHECK(errors[0]->code() == errc::timeout);
@@ -52,7 +59,8 @@ TEST_CASE("after an abort drain returns and no operation touches a buffer any mo
         if (c.rank == 1) return; // leaves at once
         auto buffer = std::make_unique<std::vector<float>>(100000, 1.0f);
         std::vector<ticket> ends;
-        for (int i = 0; i < 8; ++i) ends.push_back(c.comm.all_reduce(view_of(std::span(*buffer)), reduce_op::sum));
+        for (int i = 0; i < 8; ++i)
+            ends.push_back(c.comm.all_reduce(view_of(std::span(*buffer)), reduce_op::sum));
         c.comm.abort(error(errc::aborted, "no more"));
         c.comm.drain();
         buffer.reset();
@@ -71,7 +79,8 @@ TEST_CASE("after an abort drain returns and no operation touches a buffer any mo
 }
 
 TEST_CASE("the destructor ends what was submitted before it leaves") {
-    std::vector<float> values[2] = {std::vector<float>(50000, 1.0f), std::vector<float>(50000, 2.0f)};
+    std::vector<float> values[2] = {std::vector<float>(50000, 1.0f),
+                                    std::vector<float>(50000, 2.0f)};
     local_world world(2);
     const auto errors = ranks::each(2, [&](int r) {
         auto comm = make_comm_thread(world.at(r));

@@ -31,8 +31,10 @@ comm_options small_pieces() {
 
 template <class T>
 T number(std::int64_t x) {
-    if constexpr (std::is_same_v<T, bf16_t>) return to_bf16(static_cast<float>(x));
-    else return static_cast<T>(x);
+    if constexpr (std::is_same_v<T, bf16_t>)
+        return to_bf16(static_cast<float>(x));
+    else
+        return static_cast<T>(x);
 }
 
 /// Integers small enough that every order of adding them is exact in every type.
@@ -52,8 +54,10 @@ T expected(reduce_op op, int n, std::size_t i) {
     if (op == reduce_op::sum) return number<T>(sum);
     if (op == reduce_op::max) return number<T>(most);
     if (op == reduce_op::min) return number<T>(least);
-    if constexpr (std::is_same_v<T, bf16_t>) return to_bf16(static_cast<float>(sum) / static_cast<float>(n));
-    else return static_cast<T>(static_cast<T>(sum) / static_cast<T>(n));
+    if constexpr (std::is_same_v<T, bf16_t>)
+        return to_bf16(static_cast<float>(sum) / static_cast<float>(n));
+    else
+        return static_cast<T>(static_cast<T>(sum) / static_cast<T>(n));
 }
 
 template <class T>
@@ -75,8 +79,8 @@ void check_reductions(ranks::rank_view& c) {
             c.all_reduce(view_of(std::span(io)), op);
             for (std::size_t i = 0; i < count; ++i) {
                 require(io[i] == expected<T>(op, c.size, i),
-                        fmt::format("all_reduce {} of {} x {}: element {} on rank {}", to_string(op), count,
-                                    to_string(dtype_of<T>()), i, c.rank));
+                        fmt::format("all_reduce {} of {} x {}: element {} on rank {}",
+                                    to_string(op), count, to_string(dtype_of<T>()), i, c.rank));
             }
         }
         for (const std::size_t part : {0u, 1u, 33u, 3001u}) {
@@ -86,7 +90,8 @@ void check_reductions(ranks::rank_view& c) {
             std::vector<T> out(part);
             c.reduce_scatter(view_of(std::span(in)), view_of(std::span(out)), op);
             for (std::size_t i = 0; i < part; ++i) {
-                require(out[i] == expected<T>(op, c.size, static_cast<std::size_t>(c.rank) * part + i),
+                require(out[i] ==
+                            expected<T>(op, c.size, static_cast<std::size_t>(c.rank) * part + i),
                         "reduce_scatter gives another value");
             }
             require(in == before, "reduce_scatter wrote to its input");
@@ -103,13 +108,15 @@ void check_copies(ranks::rank_view& c) {
         c.all_gather(view_of(std::span(in)), view_of(std::span(out)));
         for (int r = 0; r < c.size; ++r) {
             const auto part = values<T>(r, count);
-            require(std::equal(part.begin(), part.end(), out.begin() + static_cast<std::ptrdiff_t>(count) * r),
+            require(std::equal(part.begin(), part.end(),
+                               out.begin() + static_cast<std::ptrdiff_t>(count) * r),
                     "all_gather gives another value");
         }
         // In place: the input is the own slice of the output.
         std::vector<T> again(count * n);
         std::copy(in.begin(), in.end(), again.begin() + static_cast<std::ptrdiff_t>(count * me));
-        c.all_gather(view_of(std::span(again).subspan(count * me, count)), view_of(std::span(again)));
+        c.all_gather(view_of(std::span(again).subspan(count * me, count)),
+                     view_of(std::span(again)));
         require(again == out, "all_gather in place differs");
 
         for (int root = 0; root < c.size; ++root) {
@@ -160,7 +167,8 @@ std::vector<float> random_floats(std::uint64_t seed, std::size_t n) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        f = static_cast<float>(static_cast<std::int64_t>(x)) * 1e-18f * static_cast<float>(1 << (x % 20));
+        f = static_cast<float>(static_cast<std::int64_t>(x)) * 1e-18f *
+            static_cast<float>(1 << (x % 20));
     }
     return v;
 }
@@ -170,9 +178,12 @@ std::vector<T> random_values(std::uint64_t seed, std::size_t n) {
     const auto f = random_floats(seed, n);
     std::vector<T> v(n);
     for (std::size_t i = 0; i < n; ++i) {
-        if constexpr (std::is_same_v<T, bf16_t>) v[i] = to_bf16(f[i]);
-        else if constexpr (std::is_same_v<T, std::int64_t>) v[i] = static_cast<std::int64_t>(f[i] * 1e6f);
-        else v[i] = static_cast<T>(f[i]) / 3;
+        if constexpr (std::is_same_v<T, bf16_t>)
+            v[i] = to_bf16(f[i]);
+        else if constexpr (std::is_same_v<T, std::int64_t>)
+            v[i] = static_cast<std::int64_t>(f[i] * 1e6f);
+        else
+            v[i] = static_cast<T>(f[i]) / 3;
     }
     return v;
 }
@@ -183,14 +194,17 @@ std::vector<std::byte> bits_of(comm_kind kind, int n, reduce_op op, std::size_t 
     std::vector<std::byte> bits;
     std::mutex guard;
     bool same = true;
-    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [&](ranks::rank_view& c) {
-        auto io = random_values<T>(static_cast<std::uint64_t>(c.rank) + 11, count);
-        c.all_reduce(view_of(std::span(io)), op);
-        const auto bytes = std::as_bytes(std::span(io));
-        const std::lock_guard lock(guard);
-        if (bits.empty()) bits.assign(bytes.begin(), bytes.end());
-        same = same && std::equal(bytes.begin(), bytes.end(), bits.begin(), bits.end());
-    }, small_pieces());
+    const auto errors = ranks::group(
+        ranks::hosts_for(kind, n), kind,
+        [&](ranks::rank_view& c) {
+            auto io = random_values<T>(static_cast<std::uint64_t>(c.rank) + 11, count);
+            c.all_reduce(view_of(std::span(io)), op);
+            const auto bytes = std::as_bytes(std::span(io));
+            const std::lock_guard lock(guard);
+            if (bits.empty()) bits.assign(bytes.begin(), bytes.end());
+            same = same && std::equal(bytes.begin(), bytes.end(), bits.begin(), bits.end());
+        },
+        small_pieces());
     INFO(ranks::first_error(errors));
     REQUIRE(ranks::first_error(errors).empty());
     REQUIRE(same);
@@ -202,30 +216,36 @@ std::vector<std::byte> bits_of(comm_kind kind, int n, reduce_op op, std::size_t 
 TEST_CASE("every collective of every model gives the reference values") {
     const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
     const int n = GENERATE(1, 2, 3, 4, 5);
-    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [](ranks::rank_view& c) {
-        check_reductions<float>(c);
-        check_reductions<bf16_t>(c);
-        check_reductions<double>(c);
-        check_reductions<std::int64_t>(c);
-        check_copies<float>(c);
-        check_copies<bf16_t>(c);
-        check_copies<std::int64_t>(c);
-        check_copies<std::byte>(c);
-        check_messages<float>(c);
-        check_messages<std::byte>(c);
-        for (int i = 0; i < 20; ++i) c.barrier();
-    }, small_pieces());
+    const auto errors = ranks::group(
+        ranks::hosts_for(kind, n), kind,
+        [](ranks::rank_view& c) {
+            check_reductions<float>(c);
+            check_reductions<bf16_t>(c);
+            check_reductions<double>(c);
+            check_reductions<std::int64_t>(c);
+            check_copies<float>(c);
+            check_copies<bf16_t>(c);
+            check_copies<std::int64_t>(c);
+            check_copies<std::byte>(c);
+            check_messages<float>(c);
+            check_messages<std::byte>(c);
+            for (int i = 0; i < 20; ++i) c.barrier();
+        },
+        small_pieces());
     INFO(to_string(kind) << " x" << n << ": " << ranks::first_error(errors));
     REQUIRE(ranks::first_error(errors).empty());
 }
 
 TEST_CASE("ranks of one host need not be neighbours in rank order") {
-    const auto errors = ranks::group({"a", "b", "a", "c", "b"}, comm_kind::automatic, [](ranks::rank_view& c) {
-        require(c.comm.name() == "hierarchical x5 on 3 hosts", c.comm.name());
-        check_reductions<float>(c);
-        check_copies<std::int64_t>(c);
-        check_messages<float>(c);
-    }, small_pieces());
+    const auto errors = ranks::group(
+        {"a", "b", "a", "c", "b"}, comm_kind::automatic,
+        [](ranks::rank_view& c) {
+            require(c.comm.name() == "hierarchical x5 on 3 hosts", c.comm.name());
+            check_reductions<float>(c);
+            check_copies<std::int64_t>(c);
+            check_messages<float>(c);
+        },
+        small_pieces());
     INFO(ranks::first_error(errors));
     REQUIRE(ranks::first_error(errors).empty());
 }
@@ -249,7 +269,8 @@ TEST_CASE("the same inputs give the same bits in every run, whoever comes late")
     const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
     const int n = GENERATE(3, 4);
     const auto first = bits_of<float>(kind, n, reduce_op::mean, 20000);
-    for (int run = 0; run < 3; ++run) CHECK(first == bits_of<float>(kind, n, reduce_op::mean, 20000));
+    for (int run = 0; run < 3; ++run)
+        CHECK(first == bits_of<float>(kind, n, reduce_op::mean, 20000));
 }
 
 TEST_CASE("ranks that do different things get an error that names both sides") {
@@ -271,17 +292,23 @@ TEST_CASE("ranks that do different things get an error that names both sides") {
 TEST_CASE("another operation, type or root is a mismatch") {
     const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
     const int variant = GENERATE(0, 1, 2, 3);
-    const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [variant](ranks::rank_view& c) {
-        std::vector<double> v(5000);
-        const bool odd = c.rank == 1;
-        const auto view = view_of(std::span(v));
-        const buffer_view halves{v.data(), v.size(), dtype::f32};
-        if (variant == 0) c.all_reduce(view, odd ? reduce_op::max : reduce_op::sum);
-        else if (variant == 1) c.all_reduce(odd ? halves : view, reduce_op::sum);
-        else if (variant == 2) c.broadcast(view, odd ? 1 : 0);
-        else if (odd) c.barrier();
-        else c.all_reduce(view, reduce_op::sum);
-    });
+    const auto errors =
+        ranks::group(ranks::hosts_for(kind, 2), kind, [variant](ranks::rank_view& c) {
+            std::vector<double> v(5000);
+            const bool odd = c.rank == 1;
+            const auto view = view_of(std::span(v));
+            const buffer_view halves{v.data(), v.size(), dtype::f32};
+            if (variant == 0)
+                c.all_reduce(view, odd ? reduce_op::max : reduce_op::sum);
+            else if (variant == 1)
+                c.all_reduce(odd ? halves : view, reduce_op::sum);
+            else if (variant == 2)
+                c.broadcast(view, odd ? 1 : 0);
+            else if (odd)
+                c.barrier();
+            else
+                c.all_reduce(view, reduce_op::sum);
+        });
     for (const auto& e : errors) {
         REQUIRE(e);
         INFO(e->what());
@@ -311,21 +338,24 @@ TEST_CASE("a rank that does not come is named on all ranks after the deadline") 
     comm_options options;
     options.limits.deadline = 300ms;
     ranks::event_gate gate;
-    const auto errors = ranks::group(ranks::hosts_for(kind, 4), kind, [&](ranks::rank_view& c) {
-        std::vector<float> v(count, 1.0f);
-        c.all_reduce(view_of(std::span(v)), reduce_op::sum);
-        if (c.rank == 3) {
-            gate.wait_for_others(3);
-            return;
-        }
-        try {
+    const auto errors = ranks::group(
+        ranks::hosts_for(kind, 4), kind,
+        [&](ranks::rank_view& c) {
+            std::vector<float> v(count, 1.0f);
             c.all_reduce(view_of(std::span(v)), reduce_op::sum);
-        } catch (...) {
+            if (c.rank == 3) {
+                gate.wait_for_others(3);
+                return;
+            }
+            try {
+                c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+            } catch (...) {
+                gate.arrive();
+                throw;
+            }
             gate.arrive();
-            throw;
-        }
-        gate.arrive();
-    }, options);
+        },
+        options);
     for (int r = 0; r < 3; ++r) {
         const auto& e = errors[static_cast<std::size_t>(r)];
         REQUIRE(e);
@@ -365,7 +395,8 @@ TEST_CASE("a rank whose compute thread throws takes the group with it at once") 
         const auto& e = errors[static_cast<std::size_t>(r)];
         REQUIRE(e);
         CHECK(e->code() == errc::aborted);
-        CHECK(std::string(e->what()).find("rank 0 leaves because of an exception") != std::string::npos);
+        CHECK(std::string(e->what()).find("rank 0 leaves because of an exception") !=
+              std::string::npos);
     }
 }
 

@@ -34,10 +34,11 @@ TEST_CASE("a waiting thread looks up after each slice") {
     doorbell bell{};
     spin_budget spin;
     int looks = 0;
-    CHECK_THROWS_AS(wait_at(bell, spin, 1ms, [] { return false; },
-                            [&] {
-                                if (++looks == 5) throw error(errc::timeout, "enough");
-                            }),
+    CHECK_THROWS_AS(wait_at(
+                        bell, spin, 1ms, [] { return false; },
+                        [&] {
+                            if (++looks == 5) throw error(errc::timeout, "enough");
+                        }),
                     error);
     CHECK(looks == 5);
     CHECK(bell.asleep.load() == 0);

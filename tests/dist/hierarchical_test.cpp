@@ -25,22 +25,25 @@ TEST_CASE("a follower that is missing on one host is named on all hosts") {
     ranks::event_gate gate;
     comm_options options;
     options.limits.deadline = 300ms;
-    const auto errors = ranks::group({"a", "a", "b", "b", "c"}, comm_kind::hierarchical, [&](ranks::rank_view& c) {
-        std::vector<float> v(20000, 1.0f);
-        c.all_reduce(view_of(std::span(v)), reduce_op::mean);
-        if (c.rank == 1) {
-            gate.wait_for_others(4);
-            return;
-        }
-        try {
-            c.broadcast(view_of(std::span(v)), 0);
+    const auto errors = ranks::group(
+        {"a", "a", "b", "b", "c"}, comm_kind::hierarchical,
+        [&](ranks::rank_view& c) {
+            std::vector<float> v(20000, 1.0f);
             c.all_reduce(view_of(std::span(v)), reduce_op::mean);
-        } catch (...) {
+            if (c.rank == 1) {
+                gate.wait_for_others(4);
+                return;
+            }
+            try {
+                c.broadcast(view_of(std::span(v)), 0);
+                c.all_reduce(view_of(std::span(v)), reduce_op::mean);
+            } catch (...) {
+                gate.arrive();
+                throw;
+            }
             gate.arrive();
-            throw;
-        }
-        gate.arrive();
-    }, options);
+        },
+        options);
     for (const int r : {0, 2, 3, 4}) {
         const auto& e = errors[static_cast<std::size_t>(r)];
         REQUIRE(e);

@@ -27,8 +27,8 @@ struct two_ranks {
         const auto secret = net::token::generate();
         for (int r = 0; r < 2; ++r) {
             const auto mine = r == 1 && !same_secret ? net::token::generate() : secret;
-            ranks.push_back(std::make_shared<links>(network, std::move(listeners[static_cast<std::size_t>(r)]), r,
-                                                    addresses, mine));
+            ranks.push_back(std::make_shared<links>(
+                network, std::move(listeners[static_cast<std::size_t>(r)]), r, addresses, mine));
         }
     }
     task<void> stop() {
@@ -51,13 +51,15 @@ TEST_CASE("a link is opened once by the sender and both ends see the same stream
     loop.run([](net::real_loop* on) -> task<void> {
         two_ranks two(*on);
         for (auto& r : two.ranks) r->start();
-        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)), two.ranks[1]->from(0, links::ring, soon(10s)));
+        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)),
+                        two.ranks[1]->from(0, links::ring, soon(10s)));
         auto ends = co_await std::move(both);
         auto again = two.ranks[0]->to(1, links::ring, soon(10s));
         auto* same = co_await std::move(again);
         CHECK(same == std::get<0>(ends));
         const std::string text = "hello";
-        auto writing = dist::detail::write_exact(*std::get<0>(ends), as_bytes(std::string_view(text)));
+        auto writing =
+            dist::detail::write_exact(*std::get<0>(ends), as_bytes(std::string_view(text)));
         co_await std::move(writing);
         byte_buffer got(5);
         auto reading = dist::detail::read_exact(*std::get<1>(ends), got);
@@ -91,14 +93,16 @@ TEST_CASE("foreign bytes on the port do not disturb the ranks") {
         for (auto& r : two.ranks) r->start();
         auto connecting = two.network->connect(two.addresses[1]);
         auto stranger = co_await std::move(connecting);
-        const std::string request = "GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: somebody\r\nAccept: */*\r\n\r\n";
+        const std::string request =
+            "GET / HTTP/1.1\r\nHost: example\r\nUser-Agent: somebody\r\nAccept: */*\r\n\r\n";
         auto writing = dist::detail::write_exact(*stranger, as_bytes(std::string_view(request)));
         co_await std::move(writing);
         byte_buffer answer(1);
         auto reading = as_result(stranger->read_some(answer)); // it is cut off
         auto outcome = co_await std::move(reading);
         CHECK((!outcome || *outcome == 0));
-        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)), two.ranks[1]->from(0, links::ring, soon(10s)));
+        auto both = all(two.ranks[0]->to(1, links::ring, soon(10s)),
+                        two.ranks[1]->from(0, links::ring, soon(10s)));
         auto ends = co_await std::move(both);
         CHECK(std::get<0>(ends) != nullptr);
         auto stopping = two.stop();
@@ -117,8 +121,8 @@ TEST_CASE("a rank that does not listen or does not call is named at the deadline
         auto opened = co_await std::move(opening);
         REQUIRE(!opened);
         INFO(opened.error().what());
-        CHECK(std::string(opened.error().what()).find("rank 0 cannot reach rank 1 at tcp:127.0.0.1:") !=
-              std::string::npos);
+        CHECK(std::string(opened.error().what())
+                  .find("rank 0 cannot reach rank 1 at tcp:127.0.0.1:") != std::string::npos);
         auto waiting = as_result(two.ranks[0]->from(1, links::ring, soon(50ms)));
         auto came = co_await std::move(waiting);
         REQUIRE(!came);

@@ -13,9 +13,11 @@ TEST_CASE("an exchange gives all blobs in rank order, key by key") {
         auto& me = world.at(r);
         for (int round = 0; round < 50; ++round) {
             const std::string mine = std::to_string(r * 100 + round);
-            const auto all = me.exchange("round " + std::to_string(round), as_bytes(std::string_view(mine)));
+            const auto all =
+                me.exchange("round " + std::to_string(round), as_bytes(std::string_view(mine)));
             for (int p = 0; p < 3; ++p) {
-                if (to_string(byte_span(all[static_cast<std::size_t>(p)])) != std::to_string(p * 100 + round)) {
+                if (to_string(byte_span(all[static_cast<std::size_t>(p)])) !=
+                    std::to_string(p * 100 + round)) {
                     throw error(errc::internal, "another blob");
                 }
             }

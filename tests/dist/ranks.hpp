@@ -92,9 +92,12 @@ inline outcome group(std::vector<std::string> hosts, comm_kind kind,
 inline std::vector<std::string> hosts_for(comm_kind kind, int n) {
     std::vector<std::string> hosts;
     for (int r = 0; r < n; ++r) {
-        if (kind == comm_kind::ring) hosts.push_back("host-" + std::to_string(r));
-        else if (kind == comm_kind::hierarchical) hosts.push_back("host-" + std::to_string(r / 2));
-        else hosts.push_back("host-0");
+        if (kind == comm_kind::ring)
+            hosts.push_back("host-" + std::to_string(r));
+        else if (kind == comm_kind::hierarchical)
+            hosts.push_back("host-" + std::to_string(r / 2));
+        else
+            hosts.push_back("host-0");
     }
     return hosts;
 }

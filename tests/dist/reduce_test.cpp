@@ -31,9 +31,12 @@ std::vector<T> any_bits(std::uint64_t seed, std::size_t n) {
             const std::uint64_t bits = next(x);
             std::memcpy(static_cast<void*>(&e), &bits, sizeof(T));
         } while ([&] {
-            if constexpr (std::is_same_v<T, bf16_t>) return std::isnan(to_float(e));
-            else if constexpr (std::is_floating_point_v<T>) return std::isnan(e);
-            else return false;
+            if constexpr (std::is_same_v<T, bf16_t>)
+                return std::isnan(to_float(e));
+            else if constexpr (std::is_floating_point_v<T>)
+                return std::isnan(e);
+            else
+                return false;
         }());
     }
     return v;
@@ -46,10 +49,13 @@ T reference(const std::vector<std::vector<T>>& in, std::size_t i, reduce_op op) 
     wide acc = detail::arithmetic<T>::load(in[0][i]);
     for (std::size_t r = 1; r < in.size(); ++r) {
         const wide x = detail::arithmetic<T>::load(in[r][i]);
-        if (op == reduce_op::max) acc = acc > x ? acc : x;
-        else if (op == reduce_op::min) acc = acc < x ? acc : x;
+        if (op == reduce_op::max)
+            acc = acc > x ? acc : x;
+        else if (op == reduce_op::min)
+            acc = acc < x ? acc : x;
         else if constexpr (std::is_integral_v<wide>) {
-            acc = static_cast<wide>(static_cast<std::uint64_t>(acc) + static_cast<std::uint64_t>(x));
+            acc =
+                static_cast<wide>(static_cast<std::uint64_t>(acc) + static_cast<std::uint64_t>(x));
         } else {
             acc += x;
         }
@@ -87,7 +93,8 @@ void check_type() {
                     for (std::size_t i = n; i-- > 0;) {
                         if (!same_bits(out[i], reference(in, i, op))) wrong = i;
                     }
-                    INFO(to_string(dtype_of<T>()) << ' ' << to_string(op) << " of " << ranks << " x " << n);
+                    INFO(to_string(dtype_of<T>())
+                         << ' ' << to_string(op) << " of " << ranks << " x " << n);
                     CHECK(wrong == n);
                 }
             }
@@ -114,7 +121,8 @@ TEST_CASE("the wide and the plain kernel give the same bits") {
         detail::reduce_plain<T, reduce_op::mean>(plain.data(), sources, 3, 5000, 3);
         detail::reduce_avx2<T, reduce_op::mean>(wide.data(), sources, 3, 5000, 3);
         std::size_t wrong = 0;
-        for (std::size_t i = 0; i < plain.size(); ++i) wrong += same_bits(plain[i], wide[i]) ? 0 : 1;
+        for (std::size_t i = 0; i < plain.size(); ++i)
+            wrong += same_bits(plain[i], wide[i]) ? 0 : 1;
         CHECK(wrong == 0);
     };
     compare(float{});
@@ -127,7 +135,8 @@ TEST_CASE("the wide and the plain kernel give the same bits") {
 }
 
 TEST_CASE("all compilers give the same bits") {
-    const auto a = any_bits<float>(5, 3000), b = any_bits<float>(6, 3000), c = any_bits<float>(7, 3000);
+    const auto a = any_bits<float>(5, 3000), b = any_bits<float>(6, 3000),
+               c = any_bits<float>(7, 3000);
     const void* sources[3] = {a.data(), b.data(), c.data()};
     std::vector<float> out(3000);
     reduce(out.data(), sources, 3000, dtype::f32, reduce_op::mean, 3);
@@ -143,10 +152,12 @@ TEST_CASE("bfloat16 rounds to nearest even") {
     CHECK(to_bf16(std::bit_cast<float>(0x3f808000u)).bits == 0x3f80); // tie, down to even
     CHECK(to_bf16(std::bit_cast<float>(0x3f818000u)).bits == 0x3f82); // tie, up to even
     CHECK(to_bf16(std::bit_cast<float>(0x3f808001u)).bits == 0x3f81);
-    CHECK(to_bf16(std::numeric_limits<float>::max()).bits == 0x7f80); // beyond the largest: infinity
+    CHECK(to_bf16(std::numeric_limits<float>::max()).bits ==
+          0x7f80); // beyond the largest: infinity
     CHECK(to_bf16(-std::numeric_limits<float>::infinity()).bits == 0xff80);
     CHECK(std::isnan(to_float(to_bf16(std::bit_cast<float>(0x7f800001u)))));
-    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) { // every bfloat16 survives the way there and back
+    for (std::uint32_t bits = 0; bits < 0x10000;
+         ++bits) { // every bfloat16 survives the way there and back
         const bf16_t x{static_cast<std::uint16_t>(bits)};
         if (!std::isnan(to_float(x))) REQUIRE(to_bf16(to_float(x)) == x);
     }

@@ -24,7 +24,8 @@ static_assert(communicator<ring_communicator>);
 namespace {
 
 struct ring_world {
-    explicit ring_world(int n) : loop(7), network(loop, net::sim_faults{}), errors(static_cast<std::size_t>(n)) {
+    explicit ring_world(int n)
+        : loop(7), network(loop, net::sim_faults{}), errors(static_cast<std::size_t>(n)) {
         secret = net::token::generate(loop.random());
         for (int r = 0; r < n; ++r) {
             const std::string name = "r" + std::to_string(r);
@@ -46,9 +47,10 @@ struct ring_world {
 /// Two all-reduces; before the second, rank `victim` does what `fault` says.
 task<void> life(ring_world* w, int rank, int victim, int fault, std::size_t count) {
     auto& host = w->network.host("r" + std::to_string(rank));
-    auto net = std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
-                                       std::move(w->listeners[static_cast<std::size_t>(rank)]), rank,
-                                       w->addresses, w->secret, w->loop.random());
+    auto net =
+        std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
+                                std::move(w->listeners[static_cast<std::size_t>(rank)]), rank,
+                                w->addresses, w->secret, w->loop.random());
     net->start();
     collective_options limits;
     limits.deadline = 10s;
@@ -83,7 +85,8 @@ task<void> life(ring_world* w, int rank, int victim, int fault, std::size_t coun
 } // namespace
 
 TEST_CASE("a rank that dies, falls silent or is cut off is named on all others in time") {
-    const int fault = GENERATE(0, 1, 2, 3); // reset, silent machine, partition, a rank that does not come
+    const int fault =
+        GENERATE(0, 1, 2, 3); // reset, silent machine, partition, a rank that does not come
     const int n = GENERATE(2, 3, 5);
     const std::size_t count = GENERATE(10u, 100000u);
     ring_world w(n);
@@ -94,7 +97,8 @@ TEST_CASE("a rank that dies, falls silent or is cut off is named on all others i
         if (r == 1) continue;
         const auto& e = w.errors[static_cast<std::size_t>(r)];
         REQUIRE(e);
-        INFO("fault " << fault << ", rank " << r << " of " << n << ", " << count << ": " << e->what());
+        INFO("fault " << fault << ", rank " << r << " of " << n << ", " << count << ": "
+                      << e->what());
         CHECK(std::string(e->what()).find("rank 1 failed in") != std::string::npos);
         const auto took = w.took[static_cast<std::size_t>(r)];
         if (fault == 0) {
@@ -110,13 +114,15 @@ TEST_CASE("a ring that cannot be closed says which rank was not there") {
     ring_world w(3);
     const auto start = [](ring_world* world, int rank) -> task<void> {
         auto& host = world->network.host("r" + std::to_string(rank));
-        auto net = std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
-                                           std::move(world->listeners[static_cast<std::size_t>(rank)]), rank,
-                                           world->addresses, world->secret, world->loop.random());
+        auto net =
+            std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
+                                    std::move(world->listeners[static_cast<std::size_t>(rank)]),
+                                    rank, world->addresses, world->secret, world->loop.random());
         net->start();
         collective_options limits;
         limits.deadline = 5s;
-        auto connecting = as_result(ring_communicator::connect(net, world->group, rank, {}, limits));
+        auto connecting =
+            as_result(ring_communicator::connect(net, world->group, rank, {}, limits));
         auto outcome = co_await std::move(connecting);
         if (!outcome) world->errors[static_cast<std::size_t>(rank)] = outcome.error();
     };

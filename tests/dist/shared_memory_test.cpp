@@ -16,12 +16,14 @@ namespace {
 int mapped() {
     std::ifstream maps("/proc/self/maps");
     int n = 0;
-    for (std::string line; std::getline(maps, line);) n += line.find("memfd:skein") != std::string::npos;
+    for (std::string line; std::getline(maps, line);)
+        n += line.find("memfd:skein") != std::string::npos;
     return n;
 }
 int descriptors() {
     int n = 0;
-    for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) n += e.exists() || true;
+    for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd"))
+        n += e.exists() || true;
     return n;
 }
 

@@ -30,7 +30,8 @@ class pair_of_processes {
 public:
     /// child(comm) runs in the other process, which then ends with _exit.
     template <class Child>
-    explicit pair_of_processes(Child child, shm_options pieces = {}, collective_options limits = {}) {
+    explicit pair_of_processes(Child child, shm_options pieces = {},
+                               collective_options limits = {}) {
         int ready[2], go[2];
         REQUIRE(::pipe(ready) == 0);
         REQUIRE(::pipe(go) == 0);
@@ -54,7 +55,8 @@ public:
             }
             ::_exit(code);
         }
-        comm_ = std::make_unique<shm_communicator>(std::move(segment), 0, 2, std::vector<int>{}, pieces, limits);
+        comm_ = std::make_unique<shm_communicator>(std::move(segment), 0, 2, std::vector<int>{},
+                                                   pieces, limits);
         char c = 'g';
         REQUIRE(::read(ready[0], &c, 1) == 1);
         REQUIRE(::write(go[1], &c, 1) == 1);
@@ -85,13 +87,15 @@ private:
 TEST_CASE("two processes reduce through memory that has no name") {
     pair_of_processes two([](shm_communicator& comm, net::real_loop& loop) {
         std::vector<float> v(300000, 2.0f);
-        for (int i = 0; i < 5; ++i) loop.run(comm.all_reduce(view_of(std::span(v)), reduce_op::mean));
+        for (int i = 0; i < 5; ++i)
+            loop.run(comm.all_reduce(view_of(std::span(v)), reduce_op::mean));
         loop.run(comm.close());
         return v[299999] == 1.5f ? 0 : 3;
     });
     net::real_loop loop;
     std::vector<float> v(300000, 1.0f);
-    for (int i = 0; i < 5; ++i) loop.run(two.comm().all_reduce(view_of(std::span(v)), reduce_op::mean));
+    for (int i = 0; i < 5; ++i)
+        loop.run(two.comm().all_reduce(view_of(std::span(v)), reduce_op::mean));
     loop.run(two.comm().close());
     CHECK(v[0] == 1.5f);
     CHECK(two.wait() == 0);
@@ -106,7 +110,8 @@ TEST_CASE("a killed process is noticed within a moment and named") {
     });
     net::real_loop loop;
     std::vector<float> v(100000, 1.0f);
-    for (int i = 0; i < after; ++i) loop.run(two.comm().all_reduce(view_of(std::span(v)), reduce_op::sum));
+    for (int i = 0; i < after; ++i)
+        loop.run(two.comm().all_reduce(view_of(std::span(v)), reduce_op::sum));
     ::kill(two.pid(), SIGKILL);
     const auto begin = std::chrono::steady_clock::now();
     try {
@@ -116,7 +121,8 @@ TEST_CASE("a killed process is noticed within a moment and named") {
         CHECK(e.code() == errc::peer_lost);
         CHECK(std::string(e.what()).find("rank 1 failed in all_reduce") != std::string::npos);
     }
-    CHECK(std::chrono::steady_clock::now() - begin < 10s); // generous: the default deadline is minutes
+    CHECK(std::chrono::steady_clock::now() - begin <
+          10s); // generous: the default deadline is minutes
 }
 
 TEST_CASE("a stopped process is named at the deadline, and sees the error when it goes on") {
@@ -164,11 +170,14 @@ TEST_CASE("the layout gives every rank its own aligned slots inside the segment"
     std::vector<std::pair<std::byte*, std::byte*>> areas;
     for (int r = 0; r < n; ++r) {
         for (const std::uint32_t p : {0u, 1u}) {
-            areas.emplace_back(layout.small(base, r, p), layout.small(base, r, p) + layout.small_bytes());
+            areas.emplace_back(layout.small(base, r, p),
+                               layout.small(base, r, p) + layout.small_bytes());
             areas.emplace_back(layout.in(base, r, p), layout.in(base, r, p) + layout.chunk_bytes());
-            areas.emplace_back(layout.out(base, r, p), layout.out(base, r, p) + layout.chunk_bytes());
+            areas.emplace_back(layout.out(base, r, p),
+                               layout.out(base, r, p) + layout.chunk_bytes());
             for (int to = 0; to < n; ++to) {
-                areas.emplace_back(layout.message(base, r, to, p), layout.message(base, r, to, p) + layout.message_bytes());
+                areas.emplace_back(layout.message(base, r, to, p),
+                                   layout.message(base, r, to, p) + layout.message_bytes());
             }
         }
     }

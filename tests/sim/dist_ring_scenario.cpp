@@ -36,7 +36,8 @@ struct shared_plan {
 };
 
 float value_of(int rank, int round, std::size_t i) {
-    return static_cast<float>((static_cast<std::size_t>(rank) * 31 + static_cast<std::size_t>(round) * 7 + i) % 97);
+    return static_cast<float>(
+        (static_cast<std::size_t>(rank) * 31 + static_cast<std::size_t>(round) * 7 + i) % 97);
 }
 
 /// One collective of the round, and whether it gave the right elements.
@@ -69,7 +70,8 @@ task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank,
         const int root = round % plan->ranks;
         auto work = ring->broadcast(view_of(std::span(mine)), root);
         co_await std::move(work);
-        for (std::size_t i = 0; i < count; ++i) right = right && mine[i] == value_of(root, round, i);
+        for (std::size_t i = 0; i < count; ++i)
+            right = right && mine[i] == value_of(root, round, i);
     }
     co_return right;
 }
@@ -104,7 +106,8 @@ task<void> rank_life(sim::world* w, const shared_plan* plan, int rank, std::shar
             ++record->done;
         }
     } catch (const error& e) {
-        if (e.code() == errc::internal || e.code() == errc::mismatch || e.code() == errc::malformed) throw;
+        if (e.code() == errc::internal || e.code() == errc::mismatch || e.code() == errc::malformed)
+            throw;
         record->why = e;
     }
     if (ring) {
@@ -118,8 +121,11 @@ task<void> dist_ring(sim::world& w) {
     shared_plan plan;
     plan.ranks = 2 + static_cast<int>(w.below(4));
     plan.rounds = 1 + static_cast<int>(w.below(8));
-    for (int i = 0; i < plan.rounds; ++i) plan.counts.push_back(static_cast<std::size_t>(w.below(3) == 0 ? w.below(20000) : w.below(400)));
-    plan.victim = w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(plan.ranks))) : -1;
+    for (int i = 0; i < plan.rounds; ++i)
+        plan.counts.push_back(
+            static_cast<std::size_t>(w.below(3) == 0 ? w.below(20000) : w.below(400)));
+    plan.victim =
+        w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(plan.ranks))) : -1;
     plan.fatal_round = static_cast<int>(w.below(8));
     plan.secret = net::token::generate(w.loop.random());
 
@@ -133,9 +139,10 @@ task<void> dist_ring(sim::world& w) {
     scope all;
     for (int r = 0; r < plan.ranks; ++r) {
         auto& host = w.network.host("r" + std::to_string(r));
-        auto net = std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
-                                           std::move(listeners[static_cast<std::size_t>(r)]), r,
-                                           plan.addresses, plan.secret, w.loop.random());
+        auto net =
+            std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
+                                    std::move(listeners[static_cast<std::size_t>(r)]), r,
+                                    plan.addresses, plan.secret, w.loop.random());
         all.spawn(rank_life(&w, &plan, r, std::move(net), &records[static_cast<std::size_t>(r)]));
     }
     auto joined = with_timeout(all.join(), 200s);

@@ -44,8 +44,8 @@ enum class comm_kind : std::uint8_t { automatic, shm, ring, hierarchical, stub }
 
 /// "automatic", "shm", ...; for command lines and environment variables.
 [[nodiscard]] inline result<comm_kind> parse_comm_kind(std::string_view text) {
-    for (const auto k : {comm_kind::automatic, comm_kind::shm, comm_kind::ring, comm_kind::hierarchical,
-                         comm_kind::stub}) {
+    for (const auto k : {comm_kind::automatic, comm_kind::shm, comm_kind::ring,
+                         comm_kind::hierarchical, comm_kind::stub}) {
         if (text == to_string(k)) return k;
     }
     return error(errc::invalid_argument, fmt::format("no communicator is called '{}'", text))
@@ -93,7 +93,8 @@ struct place_card {
     static place_card decode(byte_span bytes) {
         const auto text = as_text(bytes);
         const auto cut = std::min(text.find('\n'), text.size());
-        return {std::string(text.substr(0, cut)), std::string(text.substr(std::min(cut + 1, text.size())))};
+        return {std::string(text.substr(0, cut)),
+                std::string(text.substr(std::min(cut + 1, text.size())))};
     }
 };
 
@@ -116,8 +117,8 @@ inline task<void> stop_links(std::shared_ptr<links> l) {
 
 /// The listener of one rank and the addresses of all. On the loop of worker.
 inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::string& key,
-                                         const std::vector<place_card>& cards, const comm_options& options,
-                                         net::loop_thread& worker) {
+                                         const std::vector<place_card>& cards,
+                                         const comm_options& options, net::loop_thread& worker) {
     bool one_network = true;
     for (const auto& c : cards) one_network = one_network && c.network == cards[0].network;
     const bool loopback = one_network && options.advertise.empty();
@@ -130,7 +131,8 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
         return listen_task(&worker.loop(), loopback ? "127.0.0.1" : "0.0.0.0", &listener, &network);
     });
     const auto mine = net::address::tcp(name, listener->local().port);
-    const auto texts = world.exchange(key + "/addresses", as_bytes(std::string_view(net::to_string(mine))));
+    const auto texts =
+        world.exchange(key + "/addresses", as_bytes(std::string_view(net::to_string(mine))));
     std::vector<net::address> addresses;
     for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
     auto made = std::make_shared<links>(std::move(network), std::move(listener), world.rank(),
@@ -162,9 +164,9 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
 
     comm_kind kind = options.kind;
     if (kind == comm_kind::automatic) {
-        kind = where.hosts.size() == 1                              ? comm_kind::shm
+        kind = where.hosts.size() == 1                             ? comm_kind::shm
                : where.hosts.size() == static_cast<std::size_t>(n) ? comm_kind::ring
-                                                                    : comm_kind::hierarchical;
+                                                                   : comm_kind::hierarchical;
     }
     if (kind == comm_kind::stub || (kind == comm_kind::shm && where.hosts.size() > 1)) {
         throw error(errc::not_supported, fmt::format("{} ranks on {} hosts cannot use {}", n,
@@ -193,7 +195,8 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
             collective_options connecting = options.limits;
             connecting.deadline = options.connect_deadline;
             between = worker.run([&] {
-                return ring_communicator::connect(net, group, position, options.ring, connecting, n);
+                return ring_communicator::connect(net, group, position, options.ring, connecting,
+                                                  n);
             });
             between->set_deadline(options.limits.deadline);
         }
@@ -208,14 +211,15 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
 }
 
 /// The same with a thread of its own; a lost member (rendezvous::on_lost) aborts it.
-[[nodiscard]] inline std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
-                                                                   const comm_options& options = {}) {
+[[nodiscard]] inline std::unique_ptr<comm_thread> make_comm_thread(
+    cluster::rendezvous& world, const comm_options& options = {}) {
     auto worker = std::make_unique<net::loop_thread>("skein-comm");
     auto model = make_communicator(world, options, *worker);
     auto made = std::make_unique<comm_thread>(std::move(worker), std::move(model),
                                               [&world] { world.on_lost({}); });
     world.on_lost([comm = made.get()](int rank, const error& why) {
-        comm->abort(error(errc::peer_lost, fmt::format("rank {} is lost", rank)).with_cause(why.what()));
+        comm->abort(
+            error(errc::peer_lost, fmt::format("rank {} is lost", rank)).with_cause(why.what()));
     });
     return made;
 }

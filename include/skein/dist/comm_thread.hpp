@@ -22,8 +22,8 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -145,7 +145,8 @@ inline comm_thread::~comm_thread() {
     worker_->run([this] { return leave(); });
 }
 
-inline ticket comm_thread::submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start) {
+inline ticket comm_thread::submit(std::size_t bytes,
+                                  unique_function<task<void>(any_communicator&)> start) {
     auto end = std::make_shared<ticket::state>();
     bool wake = false;
     {
@@ -206,7 +207,8 @@ inline ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduc
 inline ticket comm_thread::all_gather(buffer_view in, buffer_view out) {
     return submit(out.bytes(), [=](any_communicator& c) { return c.all_gather(in, out); });
 }
-inline ticket comm_thread::all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts) {
+inline ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
+                                        std::vector<std::size_t> counts) {
     return submit(out.bytes(), [in, out, counts = std::move(counts)](any_communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     });

@@ -106,11 +106,16 @@ inline constexpr bool is_element<std::uint8_t> = true;
 template <class T>
     requires is_element<T>
 [[nodiscard]] constexpr dtype dtype_of() noexcept {
-    if constexpr (std::same_as<T, float>) return dtype::f32;
-    else if constexpr (std::same_as<T, bf16_t>) return dtype::bf16;
-    else if constexpr (std::same_as<T, double>) return dtype::f64;
-    else if constexpr (std::same_as<T, std::int64_t>) return dtype::i64;
-    else return dtype::u8;
+    if constexpr (std::same_as<T, float>)
+        return dtype::f32;
+    else if constexpr (std::same_as<T, bf16_t>)
+        return dtype::bf16;
+    else if constexpr (std::same_as<T, double>)
+        return dtype::f64;
+    else if constexpr (std::same_as<T, std::int64_t>)
+        return dtype::i64;
+    else
+        return dtype::u8;
 }
 
 /// A view of a span of elements. Collectives do not write to buffers documented as input.
@@ -219,7 +224,9 @@ private:
         int rank() const override { return model->rank(); }
         int world_size() const override { return model->world_size(); }
         std::string name() const override { return model->name(); }
-        task<void> all_reduce(buffer_view v, reduce_op op) override { return model->all_reduce(v, op); }
+        task<void> all_reduce(buffer_view v, reduce_op op) override {
+            return model->all_reduce(v, op);
+        }
         task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override {
             return model->reduce_scatter(in, out, op);
         }

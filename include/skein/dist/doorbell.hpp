@@ -13,11 +13,11 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/time.hpp>
 
+#include <climits>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <climits>
 #include <cstdint>
 #include <ctime>
 
@@ -28,9 +28,7 @@
 namespace skein::dist {
 
 /// The system's monotonic clock: shared memory exists only in the real world.
-[[nodiscard]] inline time_point steady_now() noexcept {
-    return system_clock().now();
-}
+[[nodiscard]] inline time_point steady_now() noexcept { return system_clock().now(); }
 
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -73,13 +71,16 @@ public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
     /// Tells how long a wait took that needed more than a look.
     void waited(duration length) noexcept {
-        if (length < worthwhile) rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
-        else rounds_ = std::max(rounds_ / 2, least);
+        if (length < worthwhile)
+            rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+        else
+            rounds_ = std::max(rounds_ / 2, least);
     }
 
 private:
-    static constexpr duration worthwhile = std::chrono::microseconds(60); // a sleep costs about 10-50 us
-    static constexpr int least = 32, most = 2048;                         // a pause takes about 20-40 ns
+    static constexpr duration worthwhile =
+        std::chrono::microseconds(60);            // a sleep costs about 10-50 us
+    static constexpr int least = 32, most = 2048; // a pause takes about 20-40 ns
     int rounds_ = 512;
 };
 

@@ -31,7 +31,9 @@ struct placement {
     int my_host = 0;
     int my_place = 0; ///< index in hosts[my_host]; 0 leads
 
-    [[nodiscard]] const std::vector<int>& mine() const { return hosts[static_cast<std::size_t>(my_host)]; }
+    [[nodiscard]] const std::vector<int>& mine() const {
+        return hosts[static_cast<std::size_t>(my_host)];
+    }
     [[nodiscard]] std::vector<int> leaders() const {
         std::vector<int> first;
         for (const auto& h : hosts) first.push_back(h.front());
@@ -64,12 +66,14 @@ class hierarchical_communicator {
 public:
     hierarchical_communicator(placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
-                              std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net,
-                              collective_options limits = {})
+                              std::unique_ptr<ring_communicator> between,
+                              std::shared_ptr<links> net, collective_options limits = {})
         : where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
           between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
-        SKEIN_CHECK(inside_ || where_.mine().size() == 1, "ranks of one host without shared memory");
-        SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1, "a leader without a ring");
+        SKEIN_CHECK(inside_ || where_.mine().size() == 1,
+                    "ranks of one host without shared memory");
+        SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1,
+                    "a leader without a ring");
         if (between_ && inside_) {
             between_->on_failure([shm = inside_.get()](const error& why) { shm->abort(why); });
         }
@@ -90,7 +94,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
         SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
                         in.count == out.count * static_cast<std::size_t>(size_),
-                    "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
+                    "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count,
+                    size_);
         begin(detail::op_kind::reduce_scatter, in, op, 0);
         return told(reduce_then_cut(in, out, op));
     }
@@ -104,7 +109,8 @@ public:
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
         SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
                         in.count == counts[static_cast<std::size_t>(rank_)],
-                    "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_, in.count);
+                    "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
+                    in.count);
         std::vector<std::size_t> owned(counts.begin(), counts.end());
         begin(detail::op_kind::all_gather_v, out, reduce_op::sum, 0);
         return told(gather(in, out, std::move(owned)));
@@ -119,14 +125,15 @@ public:
         return told(meet());
     }
     task<void> send(buffer_view io, int to) {
-        SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to, size_);
+        SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_,
+                    to, size_);
         begin(detail::op_kind::message, io, reduce_op::sum, to);
         if (const int p = place_here(to); p >= 0) return told(inside_->send(io, p));
         return told(message(io, to, true));
     }
     task<void> recv(buffer_view io, int from) {
-        SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_, from,
-                    size_);
+        SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}",
+                    rank_, from, size_);
         begin(detail::op_kind::message, io, reduce_op::sum, from);
         if (const int p = place_here(from); p >= 0) return told(inside_->recv(io, p));
         return told(message(io, from, false));
@@ -221,7 +228,8 @@ private:
         auto reducing = reduce_everywhere(whole, op);
         co_await std::move(reducing);
         if (out.count > 0) {
-            std::memcpy(out.data, whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
+            std::memcpy(out.data,
+                        whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
                         out.bytes());
         }
     }
@@ -240,11 +248,13 @@ private:
             per_host.push_back(sum);
             total += sum;
         }
-        SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total, out.count);
+        SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
+                    out.count);
         const std::size_t width = size_of(in.type);
         work_.resize(std::max(work_.size(), total * width));
         const buffer_view all{work_.data(), total, in.type};
-        const buffer_view ours = all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
+        const buffer_view ours =
+            all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
         if (inside_) {
             auto local = inside_->all_gather_v(in, ours, here);
             co_await std::move(local);
@@ -267,7 +277,8 @@ private:
             for (const int r : host) {
                 const auto k = static_cast<std::size_t>(r);
                 if (counts[k] > 0) {
-                    std::memcpy(out.begin() + starts[k] * width, work_.data() + from * width, counts[k] * width);
+                    std::memcpy(out.begin() + starts[k] * width, work_.data() + from * width,
+                                counts[k] * width);
                 }
                 from += counts[k];
             }
@@ -277,7 +288,8 @@ private:
         int root_host = 0;
         for (std::size_t h = 0; h < where_.hosts.size(); ++h) {
             const auto& members = where_.hosts[h];
-            if (std::find(members.begin(), members.end(), root) != members.end()) root_host = static_cast<int>(h);
+            if (std::find(members.begin(), members.end(), root) != members.end())
+                root_host = static_cast<int>(h);
         }
         const bool here = root_host == where_.my_host;
         if (here && inside_) {
@@ -318,8 +330,9 @@ private:
         auto ended = co_await std::move(limited);
         if (ended) co_return;
         if (ended.error().code() != errc::timeout) throw ended.error();
-        throw error(errc::timeout, fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
-                                               peer, detail::describe(what), to_seconds(deadline_)));
+        throw error(errc::timeout,
+                    fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
+                                peer, detail::describe(what), to_seconds(deadline_)));
     }
 
     placement where_;

@@ -48,15 +48,17 @@ public:
     ///   errors  refused, timeout, permission_denied, mismatch; all name the rank and the address
     task<net::stream*> to(int peer, channel use, time_point until) {
         const key k{peer, use};
-        if (const auto found = outgoing_.find(k); found != outgoing_.end()) co_return found->second.get();
+        if (const auto found = outgoing_.find(k); found != outgoing_.end())
+            co_return found->second.get();
         auto opening = with_deadline(open(peer, use), until);
         auto outcome = as_result(std::move(opening));
         auto opened = co_await std::move(outcome);
         if (!opened) {
             const auto& why = opened.error();
             if (why.code() == errc::cancelled) throw why;
-            throw error(why.code(), fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
-                                                net::to_string(addresses_[static_cast<std::size_t>(peer)])))
+            throw error(why.code(),
+                        fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
+                                    net::to_string(addresses_[static_cast<std::size_t>(peer)])))
                 .with_cause(last_failure_ ? last_failure_->what() : why.what());
         }
         auto* stream = opened->get();
@@ -72,7 +74,8 @@ public:
         auto came = co_await std::move(outcome);
         if (!came) {
             if (came.error().code() != errc::timeout) throw came.error();
-            throw error(errc::timeout, fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
+            throw error(errc::timeout,
+                        fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
         }
         co_return *came;
     }
@@ -113,7 +116,8 @@ private:
             auto opened = co_await std::move(attempt);
             if (opened) co_return std::move(*opened);
             const errc code = opened.error().code();
-            if (code == errc::cancelled || code == errc::permission_denied || code == errc::mismatch) {
+            if (code == errc::cancelled || code == errc::permission_denied ||
+                code == errc::mismatch) {
                 throw opened.error();
             }
             last_failure_ = opened.error(); // not there yet, or the connection broke: again
@@ -150,7 +154,8 @@ private:
             auto next = as_result(listener_->accept());
             auto came = co_await std::move(next);
             if (!came) {
-                if (stopped_ || came.error().code() == errc::closed || came.error().code() == errc::cancelled) {
+                if (stopped_ || came.error().code() == errc::closed ||
+                    came.error().code() == errc::cancelled) {
                     co_return;
                 }
                 auto nap = sleep_for(std::chrono::milliseconds(10)); // out of descriptors, say
@@ -166,8 +171,8 @@ private:
         auto who = co_await std::move(outcome);
         if (!who) {
             if (who.error().code() != errc::cancelled) {
-                log::warn("dist", "a connection was refused", {{"peer", s->peer_name()},
-                                                               {"why", who.error().what()}});
+                log::warn("dist", "a connection was refused",
+                          {{"peer", s->peer_name()}, {"why", who.error().what()}});
             }
             s->close();
             co_return;

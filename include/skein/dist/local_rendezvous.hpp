@@ -26,7 +26,8 @@ namespace skein::dist {
 /// The meeting place. Outlives its members; at(r) is used by one thread each.
 class local_world {
 public:
-    explicit local_world(int size) : local_world(std::vector<std::string>(checked(size), "localhost")) {}
+    explicit local_world(int size)
+        : local_world(std::vector<std::string>(checked(size), "localhost")) {}
     /// One host name per rank; ranks with the same name are on one host.
     explicit local_world(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {
         for (std::size_t r = 0; r < hosts_.size(); ++r) {
@@ -118,10 +119,12 @@ private:
             for (int r = 0; r < size(); ++r) {
                 if (!t.there[checked(r)]) missing += fmt::format(" {}", r);
             }
-            throw error(errc::timeout, fmt::format("exchange {}: no word from rank{} within {:.3g} s", key,
-                                                   missing, to_seconds(deadline_)));
+            throw error(errc::timeout,
+                        fmt::format("exchange {}: no word from rank{} within {:.3g} s", key,
+                                    missing, to_seconds(deadline_)));
         }
-        if (lost_) throw error(errc::peer_lost, fmt::format("rank {} is lost", lost_->first))
+        if (lost_)
+            throw error(errc::peer_lost, fmt::format("rank {} is lost", lost_->first))
                 .with_cause(lost_->second.what());
         auto all = t.blobs;
         if (++t.left == size()) tables_.erase(key);

@@ -71,7 +71,8 @@ template <reduce_op Op, class W>
 inline constexpr std::size_t lanes = 32;
 
 template <class D, class A, class B, class F>
-[[gnu::always_inline]] inline void zip(D* dst, const A* a, const B* b, std::size_t n, F f) noexcept {
+[[gnu::always_inline]] inline void zip(D* dst, const A* a, const B* b, std::size_t n,
+                                       F f) noexcept {
     std::size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
         D* const d = dst + i;
@@ -101,14 +102,15 @@ template <class T, reduce_op Op>
     [[maybe_unused]] const wide by = static_cast<wide>(divisor);
     const auto last = [&](wide a, wide b) __attribute__((always_inline)) {
         const wide c = combine<Op>(a, b);
-        if constexpr (Op == reduce_op::mean) return m::store(c / by);
-        else return m::store(c);
+        if constexpr (Op == reduce_op::mean)
+            return m::store(c / by);
+        else
+            return m::store(c);
     };
     T* const out = dst + first;
     if (parts == 2) {
-        zip(out, source(0), source(1), n, [&](T a, T b) __attribute__((always_inline)) {
-            return last(m::load(a), m::load(b));
-        });
+        zip(out, source(0), source(1), n,
+            [&](T a, T b) __attribute__((always_inline)) { return last(m::load(a), m::load(b)); });
         return;
     }
     alignas(64) wide acc[block];
@@ -116,13 +118,11 @@ template <class T, reduce_op Op>
         return combine<Op>(m::load(a), m::load(b));
     });
     for (std::size_t s = 2; s + 1 < parts; ++s) {
-        zip(acc, acc, source(s), n, [](wide a, T b) __attribute__((always_inline)) {
-            return combine<Op>(a, m::load(b));
-        });
+        zip(acc, acc, source(s), n,
+            [](wide a, T b) __attribute__((always_inline)) { return combine<Op>(a, m::load(b)); });
     }
-    zip(out, acc, source(parts - 1), n, [&](wide a, T b) __attribute__((always_inline)) {
-        return last(a, m::load(b));
-    });
+    zip(out, acc, source(parts - 1), n,
+        [&](wide a, T b) __attribute__((always_inline)) { return last(a, m::load(b)); });
 }
 
 template <class T, reduce_op Op>
@@ -195,7 +195,8 @@ inline void reduce(void* dst, std::span<const void* const> sources, std::size_t 
     case dtype::f64:
         return detail::reduce_any_op<double>(dst, sources.data(), sources.size(), n, op, divisor);
     case dtype::i64:
-        return detail::reduce_any_op<std::int64_t>(dst, sources.data(), sources.size(), n, op, divisor);
+        return detail::reduce_any_op<std::int64_t>(dst, sources.data(), sources.size(), n, op,
+                                                   divisor);
     case dtype::u8: return;
     }
 }

@@ -36,8 +36,8 @@ namespace skein::dist {
 
 /// Sizes in which data passes through a ring.
 struct ring_options {
-    std::size_t piece_bytes = std::size_t{256} << 10; ///< one frame
-    std::size_t small_bytes = std::size_t{8} << 10;   ///< up to here: gather all, then reduce
+    std::size_t piece_bytes = std::size_t{1} << 20; ///< one frame
+    std::size_t small_bytes = std::size_t{8} << 10; ///< up to here: gather all, then reduce
 };
 
 /// One rank's end. Made by connect(); close() has to be awaited before destruction.
@@ -89,7 +89,9 @@ public:
 
     /// Messages by world rank, for ranks outside the group too.
     task<void> send_to_world(buffer_view io, int world_rank) { return core_->send(io, world_rank); }
-    task<void> recv_from_world(buffer_view io, int world_rank) { return core_->recv(io, world_rank); }
+    task<void> recv_from_world(buffer_view io, int world_rank) {
+        return core_->recv(io, world_rank);
+    }
     /// Called once, on the loop, when the group has failed.
     void on_failure(unique_function<void(const error&)> told) { core_->told = std::move(told); }
 
@@ -100,8 +102,8 @@ private:
 
     /// What runs on the loop; abort() from another thread reaches it only through the loop.
     struct core : std::enable_shared_from_this<core> {
-        core(std::shared_ptr<links> n, std::vector<int> g, int p, ring_options o, collective_options l,
-             int d)
+        core(std::shared_ptr<links> n, std::vector<int> g, int p, ring_options o,
+             collective_options l, int d)
             : net(std::move(n)), group(std::move(g)), position(p), pieces(o), deadline(l.deadline),
               divisor(d > 0 ? d : size()), here(loop::current()) {}
 
@@ -117,7 +119,8 @@ private:
         task<void> all_reduce(buffer_view io, reduce_op op);
         task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
         task<void> all_gather(buffer_view in, buffer_view out);
-        task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
+        task<void> all_gather_v(buffer_view in, buffer_view out,
+                                std::span<const std::size_t> counts);
         task<void> broadcast(buffer_view io, int root);
         task<void> barrier();
         task<void> send(buffer_view io, int to);
@@ -126,7 +129,8 @@ private:
 
         // one collective (detail/ring_steps.hpp)
         struct plan;
-        void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op, std::uint64_t more);
+        void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
+                   std::uint64_t more);
         task<void> guarded(task<void> work);
         task<void> run(plan& p);
         task<void> run_sender(plan& p);
@@ -160,15 +164,15 @@ private:
         net::stream* out = nullptr; // to the next; its other direction carries notices to us
         net::stream* in = nullptr;  // from the previous; its other direction carries our notices
         detail::signature doing;
-        bool busy = false;          // a collective or message runs
-        bool writing = false;       // in the middle of a frame: nothing else may be written to out
-        bool heard = false;         // the previous rank has begun this collective
+        bool busy = false;    // a collective or message runs
+        bool writing = false; // in the middle of a frame: nothing else may be written to out
+        bool heard = false;   // the previous rank has begun this collective
         bool next_left = false;
         bool closed = false;
         std::optional<error> failed;
-        cancel_source stop;         // of the running collective
-        event quiet;                // set while nothing runs
-        wait_queue moved;           // progress inside a collective
+        cancel_source stop; // of the running collective
+        event quiet;        // set while nothing runs
+        wait_queue moved;   // progress inside a collective
         event failure_known, spread_done;
         unique_function<void(const error&)> told;
         byte_buffer scratch, work;

@@ -15,8 +15,8 @@
 #include <string>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/core.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,17 +52,20 @@ public:
     }
 
     /// Where peers find it: attach() takes this text until hide().
-    [[nodiscard]] std::string path() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_); }
+    [[nodiscard]] std::string path() const {
+        return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_);
+    }
 
     /// Maps a peer's segment; it must have exactly the size expected.
     [[nodiscard]] static shared_memory attach(const std::string& path, std::size_t bytes) {
         shared_memory m;
         m.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
         if (m.fd_ < 0) throw failed(fmt::format("the shared segment {}", path), errno);
-        struct stat info {};
+        struct stat info{};
         if (::fstat(m.fd_, &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
-            throw error(errc::mismatch, fmt::format("the shared segment {} has {} bytes, {} expected",
-                                                    path, info.st_size, bytes))
+            throw error(errc::mismatch,
+                        fmt::format("the shared segment {} has {} bytes, {} expected", path,
+                                    info.st_size, bytes))
                 .with_hint("are all ranks the same build with the same options?");
         }
         m.map(bytes);

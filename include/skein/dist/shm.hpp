@@ -61,7 +61,8 @@ public:
             const int pid = at(r).pid.load(std::memory_order_seq_cst);
             SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));
             // Without pidfd_open (before Linux 5.3) the pid is asked instead.
-            watched_.push_back(pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+            watched_.push_back(
+                pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
         }
     }
 
@@ -92,14 +93,15 @@ private:
     int label(int r) const noexcept { return labels_[static_cast<std::size_t>(r)]; }
 
     // doing (detail/shm_steps.hpp)
-    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op, std::uint64_t more);
+    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
+               std::uint64_t more);
     void begin_message(buffer_view io);
     void arrive();
     void meet();
-    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n, reduce_op op,
-                      int divisor);
-    void reduce_steps(const std::byte* in, std::byte* out, std::size_t count, dtype type, reduce_op op,
-                      int divisor, bool scattered, int only_root);
+    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
+                      reduce_op op, int divisor);
+    void reduce_steps(const std::byte* in, std::byte* out, std::size_t count, dtype type,
+                      reduce_op op, int divisor, bool scattered, int only_root);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
@@ -120,8 +122,8 @@ private:
     std::vector<int> watched_; // pidfd of each member, -1 none
     std::vector<const void*> sources_;
 
-    detail::signature doing_;   // the running collective; sequence grows for ever
-    std::uint32_t steps_ = 0;   // steps finished in all collectives so far
+    detail::signature doing_; // the running collective; sequence grows for ever
+    std::uint32_t steps_ = 0; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
 };

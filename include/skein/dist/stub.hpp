@@ -27,8 +27,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op) { return copy(in, out); }
     task<void> all_gather(buffer_view in, buffer_view out) { return copy(in, out); }
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
-        SKEIN_CHECK(counts.size() == 1 && counts[0] == in.count, "all_gather_v: one count of {} expected",
-                    in.count);
+        SKEIN_CHECK(counts.size() == 1 && counts[0] == in.count,
+                    "all_gather_v: one count of {} expected", in.count);
         return copy(in, out);
     }
     task<void> broadcast(buffer_view, int root) {

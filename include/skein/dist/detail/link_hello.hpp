@@ -60,8 +60,9 @@ struct link_hello {
             throw error(errc::malformed, "the peer does not speak the protocol of collectives");
         }
         if (load_le<std::uint32_t>(from + 4) != version) {
-            throw error(errc::mismatch, fmt::format("the peer speaks version {} of collectives, this is {}",
-                                                    load_le<std::uint32_t>(from + 4), version))
+            throw error(errc::mismatch,
+                        fmt::format("the peer speaks version {} of collectives, this is {}",
+                                    load_le<std::uint32_t>(from + 4), version))
                 .with_hint("run the same build on every rank");
         }
         link_hello h;
@@ -92,7 +93,8 @@ inline task<void> call_hello(net::stream& s, net::token secret, link_hello hello
     auto got = read_exact(s, answer);
     co_await std::move(got);
     const auto nonce = byte_span(answer).first(32);
-    if (!equal_constant_time(byte_span(answer).subspan(32), link_proof(secret, "accept", first, nonce))) {
+    if (!equal_constant_time(byte_span(answer).subspan(32),
+                             link_proof(secret, "accept", first, nonce))) {
         throw wrong_token();
     }
     const auto proof = link_proof(secret, "call", first, nonce);
@@ -104,7 +106,8 @@ inline task<void> call_hello(net::stream& s, net::token secret, link_hello hello
 }
 
 /// The acceptor's side: who it is.
-inline task<link_hello> accept_hello(net::stream& s, net::token secret, std::array<std::byte, 32> nonce) {
+inline task<link_hello> accept_hello(net::stream& s, net::token secret,
+                                     std::array<std::byte, 32> nonce) {
     std::array<std::byte, link_hello::bytes> first{};
     auto got = read_exact(s, first);
     co_await std::move(got);

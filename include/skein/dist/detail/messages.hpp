@@ -11,10 +11,12 @@
 namespace skein::dist::detail {
 
 inline error lost_in_message(int peer, const signature& what, const error& why) {
-    return error(errc::peer_lost, fmt::format("rank {} failed in {}: {}", peer, describe(what), why.what()));
+    return error(errc::peer_lost,
+                 fmt::format("rank {} failed in {}: {}", peer, describe(what), why.what()));
 }
 
-inline task<void> send_message(links& net, buffer_view io, int to, signature what, time_point until) {
+inline task<void> send_message(links& net, buffer_view io, int to, signature what,
+                               time_point until) {
     auto opening = net.to(to, links::messages, until);
     auto* link = co_await std::move(opening);
     ring_header h;
@@ -30,7 +32,8 @@ inline task<void> send_message(links& net, buffer_view io, int to, signature wha
     }
 }
 
-inline task<void> recv_message(links& net, buffer_view io, int from, signature what, time_point until) {
+inline task<void> recv_message(links& net, buffer_view io, int from, signature what,
+                               time_point until) {
     auto waiting = net.from(from, links::messages, until);
     auto* link = co_await std::move(waiting);
     std::array<std::byte, ring_header::size> head{};
@@ -39,9 +42,9 @@ inline task<void> recv_message(links& net, buffer_view io, int from, signature w
     if (outcome) {
         const auto h = ring_header::decode(head.data());
         if (h.what.count != io.count || h.what.type != io.type) {
-            throw error(errc::mismatch, fmt::format("rank {} sent {} x {}, rank {} expects {} x {}", from,
-                                                    to_string(h.what.type), h.what.count, net.rank(),
-                                                    to_string(io.type), io.count));
+            throw error(errc::mismatch, fmt::format("rank {} sent {} x {}, rank {} expects {} x {}",
+                                                    from, to_string(h.what.type), h.what.count,
+                                                    net.rank(), to_string(io.type), io.count));
         }
         auto rest = as_result(read_exact(*link, mut_byte_span(io.begin(), io.bytes())));
         outcome = co_await std::move(rest);

@@ -17,7 +17,7 @@ namespace skein::dist {
 struct ring_communicator::core::plan {
     std::byte* base = nullptr;
     std::vector<slice> slices;
-    int reducing = 0;  // so many steps reduce, before the gathering ones
+    int reducing = 0; // so many steps reduce, before the gathering ones
     int gathering = 0;
     bool chain = false; // broadcast: one step from root along the ring, forwarding
     int root = 0;
@@ -80,15 +80,20 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         explicit judge(core& c)
             : timer_node([](timer_node& t) {
                   auto& self = static_cast<judge&>(t);
-                  if (std::exchange(self.first, false)) { // this thread may be the late one: look again
-                      self.owner.here.set_timer(self, self.owner.here.now() + std::chrono::milliseconds(50));
+                  if (std::exchange(self.first,
+                                    false)) { // this thread may be the late one: look again
+                      self.owner.here.set_timer(self, self.owner.here.now() +
+                                                          std::chrono::milliseconds(50));
                       return;
                   }
                   // A neighbour that has not begun, or does not read, is to blame. If it has, the
                   // cause is further away, and its news may still be on the way: hence the grace.
-                  if (!self.owner.heard) self.culprit = self.owner.previous();
-                  else if (self.owner.writing) self.culprit = self.owner.next();
-                  else return;
+                  if (!self.owner.heard)
+                      self.culprit = self.owner.previous();
+                  else if (self.owner.writing)
+                      self.culprit = self.owner.next();
+                  else
+                      return;
                   self.owner.stop.request();
               }),
               owner(c) {}
@@ -97,8 +102,8 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         int culprit = -1;
     } at_deadline(*this);
     const time_point until = here.now() + deadline;
-    const duration grace = std::min<duration>(deadline / 4 + std::chrono::milliseconds(500),
-                                              std::chrono::seconds(2));
+    const duration grace =
+        std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
     if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
 
     auto stoppable = with_cancel(stop.token(), std::move(body));
@@ -112,12 +117,14 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
 
     if (!failed) {
         const error why = ended.error();
-        const auto late = fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
+        const auto late =
+            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
         if (at_deadline.culprit >= 0) {
             fail(blamed(errc::timeout, at_deadline.culprit, late));
         } else if (why.code() == errc::timeout) {
             const bool message = doing.kind == detail::op_kind::message;
-            fail(blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
+            fail(
+                blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
         } else {
             if (why.code() == errc::peer_lost && size() > 2) {
                 // The neighbour may only be the messenger of a failure further away.
@@ -139,10 +146,12 @@ inline task<void> ring_communicator::core::wait_for_failure() {
 
 inline task<void> ring_communicator::core::run(plan& p) {
     p.piece = pieces.piece_bytes / 64 * 64;
-    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes", pieces.piece_bytes);
+    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
+                pieces.piece_bytes);
     std::size_t longest = 0;
     for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
-    p.per_step = static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
+    p.per_step =
+        static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
     p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
     const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_text);
     if (scratch.size() < room) scratch.resize(room);
@@ -189,10 +198,12 @@ inline task<void> ring_communicator::core::run_sender(plan& p) {
         }
         const int step = static_cast<int>(f / p.per_step);
         const int back = step < p.reducing ? 1 + step : step - p.reducing;
-        const slice s = p.chain ? p.slices[0]
-                                : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+        const slice s =
+            p.chain ? p.slices[0]
+                    : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        auto sending = send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
+        auto sending =
+            send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
         co_await std::move(sending);
     }
 }
@@ -208,8 +219,9 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
         const int step = static_cast<int>(f / p.per_step);
         const bool reduces = !p.chain && step < p.reducing;
         const int back = reduces ? 2 + step : 1 + step - p.reducing;
-        const slice s = p.chain ? p.slices[0]
-                                : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+        const slice s =
+            p.chain ? p.slices[0]
+                    : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
         const std::size_t n = std::min(p.piece, s.bytes - from);
         std::byte* const mine = p.base + s.at + from;
@@ -221,8 +233,8 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
             const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
             // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
             const bool own_first = position == 0;
-            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type), p.type,
-                   op, divisor);
+            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type),
+                   p.type, op, divisor);
         }
         p.received = f + 1;
         moved.wake_all();
@@ -230,7 +242,8 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
 }
 
 /// read_frame, with the neighbour to blame when the stream breaks.
-inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n, std::byte* direct) {
+inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n,
+                                                std::byte* direct) {
     auto reading = as_result(read_frame(step, n, direct));
     auto came = co_await std::move(reading);
     if (came) co_return;
@@ -243,7 +256,8 @@ inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t 
 
 /// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in
 /// scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
-inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n, std::byte* direct) {
+inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n,
+                                                      std::byte* direct) {
     constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;
     // Small payloads come with their header in one read.
     const bool together = direct == nullptr || n <= 4096;
@@ -258,7 +272,8 @@ inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::s
     }
     const auto h = detail::ring_header::decode(buffer);
     if (h.kind != detail::ring_kind::data) {
-        auto notice = read_notice(*in, h, previous(), byte_span(buffer + head_size, have - head_size));
+        auto notice =
+            read_notice(*in, h, previous(), byte_span(buffer + head_size, have - head_size));
         const error why = co_await std::move(notice);
         fail(why);
         throw why;
@@ -269,9 +284,10 @@ inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::s
                                      first ? label(position) : previous(), first ? doing : h.what);
     }
     if (h.step != step || h.bytes != n) {
-        throw error(errc::mismatch, fmt::format("rank {} sent piece {} of {} bytes, rank {} expected piece "
-                                                "{} of {}", previous(), h.step, h.bytes, label(position),
-                                                step, n))
+        throw error(errc::mismatch,
+                    fmt::format("rank {} sent piece {} of {} bytes, rank {} expected piece "
+                                "{} of {}",
+                                previous(), h.step, h.bytes, label(position), step, n))
             .with_hint("are the ranks the same build with the same ring_options?");
     }
     heard = true;
@@ -301,7 +317,8 @@ inline task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op 
     }
     work.resize(std::max(work.size(), io.bytes() * group.size()));
     p.base = work.data();
-    for (std::size_t r = 0; r < group.size(); ++r) p.slices.push_back(slice{r * io.bytes(), io.bytes()});
+    for (std::size_t r = 0; r < group.size(); ++r)
+        p.slices.push_back(slice{r * io.bytes(), io.bytes()});
     p.gathering = size() - 1;
     if (io.count > 0) {
         std::memcpy(p.base + static_cast<std::size_t>(position) * io.bytes(), io.data, io.bytes());
@@ -317,7 +334,8 @@ inline task<void> ring_communicator::core::reduce_scatter(buffer_view in_view, b
                                                           reduce_op op) {
     SKEIN_CHECK(in_view.type == out_view.type && in_view.type != dtype::u8 &&
                     in_view.count == out_view.count * group.size(),
-                "reduce_scatter of {} elements into {} on {} ranks", in_view.count, out_view.count, size());
+                "reduce_scatter of {} elements into {} on {} ranks", in_view.count, out_view.count,
+                size());
     begin(detail::op_kind::reduce_scatter, in_view.count, in_view.type, op, 0);
     work.resize(std::max(work.size(), in_view.bytes()));
     if (in_view.count > 0) std::memcpy(work.data(), in_view.data, in_view.bytes());
@@ -339,7 +357,8 @@ inline task<void> ring_communicator::core::reduce_scatter(buffer_view in_view, b
 
 inline task<void> ring_communicator::core::all_gather(buffer_view in_view, buffer_view out_view) {
     SKEIN_CHECK(in_view.type == out_view.type && out_view.count == in_view.count * group.size(),
-                "all_gather of {} elements into {} on {} ranks", in_view.count, out_view.count, size());
+                "all_gather of {} elements into {} on {} ranks", in_view.count, out_view.count,
+                size());
     begin(detail::op_kind::all_gather, out_view.count, in_view.type, reduce_op::sum, 0);
     plan p;
     p.base = out_view.begin();
@@ -347,7 +366,8 @@ inline task<void> ring_communicator::core::all_gather(buffer_view in_view, buffe
         p.slices.push_back(slice{r * in_view.bytes(), in_view.bytes()});
     }
     std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
-    if (in_view.count > 0 && own != in_view.begin()) std::memcpy(own, in_view.data, in_view.bytes());
+    if (in_view.count > 0 && own != in_view.begin())
+        std::memcpy(own, in_view.data, in_view.bytes());
     p.gathering = size() - 1;
     auto safe = guarded(run(p));
     co_await std::move(safe);
@@ -357,7 +377,8 @@ inline task<void> ring_communicator::core::all_gather_v(buffer_view in_view, buf
                                                         std::span<const std::size_t> counts) {
     SKEIN_CHECK(counts.size() == group.size() && in_view.type == out_view.type &&
                     in_view.count == counts[static_cast<std::size_t>(position)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size(), in_view.count);
+                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size(),
+                in_view.count);
     plan p;
     p.base = out_view.begin();
     std::size_t total = 0;
@@ -368,9 +389,11 @@ inline task<void> ring_communicator::core::all_gather_v(buffer_view in_view, buf
     }
     SKEIN_CHECK(out_view.count == total, "all_gather_v: counts add up to {}, out has {}", total,
                 out_view.count);
-    begin(detail::op_kind::all_gather_v, total, in_view.type, reduce_op::sum, detail::hash_counts(counts));
+    begin(detail::op_kind::all_gather_v, total, in_view.type, reduce_op::sum,
+          detail::hash_counts(counts));
     std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
-    if (in_view.count > 0 && own != in_view.begin()) std::memcpy(own, in_view.data, in_view.bytes());
+    if (in_view.count > 0 && own != in_view.begin())
+        std::memcpy(own, in_view.data, in_view.bytes());
     p.gathering = size() - 1;
     auto safe = guarded(run(p));
     co_await std::move(safe);
@@ -401,15 +424,17 @@ inline task<void> ring_communicator::core::barrier() {
 inline task<void> ring_communicator::core::send(buffer_view io, int to) {
     SKEIN_CHECK(to >= 0 && to < net->world_size() && to != net->rank(), "send from rank {} to {}",
                 net->rank(), to);
-    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum, static_cast<std::uint64_t>(to));
+    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
+          static_cast<std::uint64_t>(to));
     auto safe = guarded(detail::send_message(*net, io, to, doing, here.now() + deadline));
     co_await std::move(safe);
 }
 
 inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < net->world_size() && from != net->rank(), "recv on rank {} from {}",
-                net->rank(), from);
-    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum, static_cast<std::uint64_t>(from));
+    SKEIN_CHECK(from >= 0 && from < net->world_size() && from != net->rank(),
+                "recv on rank {} from {}", net->rank(), from);
+    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
+          static_cast<std::uint64_t>(from));
     auto safe = guarded(detail::recv_message(*net, io, from, doing, here.now() + deadline));
     co_await std::move(safe);
 }
@@ -445,8 +470,8 @@ inline task<detail::ring_header> ring_communicator::core::decode_notice(byte_spa
 }
 
 /// The error that a notice carries. already: bytes behind the header that have been read.
-inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h, int from,
-                                                        byte_span already) {
+inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h,
+                                                        int from, byte_span already) {
     if (h.kind != detail::ring_kind::abort) {
         co_return blamed(errc::peer_lost, from, "it has closed its communicator");
     }
@@ -456,7 +481,8 @@ inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::
     auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
     co_await std::move(rest);
     const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
-    co_return error(known ? static_cast<errc>(h.step) : errc::aborted, skein::to_string(byte_span(text)));
+    co_return error(known ? static_cast<errc>(h.step) : errc::aborted,
+                    skein::to_string(byte_span(text)));
 }
 
 inline void ring_communicator::core::fail(error why) {
@@ -521,8 +547,10 @@ inline task<void> ring_communicator::core::wait_until_spread() {
     co_await done;
 }
 
-inline error ring_communicator::core::blamed(errc code, int culprit, const std::string& what) const {
-    return error(code, fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
+inline error ring_communicator::core::blamed(errc code, int culprit,
+                                             const std::string& what) const {
+    return error(code,
+                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
 }
 
 inline std::string ring_communicator::core::where() const {

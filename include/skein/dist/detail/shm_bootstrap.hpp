@@ -42,21 +42,24 @@ namespace skein::dist::detail {
     try {
         if (mine > 0) {
             const std::string from = skein::to_string(paths[static_cast<std::size_t>(members[0])]);
-            if (from.empty()) throw error(errc::io, "the first rank of this host made no shared segment");
+            if (from.empty())
+                throw error(errc::io, "the first rank of this host made no shared segment");
             segment = shared_memory::attach(from, bytes);
         }
         if (size > 1 && !failure) {
-            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size, members, pieces,
-                                                      limits);
+            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size, members,
+                                                      pieces, limits);
         }
     } catch (const error& e) {
         failure = e;
     }
-    const auto done = world.exchange(key + "/attached", as_bytes(std::string_view(failure ? failure->what() : "")));
+    const auto done = world.exchange(key + "/attached",
+                                     as_bytes(std::string_view(failure ? failure->what() : "")));
     if (failure) throw *failure;
     for (std::size_t r = 0; r < done.size(); ++r) {
         if (!done[r].empty()) {
-            throw error(errc::io, fmt::format("rank {} cannot share memory: {}", r, skein::to_string(done[r])));
+            throw error(errc::io, fmt::format("rank {} cannot share memory: {}", r,
+                                              skein::to_string(done[r])));
         }
     }
     if (comm) comm->join();

@@ -46,17 +46,18 @@ struct alignas(128) shm_rank {
     // Written by the owner, read by all; one cache line travels per step.
     alignas(128) std::atomic<std::uint32_t> arrived; ///< collectives entered
     std::atomic<std::uint32_t> published;            ///< steps whose `in` slot is full
-    std::atomic<std::uint32_t> reduced;  ///< steps in which it has read all `in` slots, `out` is full
-    std::atomic<std::uint32_t> fetched;  ///< steps in which it has read all `out` slots
-    std::atomic<std::int32_t> pid;       ///< 0 until it has joined
-    std::atomic<std::uint32_t> left;     ///< 1 after an orderly close
-    alignas(128) signature doing[2];     ///< by parity of the sequence; valid once arrived says so
+    std::atomic<std::uint32_t>
+        reduced; ///< steps in which it has read all `in` slots, `out` is full
+    std::atomic<std::uint32_t> fetched; ///< steps in which it has read all `out` slots
+    std::atomic<std::int32_t> pid;      ///< 0 until it has joined
+    std::atomic<std::uint32_t> left;    ///< 1 after an orderly close
+    alignas(128) signature doing[2];    ///< by parity of the sequence; valid once arrived says so
 };
 
 /// One direction between two ranks.
 struct alignas(128) shm_pair {
-    std::atomic<std::uint32_t> sent;                  ///< pieces in the slots, by the sender
-    std::uint64_t count[2];                           ///< of the message the piece belongs to
+    std::atomic<std::uint32_t> sent; ///< pieces in the slots, by the sender
+    std::uint64_t count[2];          ///< of the message the piece belongs to
     dtype type[2];
     alignas(128) std::atomic<std::uint32_t> received; ///< pieces taken, by the receiver
 };

@@ -13,8 +13,8 @@
 
 namespace skein::dist {
 
-inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
-                                    std::uint64_t more) {
+inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
+                                    reduce_op op, std::uint64_t more) {
     until_ = steady_now() + deadline_;
     doing_.sequence += 1;
     doing_.kind = kind;
@@ -57,7 +57,8 @@ inline void shm_communicator::publish(counter which, std::uint32_t value) noexce
 inline void shm_communicator::reduce_small(buffer_view in, std::byte* result, std::size_t first,
                                            std::size_t n, reduce_op op, int divisor) {
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-    if (in.count > 0) std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
+    if (in.count > 0)
+        std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
     arrive();
     meet();
     if (n == 0 || result == nullptr) return;
@@ -67,8 +68,8 @@ inline void shm_communicator::reduce_small(buffer_view in, std::byte* result, st
     for (int r = 0; r < size_; ++r) {
         sources[r] = layout_.small(segment_.data(), r, parity) + first * size_of(in.type);
     }
-    reduce(result, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n, in.type, op,
-           divisor);
+    reduce(result, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
+           in.type, op, divisor);
 }
 
 inline void shm_communicator::reduce_steps(const std::byte* in, std::byte* out, std::size_t count,
@@ -100,7 +101,8 @@ inline void shm_communicator::reduce_steps(const std::byte* in, std::byte* out, 
         for (std::size_t p = 0; p < ranks; ++p) {
             const piece c = cut(k, p);
             if (p == mine || c.n == 0) continue;
-            std::memcpy(layout_.in(m, rank_, base + k) + c.slot * width, in + c.at * width, c.n * width);
+            std::memcpy(layout_.in(m, rank_, base + k) + c.slot * width, in + c.at * width,
+                        c.n * width);
         }
         publish(&r::published, base + k + 1);
     };
@@ -110,18 +112,21 @@ inline void shm_communicator::reduce_steps(const std::byte* in, std::byte* out, 
         const piece c = cut(k, mine);
         std::vector<const void*>& sources = sources_;
         sources.resize(ranks);
-        constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied while in the first cache
+        constexpr std::size_t hot = std::size_t{16}
+                                    << 10; // reduced and copied while in the first cache
         const std::size_t some = hot / width;
         for (std::size_t i = 0; i < c.n; i += some) {
             const std::size_t n = std::min(some, c.n - i);
             for (std::size_t p = 0; p < ranks; ++p) {
-                sources[p] = p == mine ? in + (c.at + i) * width
-                                       : layout_.in(m, static_cast<int>(p), base + k) + (c.slot + i) * width;
+                sources[p] =
+                    p == mine ? in + (c.at + i) * width
+                              : layout_.in(m, static_cast<int>(p), base + k) + (c.slot + i) * width;
             }
             std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
             reduce(result, sources, n, type, op, divisor);
             if (!scattered) {
-                std::memcpy(layout_.out(m, rank_, base + k) + (c.slot + i) * width, result, n * width);
+                std::memcpy(layout_.out(m, rank_, base + k) + (c.slot + i) * width, result,
+                            n * width);
             }
         }
         publish(&r::reduced, base + k + 1);
@@ -133,7 +138,8 @@ inline void shm_communicator::reduce_steps(const std::byte* in, std::byte* out, 
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
                 std::memcpy(out + c.at * width,
-                            layout_.out(m, static_cast<int>(p), base + k) + c.slot * width, c.n * width);
+                            layout_.out(m, static_cast<int>(p), base + k) + c.slot * width,
+                            c.n * width);
             }
         }
         publish(&r::fetched, base + k + 1);
@@ -195,8 +201,10 @@ inline void shm_communicator::gather(const std::byte* in, std::byte* out,
             const std::size_t n = length(p, k);
             std::byte* const to = out + starts[p] + k * chunk;
             if (n == 0) continue;
-            if (p != mine) std::memcpy(to, layout_.in(m, static_cast<int>(p), base + k), n);
-            else if (in + k * chunk != to) std::memcpy(to, in + k * chunk, n);
+            if (p != mine)
+                std::memcpy(to, layout_.in(m, static_cast<int>(p), base + k), n);
+            else if (in + k * chunk != to)
+                std::memcpy(to, in + k * chunk, n);
         }
         me().fetched.store(base + k + 1, std::memory_order_seq_cst);
         publish(&r::reduced, base + k + 1);
@@ -232,7 +240,8 @@ inline task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view o
                 "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
     begin(detail::op_kind::reduce_scatter, in.count, in.type, op, 0);
     if (in.bytes() <= layout_.small_bytes()) {
-        reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op, size_);
+        reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op,
+                     size_);
     } else {
         reduce_steps(in.begin(), out.begin(), out.count, in.type, op, size_, true, -1);
     }
@@ -252,15 +261,18 @@ inline task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out
                                                  std::span<const std::size_t> counts) {
     SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
                     in.count == counts[static_cast<std::size_t>(rank_)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_, in.count);
+                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
+                in.count);
     std::vector<std::size_t> bytes;
     std::size_t total = 0;
     for (const std::size_t c : counts) {
         bytes.push_back(c * size_of(in.type));
         total += c;
     }
-    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total, out.count);
-    begin(detail::op_kind::all_gather_v, total, in.type, reduce_op::sum, detail::hash_counts(counts));
+    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
+                out.count);
+    begin(detail::op_kind::all_gather_v, total, in.type, reduce_op::sum,
+          detail::hash_counts(counts));
     gather(in.begin(), out.begin(), bytes);
     co_return;
 }
@@ -293,7 +305,8 @@ inline void shm_communicator::begin_message(buffer_view io) {
 }
 
 inline task<void> shm_communicator::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to, size_);
+    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to,
+                size_);
     begin_message(io);
     auto& pair = layout_.pair(segment_.data(), rank_, to);
     const std::size_t chunk = layout_.message_bytes();
@@ -301,12 +314,14 @@ inline task<void> shm_communicator::send(buffer_view io, int to) {
     do {
         const std::uint32_t k = pair.sent.load(std::memory_order_relaxed);
         wait_until([&](int r) {
-            return r != to || detail::at_least(pair.received.load(std::memory_order_acquire), k - 1);
+            return r != to ||
+                   detail::at_least(pair.received.load(std::memory_order_acquire), k - 1);
         });
         const std::size_t n = std::min(chunk, io.bytes() - done);
         pair.count[k & 1] = io.count;
         pair.type[k & 1] = io.type;
-        if (n > 0) std::memcpy(layout_.message(segment_.data(), rank_, to, k), io.begin() + done, n);
+        if (n > 0)
+            std::memcpy(layout_.message(segment_.data(), rank_, to, k), io.begin() + done, n);
         pair.sent.store(k + 1, std::memory_order_seq_cst);
         at(to).bell.ring();
         done += n;
@@ -315,8 +330,8 @@ inline task<void> shm_communicator::send(buffer_view io, int to) {
 }
 
 inline task<void> shm_communicator::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_, from,
-                size_);
+    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_,
+                from, size_);
     begin_message(io);
     auto& pair = layout_.pair(segment_.data(), from, rank_);
     const std::size_t chunk = layout_.message_bytes();
@@ -335,7 +350,8 @@ inline task<void> shm_communicator::recv(buffer_view io, int from) {
             throw why;
         }
         const std::size_t n = std::min(chunk, io.bytes() - done);
-        if (n > 0) std::memcpy(io.begin() + done, layout_.message(segment_.data(), from, rank_, k), n);
+        if (n > 0)
+            std::memcpy(io.begin() + done, layout_.message(segment_.data(), from, rank_, k), n);
         pair.received.store(k + 1, std::memory_order_seq_cst);
         at(from).bell.ring();
         done += n;
@@ -382,8 +398,9 @@ inline void shm_communicator::still_good(int behind) {
     for (int r = 0; r < size_; ++r) {
         if (r == rank_ || at(r).left.load(std::memory_order_seq_cst) != 0) continue;
         if (is_gone(r)) {
-            blame(errc::peer_lost, r, fmt::format("its process {} has ended",
-                                                  at(r).pid.load(std::memory_order_relaxed)));
+            blame(
+                errc::peer_lost, r,
+                fmt::format("its process {} has ended", at(r).pid.load(std::memory_order_relaxed)));
         }
     }
     if (at(behind).left.load(std::memory_order_seq_cst) != 0) {
@@ -394,12 +411,13 @@ inline void shm_communicator::still_good(int behind) {
     for (int r = 0; r < size_; ++r) { // who is really missing, not who waits for the missing one
         if (!detail::at_least(at(r).arrived.load(std::memory_order_acquire), now_at)) behind = r;
     }
-    blame(errc::timeout, behind, fmt::format("it has not done its part within {:.3g} s",
-                                             to_seconds(deadline_)));
+    blame(errc::timeout, behind,
+          fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline_)));
 }
 
 inline void shm_communicator::blame(errc code, int culprit, std::string what) {
-    error why(code, fmt::format("rank {} failed in {}: {}", label(culprit), detail::describe(doing_), what));
+    error why(code, fmt::format("rank {} failed in {}: {}", label(culprit),
+                                detail::describe(doing_), what));
     abort(why);
     throw_if_aborted(); // an earlier abort by somebody else wins
     throw why;

@@ -60,22 +60,25 @@ struct signature {
     if (s.kind == op_kind::none) return "no collective";
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
     std::string more;
-    if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter || s.kind == op_kind::reduce) {
+    if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
+        s.kind == op_kind::reduce) {
         more = fmt::format(", {}", to_string(s.op));
     }
     if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
         more += fmt::format(", root {}", s.detail);
     }
-    if (s.kind == op_kind::all_gather_v) more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
-    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type), s.count,
-                       more);
+    if (s.kind == op_kind::all_gather_v)
+        more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
+                       s.count, more);
 }
 
 [[nodiscard]] inline error mismatch_error(int rank_a, const signature& a, int rank_b,
                                           const signature& b) {
     return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
                                              rank_a, describe(a), rank_b, describe(b)))
-        .with_hint("every rank must call the same collectives with the same counts in the same order");
+        .with_hint(
+            "every rank must call the same collectives with the same counts in the same order");
 }
 
 [[nodiscard]] inline std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
