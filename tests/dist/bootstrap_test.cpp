@@ -3,6 +3,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <chrono>
 #include <filesystem>
 #include <mutex>
 #include <string>
@@ -73,4 +74,26 @@ TEST_CASE("a communicator can be made again and again, and leaves no thread or d
     const int before = count();
     for (int i = 0; i < 5; ++i) once();
     CHECK(count() == before);
+}
+
+TEST_CASE("a rank that is lost while the others connect is not waited for") {
+    local_world world({"a", "b"});
+    const auto begin = std::chrono::steady_clock::now();
+    const auto errors = ranks::each(2, [&](int r) {
+        comm_options options;
+        options.kind = comm_kind::ring;
+        if (r == 0) {
+            auto comm = make_comm_thread(world.at(0), options);
+        } else { // goes through the first exchanges, listens nowhere and dies
+            const std::string card = dist::detail::place_card::of(world.at(1)).encode();
+            world.at(1).exchange("skein-comm-0/places", as_bytes(std::string_view(card)));
+            world.at(1).exchange("skein-comm-0/addresses", as_bytes(std::string_view("tcp:127.0.0.1:1")));
+            world.lose(1, error(errc::peer_lost, "killed by signal 9"));
+        }
+    });
+    REQUIRE(errors[0]);
+    INFO(errors[0]->what());
+    CHECK(errors[0]->code() == errc::peer_lost);
+    CHECK(std::string(errors[0]->what()).find("rank 1") != std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)); // connecting may take 60
 }

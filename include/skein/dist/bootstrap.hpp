@@ -106,6 +106,10 @@ inline task<std::shared_ptr<links>> listen_task(net::real_loop* loop, std::strin
     co_return nullptr;
 }
 
+inline error lost_error(int rank, const error& why) {
+    return error(errc::peer_lost, fmt::format("rank {} is lost", rank)).with_cause(why.what());
+}
+
 inline task<void> start_links(std::shared_ptr<links> l) {
     l->start();
     co_return;
@@ -190,6 +194,10 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
             for (int r = 0; r < n; ++r) group.push_back(r);
             position = rank;
         }
+        // A rank that dies now must not be waited for.
+        world.on_lost([net, on = &worker.loop()](int lost, const error& why) {
+            on->post_from_any_thread([net, e = detail::lost_error(lost, why)] { net->abandon(e); });
+        });
         const bool in_ring = kind == comm_kind::ring || where.my_place == 0;
         if (in_ring && group.size() > 1) {
             collective_options connecting = options.limits;
@@ -201,10 +209,12 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
             between->set_deadline(options.limits.deadline);
         }
         world.exchange(key + "/connected", byte_span{});
+        world.on_lost({});
         if (kind == comm_kind::ring) return any_communicator(std::move(between));
         return any_communicator(std::make_unique<hierarchical_communicator>(
             where, rank, n, std::move(inside), std::move(between), net, options.limits));
     } catch (...) {
+        world.on_lost({});
         worker.run([&] { return detail::stop_links(net); });
         throw;
     }
@@ -218,8 +228,7 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
     auto made = std::make_unique<comm_thread>(std::move(worker), std::move(model),
                                               [&world] { world.on_lost({}); });
     world.on_lost([comm = made.get()](int rank, const error& why) {
-        comm->abort(
-            error(errc::peer_lost, fmt::format("rank {} is lost", rank)).with_cause(why.what()));
+        comm->abort(detail::lost_error(rank, why));
     });
     return made;
 }

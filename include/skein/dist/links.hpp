@@ -55,6 +55,7 @@ public:
         auto opened = co_await std::move(outcome);
         if (!opened) {
             const auto& why = opened.error();
+            if (abandoned_) throw *abandoned_;
             if (why.code() == errc::cancelled) throw why;
             throw error(why.code(),
                         fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
@@ -78,6 +79,12 @@ public:
                         fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
         }
         co_return *came;
+    }
+
+    /// Waiting for links makes no sense any more: every to() and from() throws this.
+    void abandon(error why) {
+        abandoned_ = std::move(why);
+        changed_.wake_all();
     }
 
     /// Closes all streams at once and ends the accept loop.
@@ -112,6 +119,7 @@ private:
         duration pause = std::chrono::milliseconds(5);
         last_failure_.reset();
         for (;;) {
+            if (abandoned_) throw *abandoned_;
             auto attempt = as_result(open_once(peer, use));
             auto opened = co_await std::move(attempt);
             if (opened) co_return std::move(*opened);
@@ -140,6 +148,7 @@ private:
 
     task<net::stream*> await_incoming(key k) {
         while (!incoming_.contains(k)) {
+            if (abandoned_) throw *abandoned_;
             if (stopped_) throw error(errc::closed, "the links of this rank are closed");
             auto change = changed_.wait();
             co_await change;
@@ -206,6 +215,7 @@ private:
     std::map<key, std::unique_ptr<net::stream>> outgoing_;
     wait_queue changed_;
     bool stopped_ = false;
+    std::optional<error> abandoned_;
     scope tasks_;
 };
 
