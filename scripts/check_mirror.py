@@ -13,9 +13,14 @@ import checks
 RULES = checks.rules()
 
 
+def order(name: str) -> tuple:
+    """As clang-format sorts; the macros that change a layout come first."""
+    return (name != "core/config.hpp", name)
+
+
 def text_of(title: list, includes: list) -> str:
     lines = ["// SPDX-License-Identifier: Apache-2.0", "#pragma once", *[f"// {line}" for line in title],
-             "// Written by scripts/check_mirror.py --write.", "", *[f"#include <skein/{name}>" for name in includes], ""]
+             "// Written by scripts/check_mirror.py --write.", "", *[f"#include <skein/{name}>" for name in sorted(includes, key=order)], ""]
     return "\n".join(lines)
 
 
@@ -26,8 +31,6 @@ def umbrellas() -> dict:
     present = []
     for layer in RULES["layers"]:
         names = [name for _, name, of in checks.public_headers() if of == layer and name not in left_out]
-        # config.hpp first in core; then by name
-        names.sort(key=lambda name: (name != "core/config.hpp", name))
         if not names:
             continue
         present.append(layer)

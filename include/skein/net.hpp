@@ -6,6 +6,7 @@
 #include <skein/net/address.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/endpoint.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/net/limits.hpp>
@@ -17,6 +18,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/signals.hpp>
+#include <skein/net/sim_disk.hpp>
 #include <skein/net/sim_faults.hpp>
 #include <skein/net/sim_loop.hpp>
 #include <skein/net/sim_net.hpp>

@@ -4,8 +4,8 @@
 // Needs no LibTorch; link skein::runtime.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/cluster.hpp>
 #include <skein/core.hpp>
-#include <skein/wire.hpp>
 #include <skein/net.hpp>
 #include <skein/rt.hpp>
-#include <skein/cluster.hpp>
+#include <skein/wire.hpp>

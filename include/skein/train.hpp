@@ -4,9 +4,9 @@
 // Needs LibTorch; link skein::train.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/dist.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
-#include <skein/dist.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>

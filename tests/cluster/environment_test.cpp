@@ -32,8 +32,12 @@ std::string refusal(variables set) {
     return "accepted";
 }
 
-const variables torchrun{{"RANK", "3"},          {"WORLD_SIZE", "4"},      {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node-0"}, {"MASTER_PORT", "29500"}};
+const variables torchrun{{"RANK", "3"},
+                         {"WORLD_SIZE", "4"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "node-0"},
+                         {"MASTER_PORT", "29500"}};
 const variables srun{{"SLURM_PROCID", "5"},
                      {"SLURM_STEP_ID", "2"},
                      {"SLURM_JOB_ID", "77"},
@@ -98,16 +102,20 @@ TEST_CASE("a Slurm batch script outside a step is not a world") {
 }
 
 TEST_CASE("a Kubernetes indexed job gives its index as rank") {
-    const auto e = discover_in({{"JOB_COMPLETION_INDEX", "1"}, {"WORLD_SIZE", "2"},
-                                {"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "6000"}});
+    const auto e = discover_in({{"JOB_COMPLETION_INDEX", "1"},
+                                {"WORLD_SIZE", "2"},
+                                {"MASTER_ADDR", "train-0.train"},
+                                {"MASTER_PORT", "6000"}});
     CHECK(e.source == "kubernetes");
     CHECK(e.rank == 1);
     CHECK(e.master_host == "train-0.train");
 }
 
 TEST_CASE("Open MPI's variables give rank and local rank") {
-    const auto e = discover_in({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"},
-                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+    const auto e = discover_in({{"OMPI_COMM_WORLD_RANK", "1"},
+                                {"OMPI_COMM_WORLD_SIZE", "2"},
+                                {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                                 {"PMIX_NAMESPACE", "prterun-1"}});
     CHECK(e.source == "openmpi");
     CHECK(e.rank == 1);
@@ -116,15 +124,16 @@ TEST_CASE("Open MPI's variables give rank and local rank") {
 }
 
 TEST_CASE("MPICH's variables give rank and size") {
-    const auto e = discover_in({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"},
-                                {"MPI_LOCALNRANKS", "3"}});
+    const auto e = discover_in(
+        {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}});
     CHECK(e.source == "pmi");
     CHECK(e.rank == 2);
     CHECK(e.local_rank == 2);
 }
 
 TEST_CASE("SageMaker's host list gives the rank of this host") {
-    const auto e = discover_in({{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}});
+    const auto e =
+        discover_in({{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}});
     CHECK(e.source == "sagemaker");
     CHECK(e.rank == 1);
     CHECK(e.world_size == 2);
@@ -132,7 +141,8 @@ TEST_CASE("SageMaker's host list gives the rank of this host") {
 }
 
 TEST_CASE("SkyPilot's node list gives the rank of this node") {
-    const auto e = discover_in({{"SKYPILOT_NODE_RANK", "1"}, {"SKYPILOT_NUM_NODES", "2"},
+    const auto e = discover_in({{"SKYPILOT_NODE_RANK", "1"},
+                                {"SKYPILOT_NUM_NODES", "2"},
                                 {"SKYPILOT_NODE_IPS", "10.0.0.1\n10.0.0.2"}});
     CHECK(e.source == "skypilot");
     CHECK(e.master_host == "10.0.0.1");
@@ -175,7 +185,8 @@ TEST_CASE("a rank outside its world is refused") {
 
 TEST_CASE("Slurm's node lists are expanded") {
     CHECK(expand_hostlist("a") == std::vector<std::string>{"a"});
-    CHECK(expand_hostlist("n[1-3,07],gpu") == std::vector<std::string>{"n1", "n2", "n3", "n07", "gpu"});
+    CHECK(expand_hostlist("n[1-3,07],gpu") ==
+          std::vector<std::string>{"n1", "n2", "n3", "n07", "gpu"});
     CHECK(expand_hostlist("r[09-11]x") == std::vector<std::string>{"r09x", "r10x", "r11x"});
     CHECK(expand_hostlist("").empty());
 }

@@ -82,13 +82,15 @@ task<void> serve_into(group_server* server, std::optional<group_outcome>* out) {
 }
 
 /// Runs one group of the given lives; ranks without a life never come.
-task<group_outcome> hold_group(world* w, int n, std::vector<life> lives, std::vector<rank_end>* ends) {
+task<group_outcome> hold_group(world* w, int n, std::vector<life> lives,
+                               std::vector<rank_end>* ends) {
     group_server server(w->network.host("boss"), net::address::sim("boss", 0), w->options(n));
     std::optional<group_outcome> outcome;
     scope all;
     all.spawn(serve_into(&server, &outcome));
     for (std::size_t r = 0; r < lives.size(); ++r) {
-        if (lives[r]) all.spawn(live(w, static_cast<int>(r), n, server.local(), lives[r], &(*ends)[r]));
+        if (lives[r])
+            all.spawn(live(w, static_cast<int>(r), n, server.local(), lives[r], &(*ends)[r]));
     }
     auto joined = all.join();
     co_await joined;
@@ -111,11 +113,13 @@ held hold(std::vector<life> lives, world& w) {
 }
 
 task<void> exchange_name(group_client& c) {
-    auto exchanged = c.exchange("name", to_buffer(as_bytes(std::string_view("abc").substr(c.self().rank, 1))));
+    auto exchanged =
+        c.exchange("name", to_buffer(as_bytes(std::string_view("abc").substr(c.self().rank, 1))));
     const auto all = co_await exchanged;
     std::string text;
     for (const auto& blob : all) text += to_string(blob);
-    if (text != std::string_view("abc").substr(0, all.size())) throw error(errc::internal, "got " + text);
+    if (text != std::string_view("abc").substr(0, all.size()))
+        throw error(errc::internal, "got " + text);
 }
 task<void> do_nothing(group_client&) { co_return; }
 task<void> throw_disk_full(group_client&) {
@@ -186,7 +190,8 @@ task<void> crash_after(world* w, std::string host, duration when, bool loudly) {
     co_await sleep_for(when);
     w->network.crash(host, loudly);
 }
-task<group_outcome> hold_and_crash(world* w, std::vector<life> lives, std::vector<rank_end>* ends, bool loudly) {
+task<group_outcome> hold_and_crash(world* w, std::vector<life> lives, std::vector<rank_end>* ends,
+                                   bool loudly) {
     scope crash;
     crash.spawn(crash_after(w, "r1", 2s, loudly));
     auto group = hold_group(w, static_cast<int>(lives.size()), std::move(lives), ends);
@@ -213,7 +218,8 @@ TEST_CASE("a rank whose process dies is lost within moments") {
 TEST_CASE("a rank whose host vanishes is lost after three seconds of silence") {
     world w;
     std::vector<rank_end> ends(2);
-    const auto outcome = w.loop.run(hold_and_crash(&w, {wait_for_ever, wait_for_ever}, &ends, false));
+    const auto outcome =
+        w.loop.run(hold_and_crash(&w, {wait_for_ever, wait_for_ever}, &ends, false));
     REQUIRE(outcome.failure);
     CHECK(outcome.culprit == 1);
     CHECK(to_seconds(w.loop.elapsed()) < 12);
@@ -223,8 +229,8 @@ TEST_CASE("a rank with another idea of the world is refused and does not end the
     world w;
     std::optional<group_outcome> outcome;
     rank_end stranger, twin, good_0, good_1;
-    auto all = [](world* w, std::optional<group_outcome>* outcome, rank_end* stranger, rank_end* twin,
-                  rank_end* good_0, rank_end* good_1) -> task<void> {
+    auto all = [](world* w, std::optional<group_outcome>* outcome, rank_end* stranger,
+                  rank_end* twin, rank_end* good_0, rank_end* good_1) -> task<void> {
         group_server server(w->network.host("boss"), net::address::sim("boss", 0), w->options(2));
         scope ranks, serving;
         serving.spawn(serve_into(&server, outcome));

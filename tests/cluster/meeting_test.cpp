@@ -108,8 +108,9 @@ TEST_CASE("a token file that others can read is refused") {
     const auto file = home.path / "token";
     std::ofstream(file) << std::string(64, 'a');
     std::filesystem::permissions(file, std::filesystem::perms(0644));
-    CHECK_THAT(what_of([&] { (void)group_token(variables({{"SKEIN_TOKEN_FILE", file.string()}})); }),
-               ContainsSubstring("chmod 600"));
+    CHECK_THAT(
+        what_of([&] { (void)group_token(variables({{"SKEIN_TOKEN_FILE", file.string()}})); }),
+        ContainsSubstring("chmod 600"));
 }
 
 TEST_CASE("a damaged token file is refused without showing what is in it") {
@@ -118,12 +119,14 @@ TEST_CASE("a damaged token file is refused without showing what is in it") {
     const auto file = home.path / "skein/token";
     std::ofstream(file) << "secret but short";
     std::filesystem::permissions(file, std::filesystem::perms(0600));
-    const auto said = what_of([&] { (void)group_token(variables({{"XDG_CONFIG_HOME", home.path.string()}})); });
+    const auto said =
+        what_of([&] { (void)group_token(variables({{"XDG_CONFIG_HOME", home.path.string()}})); });
     CHECK_THAT(said, ContainsSubstring(file.string()) && !ContainsSubstring("secret but short"));
 }
 
 TEST_CASE("SKEIN_TOKEN is taken as it is, and checked") {
-    CHECK(group_token(variables({{"SKEIN_TOKEN", std::string(64, '7')}})).to_hex() == std::string(64, '7'));
+    CHECK(group_token(variables({{"SKEIN_TOKEN", std::string(64, '7')}})).to_hex() ==
+          std::string(64, '7'));
     CHECK_THAT(what_of([] { (void)group_token(variables({{"SKEIN_TOKEN", "x"}})); }),
                ContainsSubstring("64 hexadecimal digits"));
 }

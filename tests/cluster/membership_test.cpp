@@ -23,7 +23,8 @@ struct own_address {
     own_address() {
         static std::atomic<int> number{0};
         ::setenv(group_variable,
-                 fmt::format("unix-abstract:@skein-membership-{}-{}", ::getpid(), number++).c_str(), 1);
+                 fmt::format("unix-abstract:@skein-membership-{}-{}", ::getpid(), number++).c_str(),
+                 1);
     }
     ~own_address() { ::unsetenv(group_variable); }
 };
@@ -62,7 +63,8 @@ TEST_CASE("ranks meet, exchange in rank order, and leave") {
         for (std::size_t r = 0; r < all.size(); ++r) {
             if (all[r].size() != r + 1) throw error(errc::internal, "blobs out of order");
         }
-        if (all.size() != 3 || world.generation() != 4 || world.members().size() != 3 || world.host().empty())
+        if (all.size() != 3 || world.generation() != 4 || world.members().size() != 3 ||
+            world.host().empty())
             throw error(errc::internal, "the world is not what it should be");
         world.leave();
     });

@@ -41,12 +41,14 @@ inline int run_rank_program(std::string_view program) {
             world.fail(error(errc::not_finite, "loss is nan at step 3"));
             return 1;
         }
-        if (program != "is fine") (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
+        if (program != "is fine")
+            (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
         world.leave();
         return 0;
     } catch (const error& e) {
-        return e.code() == errc::peer_lost || e.code() == errc::io || e.code() == errc::not_finite ||
-                       e.code() == errc::worker_lost || e.code() == errc::timeout
+        return e.code() == errc::peer_lost || e.code() == errc::io ||
+                       e.code() == errc::not_finite || e.code() == errc::worker_lost ||
+                       e.code() == errc::timeout
                    ? 1
                    : 4;
     }

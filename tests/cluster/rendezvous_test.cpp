@@ -21,9 +21,13 @@ public:
     int local_size() const override { return 1; }
     int generation() const override { return 0; }
     std::string host() const override { return "here"; }
-    std::vector<byte_buffer> exchange(std::string_view, byte_span mine) override { return {to_buffer(mine)}; }
+    std::vector<byte_buffer> exchange(std::string_view, byte_span mine) override {
+        return {to_buffer(mine)};
+    }
     net::token secret() const override { return {}; }
-    void on_lost(unique_function<void(int, const error&)> lost) override { lost_ = std::move(lost); }
+    void on_lost(unique_function<void(int, const error&)> lost) override {
+        lost_ = std::move(lost);
+    }
     void lose() {
         if (lost_) lost_(0, error(errc::peer_lost, "gone"));
     }

@@ -88,7 +88,8 @@ TEST_CASE("a lasting failure is not tried again") {
 TEST_CASE("a rank that ends before it joins fails the job at once") {
     const auto t = supervise_program("exits before it joins", 2, 0);
     REQUIRE(t.outcome.failure);
-    CHECK_THAT(t.outcome.failure->what(), ContainsSubstring("worker 1") && ContainsSubstring("exited with 3"));
+    CHECK_THAT(t.outcome.failure->what(),
+               ContainsSubstring("worker 1") && ContainsSubstring("exited with 3"));
 }
 
 TEST_CASE("a rank that returns without leaving fails the job") {

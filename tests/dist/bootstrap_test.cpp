@@ -87,7 +87,8 @@ TEST_CASE("a rank that is lost while the others connect is not waited for") {
         } else { // goes through the first exchanges, listens nowhere and dies
             const std::string card = dist::detail::place_card::of(world.at(1)).encode();
             world.at(1).exchange("skein-comm-0/places", as_bytes(std::string_view(card)));
-            world.at(1).exchange("skein-comm-0/addresses", as_bytes(std::string_view("tcp:127.0.0.1:1")));
+            world.at(1).exchange("skein-comm-0/addresses",
+                                 as_bytes(std::string_view("tcp:127.0.0.1:1")));
             world.lose(1, error(errc::peer_lost, "killed by signal 9"));
         }
     });
@@ -95,5 +96,6 @@ TEST_CASE("a rank that is lost while the others connect is not waited for") {
     INFO(errors[0]->what());
     CHECK(errors[0]->code() == errc::peer_lost);
     CHECK(std::string(errors[0]->what()).find("rank 1") != std::string::npos);
-    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)); // connecting may take 60
+    CHECK(std::chrono::steady_clock::now() - begin <
+          std::chrono::seconds(20)); // connecting may take 60
 }

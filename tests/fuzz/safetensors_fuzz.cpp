@@ -67,16 +67,16 @@ void try_events(byte_span file) {
     (void)decode_event(file);
 }
 
-}  // namespace
+} // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) return 0;
     // A copy of its own, so that reading beyond it is seen.
     const auto file = to_buffer(byte_span(reinterpret_cast<const std::byte*>(data) + 1, size - 1));
     switch (data[0] % 3) {
-        case 0: try_safetensors(file); break;
-        case 1: try_manifest(file); break;
-        case 2: try_events(file); break;
+    case 0: try_safetensors(file); break;
+    case 1: try_manifest(file); break;
+    case 2: try_events(file); break;
     }
     return 0;
 }

@@ -72,7 +72,7 @@ void read(const std::string& path) {
                                                   {"bytes", to_hex(t.bytes)}}));
 }
 
-}  // namespace
+} // namespace
 
 int main(int argc, char** argv) {
     const std::string verb = argc == 3 ? argv[1] : "";

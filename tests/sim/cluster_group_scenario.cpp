@@ -46,19 +46,22 @@ task<void> rank_life(sim::world* w, int rank, int n, int rounds, int dies_after,
     self.host = "r" + std::to_string(rank);
     std::unique_ptr<cluster::group_client> client;
     try {
-        auto joined = cluster::group_client::join(w->network.host(self.host), at, self, options_of(n, secret),
-                                                  [record](int, const error&) { ++record->told; });
+        auto joined =
+            cluster::group_client::join(w->network.host(self.host), at, self, options_of(n, secret),
+                                        [record](int, const error&) { ++record->told; });
         client = co_await joined;
         w->check(client->generation() == 3, "another generation than the server's");
         w->check(client->members().size() == static_cast<std::size_t>(n), "members are missing");
         for (int round = 0; round < rounds; ++round) {
             if (round == dies_after) w->network.crash(self.host, w->chance(0.5));
             co_await sleep_for(std::chrono::milliseconds(w->below(40)));
-            auto exchanged = client->exchange("round " + std::to_string(round), blob_of(rank, round));
+            auto exchanged =
+                client->exchange("round " + std::to_string(round), blob_of(rank, round));
             const auto blobs = co_await exchanged;
             w->check(blobs.size() == static_cast<std::size_t>(n), "an exchange lost a rank");
             for (int r = 0; r < n; ++r) {
-                w->check(blobs[static_cast<std::size_t>(r)] == blob_of(r, round), "an exchange mixed blobs up");
+                w->check(blobs[static_cast<std::size_t>(r)] == blob_of(r, round),
+                         "an exchange mixed blobs up");
             }
         }
     } catch (const error& e) {
@@ -89,7 +92,8 @@ task<void> cluster_group(sim::world& w) {
     auto& boss = w.network.host("boss");
     cluster::group_server server(boss, net::address::sim("boss", 0), options_of(n, secret));
     const auto at = server.local();
-    const int victim = w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(n))) : -1;
+    const int victim =
+        w.chance(0.3) ? static_cast<int>(w.below(static_cast<std::uint64_t>(n))) : -1;
     const int fatal_round = static_cast<int>(w.below(6));
 
     std::optional<cluster::group_outcome> outcome;
@@ -110,8 +114,10 @@ task<void> cluster_group(sim::world& w) {
     for (const auto& r : records) {
         w.check(r.ended, "a rank did not end");
         w.check(r.told <= 1, "a rank was told twice");
-        if (!outcome->failure) w.check(r.left && !r.why, "the group ended well, but a rank did not");
-        if (r.why) w.check(outcome->failure.has_value(), "a rank failed in a group that ended well");
+        if (!outcome->failure)
+            w.check(r.left && !r.why, "the group ended well, but a rank did not");
+        if (r.why)
+            w.check(outcome->failure.has_value(), "a rank failed in a group that ended well");
     }
 }
 

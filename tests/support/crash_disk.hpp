@@ -22,7 +22,7 @@ namespace skein::test {
 enum class crash_mode { all_written, only_synced, mixed };
 
 class crash_disk final : public disk {
- public:
+public:
     crash_disk() : root_(std::make_shared<node>()) { root_->is_directory = true; }
 
     /// The power goes after `operations` more changes: the next one and all later ones fail.
@@ -141,7 +141,7 @@ class crash_disk final : public disk {
                          found->is_directory ? 0 : found->live.size()};
     }
 
- private:
+private:
     struct node {
         bool is_directory = false;
         byte_buffer live, durable;
@@ -149,7 +149,7 @@ class crash_disk final : public disk {
     };
 
     class handle final : public file {
-     public:
+    public:
         handle(crash_disk& owner, std::shared_ptr<node> at, std::string path)
             : owner_(owner), at_(std::move(at)), path_(std::move(path)) {}
 
@@ -190,7 +190,7 @@ class crash_disk final : public disk {
         }
         result<void> close() override { return {}; }
 
-     private:
+    private:
         void put(std::uint64_t offset, byte_span bytes) {
             if (at_->live.size() < offset + bytes.size()) at_->live.resize(offset + bytes.size());
             std::copy(bytes.begin(), bytes.end(),
@@ -268,4 +268,4 @@ class crash_disk final : public disk {
     errc failing_code_ = errc::io;
 };
 
-}  // namespace skein::test
+} // namespace skein::test

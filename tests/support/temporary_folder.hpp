@@ -32,4 +32,4 @@ struct temporary_folder {
     }
 };
 
-}  // namespace skein::test
+} // namespace skein::test

@@ -18,7 +18,7 @@ namespace skein::test {
 /// Rendezvous of n threads; a rank that leaves by an exception of its own would block the others, so
 /// bodies must take part in every exchange (as the code under test promises).
 class thread_world {
- public:
+public:
     explicit thread_world(int size) : blobs_(static_cast<std::size_t>(size)) {}
 
     std::vector<byte_buffer> exchange(int rank, byte_span mine) {
@@ -36,7 +36,7 @@ class thread_world {
         return result_;
     }
 
- private:
+private:
     std::mutex mutex_;
     std::condition_variable ready_;
     std::vector<byte_buffer> blobs_, result_;
@@ -54,11 +54,13 @@ inline void run_ranks(int size, const std::function<void(int, exchange_fn)>& bod
         threads.emplace_back([&, rank] {
             try {
                 body(rank, [&world, rank](byte_span mine) { return world.exchange(rank, mine); });
-            } catch (...) { errors[static_cast<std::size_t>(rank)] = std::current_exception(); }
+            } catch (...) {
+                errors[static_cast<std::size_t>(rank)] = std::current_exception();
+            }
         });
     for (auto& t : threads) t.join();
     for (auto& e : errors)
         if (e) std::rethrow_exception(e);
 }
 
-}  // namespace skein::test
+} // namespace skein::test

@@ -100,11 +100,13 @@ std::vector<std::string> names_in(disk& d, const std::string& dir = "run/checkpo
 errc code_of(const std::function<void()>& f) {
     try {
         f();
-    } catch (const error& e) { return e.code(); }
+    } catch (const error& e) {
+        return e.code();
+    }
     return errc{};
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a checkpoint gives back every byte, the extra state and what the run was") {
     crash_disk d;
@@ -200,7 +202,9 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
         bool reported = true;
         try {
             save_step(d, 20);
-        } catch (const error&) { reported = false; }
+        } catch (const error&) {
+            reported = false;
+        }
         std::vector<std::unique_ptr<crash_disk>> worlds;
         worlds.push_back(d.crash(crash_mode::all_written));
         worlds.push_back(d.crash(crash_mode::only_synced));
@@ -213,8 +217,8 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
             REQUIRE(found);
             REQUIRE(is_intact(*found));
             REQUIRE((found->step() == 10 || found->step() == 20));
-            REQUIRE((!reported || found->step() == 20));  // what was reported as saved is saved
-            REQUIRE(w.lines.empty());  // and no crash leaves anything broken behind
+            REQUIRE((!reported || found->step() == 20)); // what was reported as saved is saved
+            REQUIRE(w.lines.empty()); // and no crash leaves anything broken behind
             for (auto& name : names_in(*after)) REQUIRE(name.find('.') == std::string::npos);
             ++(found->step() == 10 ? kept_old : got_new);
         }
@@ -229,7 +233,7 @@ TEST_CASE(
         test::run_ranks(2, [&](int rank, test::exchange_fn exchange) {
             model m(step);
             auto options = quiet();
-            options.keep_last = 1;  // with removal of the old one
+            options.keep_last = 1; // with removal of the old one
             checkpointer(d, "run/checkpoints", options, {rank, 2, exchange})
                 .save(state_of(m, step));
         });
@@ -448,7 +452,9 @@ TEST_CASE("any single failing operation of a save is reported to every rank and 
             try {
                 checkpointer(d, "run/checkpoints", options, {rank, 2, exchange})
                     .save(state_of(m, 20));
-            } catch (const error&) { ++failed; }
+            } catch (const error&) {
+                ++failed;
+            }
         });
         INFO("operation " << n);
         REQUIRE((failed == 0 || failed == 2));
@@ -457,7 +463,7 @@ TEST_CASE("any single failing operation of a save is reported to every rank and 
         REQUIRE(is_intact(*found));
         REQUIRE((failed == 2 || found->step() == 20));
         for (auto& name : names_in(d)) REQUIRE(name.find('.') == std::string::npos);
-        if (d.changes() - before <= n) {  // behind the last operation: nothing failed
+        if (d.changes() - before <= n) { // behind the last operation: nothing failed
             REQUIRE(failed == 0);
             break;
         }
@@ -594,7 +600,7 @@ TEST_CASE("a real disk that is full: a clear error, no debris, the older checkpo
     posix_disk d;
     const auto dir = folder.path + "/checkpoints";
     save_step(d, 1, quiet(), dir);
-    model big(2, 8192);  // 160 KiB + 128 KiB
+    model big(2, 8192); // 160 KiB + 128 KiB
     std::string what;
     errc code{};
     try {

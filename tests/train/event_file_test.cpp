@@ -22,17 +22,16 @@ std::vector<tb_event> events_in(const std::string& path) {
     return events;
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("an event is the protobuf bytes TensorFlow writes") {
     // tf.compat.v1.Event(wall_time=1.5, step=300, summary=Summary(value=[Value(tag="loss", simple_value=0.5)]))
     const tb_event event{
         .wall_time = 1.5, .step = 300, .file_version = {}, .scalars = {{"loss", 0.5f}}};
-    CHECK(to_hex(encode_event(event)) ==
-          "09000000000000f83f"    // 1: double
-          "10ac02"                // 2: varint 300
-          "2a0d0a0b0a046c6f7373"  // 5: summary { 1: value { 1: "loss"
-          "150000003f");          //      2: float } }
+    CHECK(to_hex(encode_event(event)) == "09000000000000f83f"   // 1: double
+                                         "10ac02"               // 2: varint 300
+                                         "2a0d0a0b0a046c6f7373" // 5: summary { 1: value { 1: "loss"
+                                         "150000003f");         //      2: float } }
     const tb_event version{
         .wall_time = 0.0, .step = 0, .file_version = "brain.Event:2", .scalars = {}};
     CHECK(to_hex(encode_event(version)) == "090000000000000000"

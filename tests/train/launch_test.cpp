@@ -26,7 +26,8 @@ run_config quiet_config() {
 /// Runs two ranks of one world as threads.
 std::vector<int> run_two(const run_config& config, const rank_function& body) {
     static std::atomic<int> number{0};
-    ::setenv("SKEIN_GROUP", fmt::format("unix-abstract:@skein-launch-{}-{}", ::getpid(), number++).c_str(), 1);
+    ::setenv("SKEIN_GROUP",
+             fmt::format("unix-abstract:@skein-launch-{}-{}", ::getpid(), number++).c_str(), 1);
     std::vector<int> codes(2, -1);
     std::vector<std::thread> ranks;
     ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);

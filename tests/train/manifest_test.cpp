@@ -37,7 +37,7 @@ std::string edited(std::string_view from, std::string_view to) {
     return text + train::detail::make_manifest_tail(text);
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a manifest comes back as it was written, and is plain JSON for everybody else") {
     const auto m = sample();
@@ -49,8 +49,7 @@ TEST_CASE("a manifest comes back as it was written, and is plain JSON for everyb
     CHECK(back.world_size == 2);
     CHECK(back.chunk_bytes == 10);
     CHECK(back.shards == m.shards);
-    CHECK(back.metrics ==
-          std::map<std::string, double>{{"val_loss", 0.1}});  // infinity is left out
+    CHECK(back.metrics == std::map<std::string, double>{{"val_loss", 0.1}}); // infinity is left out
     CHECK(back.extra == m.extra);
     CHECK(back.config_hash == "00ff");
     CHECK(back.wall_time == 1.75e9);

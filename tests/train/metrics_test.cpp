@@ -25,7 +25,7 @@ packed_metrics reduce(const std::vector<metric_set>& ranks) {
     return merged;
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("metrics are merged over ranks by their kind") {
     std::vector<metric_set> ranks(3);

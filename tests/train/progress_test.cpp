@@ -32,7 +32,7 @@ progress_update at(std::uint64_t step) {
     return {.step = step, .loss = 2.31, .tokens_per_s = 5230, .step_seconds = 0.19, .more = {}};
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("on a terminal one line is rewritten with bar, loss, speed and time to go") {
     screen s;
@@ -42,7 +42,7 @@ TEST_CASE("on a terminal one line is rewritten with bar, loss, speed and time to
     CHECK(s.take() == "\r\x1b[Kgpt   500/2000  [#####---------------]   25%  loss 2.3100  5.23k "
                       "tok/s  190 ms/step  ETA 03:00");
     s.now += 0.05;
-    p.update(at(501));  // too soon
+    p.update(at(501)); // too soon
     CHECK(s.take().empty());
     p.note("validation loss 2.2");
     CHECK(s.take() == "\r\x1b[Kvalidation loss 2.2\n");
@@ -86,7 +86,7 @@ TEST_CASE("the last update is shown however soon it comes") {
     {
         progress p(s.options(progress_mode::plain, 100));
         p.update(at(1));
-        p.update(at(2));  // held back, and the run ends early
+        p.update(at(2)); // held back, and the run ends early
         s.take();
     }
     CHECK_THAT(s.out, ContainsSubstring("2/100"));

@@ -39,7 +39,7 @@ void steps(run_dir& run, std::uint64_t first, std::uint64_t last, double speed) 
     }
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("a run folder gets rows, events, configuration and a curve") {
     test::temporary_folder folder;
@@ -121,7 +121,9 @@ TEST_CASE("a name that is not one folder is a usage error") {
         try {
             (void)run_dir::create(folder.path, name);
             FAIL("accepted");
-        } catch (const error& e) { CHECK(e.code() == errc::usage); }
+        } catch (const error& e) {
+            CHECK(e.code() == errc::usage);
+        }
     }
 }
 
@@ -164,7 +166,9 @@ TEST_CASE("a full disk stops a row with a clear error") {
     errc code{};
     try {
         for (std::uint64_t step = 1; step < 100'000; ++step) run.append(row(step, 1.0, 1.0));
-    } catch (const error& e) { code = e.code(); }
+    } catch (const error& e) {
+        code = e.code();
+    }
     CHECK(code == errc::disk_full);
 }
 

@@ -37,7 +37,7 @@ errc refusal(const std::string& header, std::size_t data) {
 
 const byte_buffer ten(10, std::byte{1}), eight(8, std::byte{2}), twelve(12, std::byte{3});
 
-}  // namespace
+} // namespace
 
 TEST_CASE("tensors come back with name, type, shape, bytes and the metadata") {
     const std::vector<tensor_view> tensors{{"b", "U8", {10}, ten},
@@ -76,7 +76,7 @@ TEST_CASE("the layout is the format's: padded header, data in order of alignment
     for (auto& t : header.tensors) CHECK(t.offset % *dtype_size(t.dtype) == 0);
     CHECK(header.find("a")->bytes == 12);
     CHECK(header.find("q") == nullptr);
-    CHECK(file == file_of(tensors));  // the same every time
+    CHECK(file == file_of(tensors)); // the same every time
 }
 
 TEST_CASE("a file without tensors is a file") {
@@ -120,9 +120,9 @@ TEST_CASE("holes, overlaps, wrong sizes, wrong types and cut files are refused w
         text.replace(text.find(from), from.size(), to);
         return text;
     };
-    CHECK(refusal(with("[4,8]", "[5,9]"), 9) == errc::malformed);  // hole
-    CHECK(refusal(with("[4,8]", "[3,7]"), 7) == errc::malformed);  // overlap
-    CHECK(refusal(with("[4,8]", "[8,4]"), 8) == errc::malformed);  // backwards
+    CHECK(refusal(with("[4,8]", "[5,9]"), 9) == errc::malformed); // hole
+    CHECK(refusal(with("[4,8]", "[3,7]"), 7) == errc::malformed); // overlap
+    CHECK(refusal(with("[4,8]", "[8,4]"), 8) == errc::malformed); // backwards
     CHECK(refusal(with("[4,8]", "[4,8,9]"), 8) == errc::malformed);
     CHECK(refusal(with("[4,8]", "[4]"), 8) == errc::malformed);
     CHECK(refusal(with("[4,8]", "[4,18446744073709551615]"), 8) == errc::malformed);
@@ -133,8 +133,8 @@ TEST_CASE("holes, overlaps, wrong sizes, wrong types and cut files are refused w
           errc::malformed);
     CHECK(refusal(with("\"dtype\":\"U8\"", "\"dtype\":\"Q8\""), 8) == errc::malformed);
     CHECK(refusal(with("\"dtype\":\"U8\",", ""), 8) == errc::malformed);
-    CHECK(refusal(with("\"b\":", "\"a\":"), 8) == errc::malformed);   // the name twice
-    CHECK(refusal(with("{\"a\"", " {\"a\""), 8) == errc::malformed);  // must begin with '{'
+    CHECK(refusal(with("\"b\":", "\"a\":"), 8) == errc::malformed);  // the name twice
+    CHECK(refusal(with("{\"a\"", " {\"a\""), 8) == errc::malformed); // must begin with '{'
     CHECK(refusal("{\"a\"", 8) == errc::malformed);
     CHECK(refusal("[]", 0) == errc::malformed);
     CHECK(refusal(R"({"__metadata__":{"k":1}})", 0) == errc::malformed);

@@ -32,7 +32,7 @@ ids take(sampler_options options, const sampler_state& from, int world, std::siz
     return all;
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("an epoch visits every sample once, in another order than the next") {
     const sampler_options o{.samples = 96, .batch = 8, .seed = 5};

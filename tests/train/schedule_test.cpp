@@ -24,10 +24,10 @@ TEST_CASE("the warm-up rises in equal steps and ends at the peak") {
 TEST_CASE("the cosine passes the places known in closed form and stays at the floor") {
     const warmup_cosine s{.peak = 1.0, .floor = 0.1, .warmup = 10, .total = 70};
     CHECK_THAT(s(10), WithinAbs(1.0, 1e-15));
-    CHECK_THAT(s(30), WithinAbs(0.1 + 0.9 * 0.75, 1e-15));  // cos(pi/3) = 1/2
-    CHECK_THAT(s(40), WithinAbs(0.55, 1e-15));              // half-way
-    CHECK_THAT(s(50), WithinAbs(0.1 + 0.9 * 0.25, 1e-15));  // cos(2pi/3) = -1/2
-    CHECK_THAT(s(25), WithinAbs(0.1 + 0.45 * (1.0 + 0.70710678118654752), 1e-15));  // cos(pi/4)
+    CHECK_THAT(s(30), WithinAbs(0.1 + 0.9 * 0.75, 1e-15)); // cos(pi/3) = 1/2
+    CHECK_THAT(s(40), WithinAbs(0.55, 1e-15));             // half-way
+    CHECK_THAT(s(50), WithinAbs(0.1 + 0.9 * 0.25, 1e-15)); // cos(2pi/3) = -1/2
+    CHECK_THAT(s(25), WithinAbs(0.1 + 0.45 * (1.0 + 0.70710678118654752), 1e-15)); // cos(pi/4)
     CHECK(s(70) == 0.1);
     CHECK(s(1'000'000) == 0.1);
 }
@@ -59,7 +59,7 @@ TEST_CASE("no rate leaves [0, peak], whatever warm-up and total are") {
                     const double lr = learning_rate(*s, step);
                     INFO(name << " warmup " << warmup << " total " << total << " step " << step);
                     REQUIRE(lr > 0.0);
-                    REQUIRE(lr <= 0.3 * (1.0 + 1e-15));  // one rounding
+                    REQUIRE(lr <= 0.3 * (1.0 + 1e-15)); // one rounding
                 }
             }
         }

@@ -26,7 +26,7 @@ run_summary sample() {
     return run;
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("the summary says what came out, where it is and what to type next") {
     CHECK(summary_text(sample()) == R"(

@@ -37,7 +37,7 @@ std::size_t count(const std::string& text, const std::string& what) {
     return n;
 }
 
-}  // namespace
+} // namespace
 
 TEST_CASE("ticks are round, inside the range and about as many as wanted") {
     CHECK(round_ticks(0.0, 100.0, 5) == std::vector<double>{0, 20, 40, 60, 80, 100});

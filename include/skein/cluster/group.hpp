@@ -81,7 +81,8 @@ private:
     task<void> accept_all();
     task<void> serve(std::unique_ptr<net::stream> from);
     task<void> watch_deadline();
-    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link, const net::frame& first);
+    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
+                                        const net::frame& first);
     void handle(member& from, const net::frame& f);
     void start_if_complete();
     void end(group_outcome how);
@@ -106,8 +107,9 @@ public:
     /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
     /// until all ranks are there.
     ///   errors  timeout, permission_denied, mismatch (another world size), already_exists (rank taken)
-    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at, member_info self,
-                                                    group_options options, lost_callback lost);
+    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
+                                                    member_info self, group_options options,
+                                                    lost_callback lost);
     ~group_client();
 
     /// Every rank's blob in rank order; see rendezvous::exchange.

@@ -16,7 +16,8 @@
 namespace skein::cluster {
 
 /// Variables a supervisor gives its ranks besides SKEIN_RANK and its like.
-inline constexpr const char* group_variable = "SKEIN_GROUP"; ///< address of the supervisor's group server
+inline constexpr const char* group_variable =
+    "SKEIN_GROUP"; ///< address of the supervisor's group server
 inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal digits
 
 /// True in a rank that a skein supervisor has started: the supervisor serves the group and reports.

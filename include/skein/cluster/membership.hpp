@@ -108,7 +108,8 @@ private:
         options.join_deadline = deadline;
         const auto at = meeting_point(where_);
         if (where_.rank == 0 && !is_supervised()) {
-            state_->server = std::make_unique<group_server>(state_->network, listening_point(where_), options);
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where_), options);
             state_->serving.spawn(serve(state_->server.get()));
         }
         member_info self;
@@ -120,8 +121,9 @@ private:
         self.pid = ::getpid();
         std::exception_ptr failure;
         try {
-            auto joined = group_client::join(state_->network, at, std::move(self), options,
-                                             [this](int rank, const error& why) { lose(rank, why); });
+            auto joined =
+                group_client::join(state_->network, at, std::move(self), options,
+                                   [this](int rank, const error& why) { lose(rank, why); });
             state_->client = co_await joined;
         } catch (...) {
             failure = std::current_exception();
@@ -136,14 +138,17 @@ private:
     }
 
     task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
-        if (!state_ || !state_->client) throw error(errc::closed, "exchange after leaving the group");
-        auto exchanged = with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline);
+        if (!state_ || !state_->client)
+            throw error(errc::closed, "exchange after leaving the group");
+        auto exchanged =
+            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline);
         try {
             co_return co_await exchanged;
         } catch (const error& e) {
             if (e.code() != errc::timeout) throw;
-            throw error(errc::timeout, fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                                   where_.rank, to_seconds(exchange_deadline), key));
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    where_.rank, to_seconds(exchange_deadline), key));
         }
     }
 

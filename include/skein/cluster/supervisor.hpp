@@ -24,13 +24,14 @@ namespace skein::cluster {
 
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                                   ///< restarts before it gives up
-    duration backoff = std::chrono::milliseconds(200);      ///< before a restart; doubles each time
-    duration stop_grace = std::chrono::seconds(30);         ///< from a stop request to the kill
-    duration crash_grace = std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
+    int max_failures = 3;                              ///< restarts before it gives up
+    duration backoff = std::chrono::milliseconds(200); ///< before a restart; doubles each time
+    duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
+    duration crash_grace =
+        std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
     duration join_deadline = std::chrono::seconds(120);
     std::string executable = "/proc/self/exe";
-    std::vector<std::string> argv;                        ///< of each rank; empty: this process's own
+    std::vector<std::string> argv; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.

@@ -48,21 +48,24 @@ template <class... Ts>
     auto joined = children.join();
     co_await joined;
     co_return std::apply(
-        [](auto&... slot) { return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...); },
+        [](auto&... slot) {
+            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
+        },
         slots);
 }
 
 /// The same for things that as_task turns into tasks (refs).
 template <task_like... As>
-    requires(sizeof...(As) > 0 && !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
+    requires(sizeof...(As) > 0 &&
+             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
 [[nodiscard]] auto all(As&&... work) {
     return all(as_task(std::forward<As>(work))...);
 }
 
 /// The same for any number of one type; void gives a task<void>.
 template <class T>
-[[nodiscard]] auto all(std::vector<task<T>> work)
-    -> task<std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
+[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
+    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
     std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
     scope children;
     for (std::size_t i = 0; i < work.size(); ++i) {

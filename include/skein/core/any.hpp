@@ -23,7 +23,9 @@ template <class T, class... Rest>
 }
 /// The same for refs.
 template <task_like A, task_like... As>
-    requires(!requires { typename std::remove_cvref_t<A>::promise_type; } && !requires { typename std::remove_cvref_t<A>::allocator_type; })
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
 [[nodiscard]] auto any(A&& first, As&&... rest) {
     return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
 }

@@ -30,7 +30,8 @@ struct completed {
 template <class T>
 class completion_stream {
 public:
-    explicit completion_stream(std::vector<task<T>> work) : state_(std::make_unique<state>(work.size())) {
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
         for (std::size_t i = 0; i < work.size(); ++i) {
             state_->children.spawn(report(std::move(work[i]), i, state_.get()));
         }

@@ -29,7 +29,8 @@ namespace detail {
 /// Told once when its state is cancelled; unlinks itself when destroyed.
 class cancel_hook : public list_node<cancel_hook> {
 public:
-    explicit cancel_hook(void (*cancelled)(cancel_hook&) noexcept) noexcept : cancelled_(cancelled) {}
+    explicit cancel_hook(void (*cancelled)(cancel_hook&) noexcept) noexcept
+        : cancelled_(cancelled) {}
 
 private:
     friend class cancel_state;
@@ -71,7 +72,8 @@ public:
 private:
     struct parent_hook : cancel_hook {
         explicit parent_hook(cancel_state& child) noexcept
-            : cancel_hook([](cancel_hook& h) noexcept { static_cast<parent_hook&>(h).child_.request(); }),
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_hook&>(h).child_.request(); }),
               child_(child) {}
         cancel_state& child_;
     };
@@ -105,7 +107,8 @@ private:
     friend class cancel_source;
     template <class T>
     friend task<T> with_cancel(cancel_token token, task<T> work);
-    explicit cancel_token(std::shared_ptr<detail::cancel_state> state) noexcept : state_(std::move(state)) {}
+    explicit cancel_token(std::shared_ptr<detail::cancel_state> state) noexcept
+        : state_(std::move(state)) {}
     std::shared_ptr<detail::cancel_state> state_;
 };
 
@@ -129,7 +132,8 @@ template <class T>
     detail::cancel_state both(outer);
     struct second_parent : detail::cancel_hook {
         explicit second_parent(detail::cancel_state& child) noexcept
-            : cancel_hook([](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
               child(child) {}
         detail::cancel_state& child;
     } link(both);

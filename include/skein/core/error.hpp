@@ -35,17 +35,17 @@ enum class errc : std::uint16_t {
     permission_denied = 12, ///< authentication failed, or the system said no
     not_found = 13,
     already_exists = 14,
-    not_supported = 15,     ///< left out on purpose; docs/limitations.md says so
+    not_supported = 15, ///< left out on purpose; docs/limitations.md says so
     invalid_argument = 16,
-    usage = 17,             ///< the command line is wrong; programs exit with 2
+    usage = 17, ///< the command line is wrong; programs exit with 2
     disk_full = 18,
-    io = 19,                ///< any other failure of a file or socket operation
-    corrupt = 20,           ///< a checksum or an invariant of stored data does not hold
-    not_finite = 21,        ///< a loss or gradient is NaN or infinite
-    remote_exception = 22,  ///< the remote function threw; the text is its what()
-    exhausted = 23,         ///< a bound (queue, retries, memory) is used up
-    aborted = 24,           ///< a collective or a group was aborted; the text names the culprit
-    internal = 25,          ///< a broken invariant inside skein
+    io = 19,               ///< any other failure of a file or socket operation
+    corrupt = 20,          ///< a checksum or an invariant of stored data does not hold
+    not_finite = 21,       ///< a loss or gradient is NaN or infinite
+    remote_exception = 22, ///< the remote function threw; the text is its what()
+    exhausted = 23,        ///< a bound (queue, retries, memory) is used up
+    aborted = 24,          ///< a collective or a group was aborted; the text names the culprit
+    internal = 25,         ///< a broken invariant inside skein
 };
 
 /// The name of a code in messages, e.g. "peer_lost".
@@ -90,9 +90,13 @@ public:
         render();
     }
 
-    error&& with_where(std::string where) && { return std::move(set(&parts::where, std::move(where))); }
+    error&& with_where(std::string where) && {
+        return std::move(set(&parts::where, std::move(where)));
+    }
     error& with_where(std::string where) & { return set(&parts::where, std::move(where)); }
-    error&& with_cause(std::string cause) && { return std::move(set(&parts::cause, std::move(cause))); }
+    error&& with_cause(std::string cause) && {
+        return std::move(set(&parts::cause, std::move(cause)));
+    }
     error& with_cause(std::string cause) & { return set(&parts::cause, std::move(cause)); }
     error&& with_hint(std::string hint) && { return std::move(set(&parts::hint, std::move(hint))); }
     error& with_hint(std::string hint) & { return set(&parts::hint, std::move(hint)); }
@@ -112,7 +116,7 @@ private:
         std::string text, where, cause, hint, line;
     };
 
-    error& set(std::string parts::*field, std::string value) {
+    error& set(std::string parts::* field, std::string value) {
         if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
         (*parts_).*field = std::move(value);
         render();

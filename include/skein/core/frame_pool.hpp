@@ -56,7 +56,9 @@ private:
     };
     static constexpr std::size_t granularity = 64;
     static constexpr std::size_t classes = 32;
-    static constexpr std::size_t class_of(std::size_t bytes) noexcept { return (bytes - 1) / granularity; }
+    static constexpr std::size_t class_of(std::size_t bytes) noexcept {
+        return (bytes - 1) / granularity;
+    }
 
     /// Frees this thread's lists when the thread ends.
     struct closer {

@@ -76,16 +76,20 @@ private:
         }
     }
     template <class F>
-    static constexpr operations inside{
-        [](void* p, Args&&... args) -> R { return invoke(*static_cast<F*>(p), std::forward<Args>(args)...); },
-        [](void* from, void* to) noexcept {
-            ::new (to) F(std::move(*static_cast<F*>(from)));
-            static_cast<F*>(from)->~F();
-        },
-        [](void* p) noexcept { static_cast<F*>(p)->~F(); }};
+    static constexpr operations inside{[](void* p, Args&&... args) -> R {
+                                           return invoke(*static_cast<F*>(p),
+                                                         std::forward<Args>(args)...);
+                                       },
+                                       [](void* from, void* to) noexcept {
+                                           ::new (to) F(std::move(*static_cast<F*>(from)));
+                                           static_cast<F*>(from)->~F();
+                                       },
+                                       [](void* p) noexcept { static_cast<F*>(p)->~F(); }};
     template <class F>
     static constexpr operations outside{
-        [](void* p, Args&&... args) -> R { return invoke(**static_cast<F**>(p), std::forward<Args>(args)...); },
+        [](void* p, Args&&... args) -> R {
+            return invoke(**static_cast<F**>(p), std::forward<Args>(args)...);
+        },
         [](void* from, void* to) noexcept { ::new (to) F*(*static_cast<F**>(from)); },
         [](void* p) noexcept { delete *static_cast<F**>(p); }};
 

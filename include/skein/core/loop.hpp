@@ -60,9 +60,7 @@ public:
     T run(task<T> work, cancel_token token = {});
 
     /// Queues a suspended coroutine; it is resumed in this turn or the next.
-    void post(std::coroutine_handle<> handle) {
-        ready_.push_back({&run_frame, handle.address()});
-    }
+    void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
     template <class F>
         requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
@@ -141,7 +139,8 @@ private:
 
     static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
     static void run_call(void* p) noexcept {
-        const std::unique_ptr<unique_function<void()>> owned(static_cast<unique_function<void()>*>(p));
+        const std::unique_ptr<unique_function<void()>> owned(
+            static_cast<unique_function<void()>*>(p));
         (*owned)();
     }
     void run_ready() {

@@ -29,7 +29,8 @@ public:
     scope(const scope&) = delete;
     scope& operator=(const scope&) = delete;
     ~scope() {
-        SKEIN_CHECK(running_ == 0, "a scope is destroyed while {} of its tasks run; co_await join() first",
+        SKEIN_CHECK(running_ == 0,
+                    "a scope is destroyed while {} of its tasks run; co_await join() first",
                     running_);
     }
 
@@ -52,7 +53,8 @@ public:
             co_await ended;
         }
         link.unlink();
-        if (auto failure = std::exchange(failure_, nullptr)) std::rethrow_exception(std::move(failure));
+        if (auto failure = std::exchange(failure_, nullptr))
+            std::rethrow_exception(std::move(failure));
         if (outer != nullptr && outer->requested()) throw cancelled_error();
     }
 
@@ -65,7 +67,8 @@ public:
 private:
     struct parent_link : detail::cancel_hook {
         explicit parent_link(scope& s) noexcept
-            : cancel_hook([](cancel_hook& h) noexcept { static_cast<parent_link&>(h).owner.cancel(); }),
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_link&>(h).owner.cancel(); }),
               owner(s) {}
         scope& owner;
     };

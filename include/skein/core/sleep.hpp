@@ -13,8 +13,8 @@ namespace skein {
 class sleep_awaiter : public waiter, private timer_node {
 public:
     sleep_awaiter(bool relative, duration length, time_point until) noexcept
-        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }), relative_(relative),
-          length_(length), until_(until) {}
+        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
+          relative_(relative), length_(length), until_(until) {}
 
     bool await_ready() const noexcept { return false; }
     template <detail::promise_with_context Promise>
@@ -36,9 +36,13 @@ private:
 };
 
 /// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept { return {true, length, {}}; }
+[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+    return {true, length, {}};
+}
 /// Suspends until the loop's time is at least `until`.
-[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept { return {false, {}, until}; }
+[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
+    return {false, {}, until};
+}
 
 /// What yield returns.
 class yield_awaiter : public waiter {

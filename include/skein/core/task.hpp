@@ -42,7 +42,9 @@ struct promise_base {
     cancel_state* cancel = nullptr;
 
     static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
-    static void operator delete(void* p, std::size_t bytes) noexcept { frame_pool::release(p, bytes); }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        frame_pool::release(p, bytes);
+    }
 };
 
 /// Leaf awaitables of skein can be awaited only inside skein coroutines.
@@ -179,7 +181,8 @@ inline task<void> task_promise<void>::get_return_object() noexcept {
 template <class T>
 class await_under {
 public:
-    await_under(task<T> work, cancel_state* cancel) noexcept : work_(std::move(work)), cancel_(cancel) {}
+    await_under(task<T> work, cancel_state* cancel) noexcept
+        : work_(std::move(work)), cancel_(cancel) {}
     bool await_ready() const noexcept { return false; }
     template <promise_with_context Promise>
     void await_suspend(std::coroutine_handle<Promise> parent) noexcept {

@@ -38,7 +38,8 @@ template <class T>
     } catch (const error& e) {
         const bool ours = e.code() == errc::cancelled && timer.passed;
         if (!ours || (outer != nullptr && outer->requested())) throw;
-        throw error(errc::timeout, fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+        throw error(errc::timeout,
+                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
     }
 }
 

@@ -18,7 +18,8 @@ namespace skein {
 class waiter : public list_node<waiter>, private detail::cancel_hook {
 public:
     waiter() noexcept
-        : cancel_hook([](cancel_hook& h) noexcept { static_cast<waiter&>(h).cancel_requested(); }) {}
+        : cancel_hook([](cancel_hook& h) noexcept { static_cast<waiter&>(h).cancel_requested(); }) {
+    }
     virtual ~waiter() = default;
 
     /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
@@ -76,7 +77,8 @@ class wait_queue {
 public:
     class awaiter : public waiter {
     public:
-        awaiter(wait_queue& queue, bool cancellable) noexcept : queue_(queue), cancellable_(cancellable) {}
+        awaiter(wait_queue& queue, bool cancellable) noexcept
+            : queue_(queue), cancellable_(cancellable) {}
         bool await_ready() const noexcept { return false; }
         template <detail::promise_with_context Promise>
         bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -96,7 +98,9 @@ public:
     /// Suspends until woken, whatever happens to the task: for joins, which have to end.
     [[nodiscard]] awaiter wait_uncancellable() noexcept { return awaiter(*this, false); }
 
-    [[nodiscard]] bool empty() const noexcept { return const_cast<wait_queue*>(this)->waiters_.empty(); }
+    [[nodiscard]] bool empty() const noexcept {
+        return const_cast<wait_queue*>(this)->waiters_.empty();
+    }
     /// Wakes the first; false if nobody waits.
     bool wake_one() noexcept {
         if (waiters_.empty()) return false;
@@ -104,8 +108,7 @@ public:
         return true;
     }
     void wake_all() noexcept {
-        while (wake_one()) {
-        }
+        while (wake_one()) {}
     }
     /// The line itself, for primitives whose waiters carry more (semaphore, channel).
     [[nodiscard]] intrusive_list<waiter, waiter>& waiters() noexcept { return waiters_; }

@@ -40,39 +40,39 @@ using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)
 struct checkpoint_world {
     int rank = 0;
     int size = 1;
-    exchange_function exchange;  ///< needed when size > 1; collective, called in the same order
+    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
 };
 
 struct checkpoint_options {
-    std::size_t keep_last = 2;        ///< newest checkpoints kept, at least 1
-    std::size_t keep_best = 0;        ///< besides those, the best by `metric`
-    std::string metric = "val_loss";  ///< name in checkpoint_state::metrics
+    std::size_t keep_last = 2;       ///< newest checkpoints kept, at least 1
+    std::size_t keep_best = 0;       ///< besides those, the best by `metric`
+    std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
     bool lower_is_better = true;
-    std::size_t chunk_bytes = 1u << 20;            ///< bytes covered by one checksum
-    std::function<void(const std::string&)> warn;  ///< default: a warning in the log
+    std::size_t chunk_bytes = 1u << 20;           ///< bytes covered by one checksum
+    std::function<void(const std::string&)> warn; ///< default: a warning in the log
 };
 
 /// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
 /// writes only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_view> tensors;  ///< bytes must stay unchanged during save()
-    json extra = json::object();       ///< sampler position, RNG, schedule...; rank 0's is kept
-    std::map<std::string, double> metrics;  ///< for keep_best and for people; rank 0's is kept
-    std::string config_hash;                ///< tells a resume with another model; rank 0's is kept
+    std::vector<tensor_view> tensors;      ///< bytes must stay unchanged during save()
+    json extra = json::object();           ///< sampler position, RNG, schedule...; rank 0's is kept
+    std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
+    std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
 };
 
 /// What a finished save tells.
 struct saved_checkpoint {
     std::uint64_t step = 0;
     std::string path;
-    std::uint64_t bytes = 0;  ///< all shards
+    std::uint64_t bytes = 0; ///< all shards
     double seconds = 0.0;
 };
 
 /// A verified checkpoint, open for reading on this rank.
 class loaded_checkpoint {
- public:
+public:
     [[nodiscard]] std::uint64_t step() const noexcept { return manifest_.step; }
     [[nodiscard]] const checkpoint_manifest& manifest() const noexcept { return manifest_; }
     [[nodiscard]] const json& extra() const noexcept { return manifest_.extra; }
@@ -93,7 +93,7 @@ class loaded_checkpoint {
               mut_byte_span into) const;
     [[nodiscard]] byte_buffer read(const std::string& name) const;
 
- private:
+private:
     friend class checkpointer;
     [[nodiscard]] const tensor_info& info(const std::string& name) const;
 
@@ -107,7 +107,7 @@ class loaded_checkpoint {
 /// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
 /// calls them in the same order, and all ranks see the same outcome.
 class checkpointer {
- public:
+public:
     /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
     checkpointer(disk& where, std::string dir, checkpoint_options options = {},
                  checkpoint_world world = {});
@@ -132,7 +132,7 @@ class checkpointer {
 
     [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
 
- private:
+private:
     std::vector<json> gather(const json& mine) const;
     [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
                                                   const std::string& folder) const;
@@ -151,6 +151,6 @@ class checkpointer {
     checkpoint_world world_;
 };
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/checkpoint.hpp>

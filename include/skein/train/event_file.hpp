@@ -28,9 +28,9 @@ namespace skein::train {
 
 /// One Event as far as it is used here: a version line, or scalars of one step.
 struct tb_event {
-    double wall_time = 0.0;  ///< seconds since 1970
+    double wall_time = 0.0; ///< seconds since 1970
     std::int64_t step = 0;
-    std::string file_version;  ///< only the first event of a file
+    std::string file_version; ///< only the first event of a file
     std::vector<std::pair<std::string, float>> scalars;
 
     friend bool operator==(const tb_event&, const tb_event&) = default;
@@ -59,7 +59,7 @@ struct record_view {
 
 /// The event file of one run folder. Not thread-safe.
 class event_file {
- public:
+public:
     /// Opens the folder's newest event file that skein wrote, or starts one.
     [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
                                                                   double wall_time);
@@ -84,7 +84,7 @@ class event_file {
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
- private:
+private:
     event_file(std::unique_ptr<file> out, std::string path)
         : file_(std::move(out)), path_(std::move(path)) {}
 
@@ -92,6 +92,6 @@ class event_file {
     std::string path_;
 };
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/event_file.hpp>

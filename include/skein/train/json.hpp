@@ -24,8 +24,8 @@
 
 namespace skein::train {
 
-using json = nlohmann::json;                  ///< keys sorted
-using ordered_json = nlohmann::ordered_json;  ///< keys in order of insertion, for lines people read
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
 
 struct json_limits {
     std::size_t max_bytes = 16u << 20;
@@ -38,7 +38,7 @@ struct json_limits {
     if (text.size() > limits.max_bytes)
         return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
                                                   text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys;  // of the objects that are open
+    std::vector<std::set<std::string>> keys; // of the objects that are open
     auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
         if (depth > limits.max_depth)
             throw error(errc::too_large,
@@ -53,7 +53,9 @@ struct json_limits {
     };
     try {
         return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) { return refused; } catch (const std::exception& broken) {
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
         // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
         std::string_view what = broken.what();
         if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
@@ -81,7 +83,7 @@ inline bool is_uint(const json& value) {
     return value.is_number_unsigned() ||
            (value.is_number_integer() && value.get<std::int64_t>() >= 0);
 }
-}  // namespace detail
+} // namespace detail
 
 /// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
 [[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
@@ -108,8 +110,8 @@ inline bool is_uint(const json& value) {
 }
 
 /// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>>
-json_uints(const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
     std::vector<std::uint64_t> out;
     auto it = object.is_object() ? object.find(key) : object.end();
     if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
@@ -123,4 +125,4 @@ json_uints(const json& object, const std::string& key, std::size_t max_items = S
     return out;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

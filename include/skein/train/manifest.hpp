@@ -28,9 +28,9 @@ namespace skein::train {
 
 /// One file of a checkpoint.
 struct shard_entry {
-    std::string name;  ///< within the checkpoint's folder
+    std::string name; ///< within the checkpoint's folder
     std::uint64_t bytes = 0;
-    std::vector<std::uint32_t> crcs;  ///< one per chunk, the last chunk may be short
+    std::vector<std::uint32_t> crcs; ///< one per chunk, the last chunk may be short
 
     friend bool operator==(const shard_entry&, const shard_entry&) = default;
 };
@@ -39,14 +39,14 @@ struct checkpoint_manifest {
     static constexpr std::string_view format = "skein-checkpoint-1";
 
     std::uint64_t step = 0;
-    int world_size = 1;  ///< of the run that wrote it
+    int world_size = 1; ///< of the run that wrote it
     std::uint64_t chunk_bytes = 0;
     std::vector<shard_entry> shards;
     std::map<std::string, double> metrics;
     json extra = json::object();
     std::string config_hash;
     std::string skein_version = SKEIN_VERSION_STRING;
-    double wall_time = 0.0;  ///< seconds since 1970 when it was written
+    double wall_time = 0.0; ///< seconds since 1970 when it was written
 };
 
 [[nodiscard]] json to_json(const shard_entry& shard);
@@ -61,7 +61,7 @@ struct checkpoint_manifest {
 
 /// Adds up checksums per chunk while a file is written or read in pieces of any size.
 class chunk_checksums {
- public:
+public:
     explicit chunk_checksums(std::uint64_t chunk_bytes) : chunk_(chunk_bytes) {}
 
     void add(byte_span part) {
@@ -81,7 +81,7 @@ class chunk_checksums {
     }
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
- private:
+private:
     void close_chunk() {
         crcs_.push_back(current_);
         current_ = 0;
@@ -93,6 +93,6 @@ class chunk_checksums {
     std::vector<std::uint32_t> crcs_;
 };
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/manifest.hpp>

@@ -31,22 +31,22 @@ namespace skein::train {
 
 /// How values of one metric are put together.
 enum class metric_kind : std::uint8_t {
-    mean,  ///< weighted mean: sum(value * weight) / sum(weight)
+    mean, ///< weighted mean: sum(value * weight) / sum(weight)
     sum,
     max,
     min,
-    last,  ///< the newest value of rank 0 (learning rate, step number)
+    last, ///< the newest value of rank 0 (learning rate, step number)
 };
 
-using skein::to_string;  // the overload below must not hide those of the core
+using skein::to_string; // the overload below must not hide those of the core
 
 [[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
     switch (kind) {
-        case metric_kind::mean: return "mean";
-        case metric_kind::sum: return "sum";
-        case metric_kind::max: return "max";
-        case metric_kind::min: return "min";
-        case metric_kind::last: return "last";
+    case metric_kind::mean: return "mean";
+    case metric_kind::sum: return "sum";
+    case metric_kind::max: return "max";
+    case metric_kind::min: return "min";
+    case metric_kind::last: return "last";
     }
     return "unknown";
 }
@@ -63,13 +63,13 @@ struct metric_value {
 /// metric_set::pack_unit, so ranks that report different names still meet in the same collective and
 /// are told by unpack() instead of hanging.
 struct packed_metrics {
-    std::vector<double> sums;    ///< all-reduce with sum
-    std::vector<double> maxima;  ///< all-reduce with max
+    std::vector<double> sums;   ///< all-reduce with sum
+    std::vector<double> maxima; ///< all-reduce with max
 };
 
 /// The metrics of one rank since the last clear(). Order of first use is order of output.
 class metric_set {
- public:
+public:
     static constexpr std::size_t pack_unit = 64;
 
     metric_set& mean(std::string_view name, double value, double weight = 1.0) {
@@ -99,11 +99,11 @@ class metric_set {
     /// The same by a kind chosen at run time; weight counts only for a mean.
     metric_set& add(metric_kind kind, std::string_view name, double value, double weight = 1.0) {
         switch (kind) {
-            case metric_kind::mean: return mean(name, value, weight);
-            case metric_kind::sum: return sum(name, value);
-            case metric_kind::max: return max(name, value);
-            case metric_kind::min: return min(name, value);
-            case metric_kind::last: return last(name, value);
+        case metric_kind::mean: return mean(name, value, weight);
+        case metric_kind::sum: return sum(name, value);
+        case metric_kind::max: return max(name, value);
+        case metric_kind::min: return min(name, value);
+        case metric_kind::last: return last(name, value);
         }
         return *this;
     }
@@ -122,7 +122,7 @@ class metric_set {
 
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
     [[nodiscard]] std::uint64_t layout_hash() const noexcept {
-        std::uint64_t h = 0xcbf29ce484222325ULL;  // FNV-1a
+        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
         auto mix = [&](unsigned char byte) { h = (h ^ byte) * 0x100000001b3ULL; };
         for (auto& m : slots_) {
             for (unsigned char c : m.name) mix(c);
@@ -143,14 +143,14 @@ class metric_set {
         p.maxima = {low, high, -low, -high};
         for (auto& m : slots_) {
             switch (m.kind) {
-                case metric_kind::mean:
-                    p.sums.push_back(m.value);
-                    p.sums.push_back(m.weight);
-                    break;
-                case metric_kind::sum: p.sums.push_back(m.value); break;
-                case metric_kind::last: p.sums.push_back(rank == 0 ? m.value : 0.0); break;
-                case metric_kind::max: p.maxima.push_back(m.value); break;
-                case metric_kind::min: p.maxima.push_back(-m.value); break;
+            case metric_kind::mean:
+                p.sums.push_back(m.value);
+                p.sums.push_back(m.weight);
+                break;
+            case metric_kind::sum: p.sums.push_back(m.value); break;
+            case metric_kind::last: p.sums.push_back(rank == 0 ? m.value : 0.0); break;
+            case metric_kind::max: p.maxima.push_back(m.value); break;
+            case metric_kind::min: p.maxima.push_back(-m.value); break;
             }
         }
         for (auto* part : {&p.sums, &p.maxima})
@@ -190,12 +190,12 @@ class metric_set {
         return out;
     }
 
- private:
+private:
     struct slot_type {
         std::string name;
         metric_kind kind = metric_kind::mean;
-        double value = 0.0;   // mean: sum of value * weight
-        double weight = 0.0;  // mean only
+        double value = 0.0;  // mean: sum of value * weight
+        double weight = 0.0; // mean only
     };
 
     // A NaN, once in, stays: a broken number must not be hidden by a later good one.
@@ -231,4 +231,4 @@ class metric_set {
     return it == values.end() ? nullptr : &it->value;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

@@ -24,38 +24,37 @@
 namespace skein::train {
 
 enum class progress_mode : std::uint8_t {
-    automatic,  ///< terminal if the output is one, else plain
-    terminal,   ///< one line, rewritten
-    plain,      ///< a line every `plain_interval`
-    quiet,      ///< nothing at all
-    json_lines  ///< one JSON object per update and note
+    automatic, ///< terminal if the output is one, else plain
+    terminal,  ///< one line, rewritten
+    plain,     ///< a line every `plain_interval`
+    quiet,     ///< nothing at all
+    json_lines ///< one JSON object per update and note
 };
 
 /// What the reader of one line needs. Missing numbers are left out.
 struct progress_update {
-    std::uint64_t step = 0;  ///< finished steps
+    std::uint64_t step = 0; ///< finished steps
     std::optional<double> loss;
     std::optional<double> tokens_per_s;
-    std::optional<double> step_seconds;  ///< newest average time of a step
-    std::vector<std::pair<std::string, double>>
-        more;  ///< e.g. {"lr", 6e-4}; shown if there is room
+    std::optional<double> step_seconds;               ///< newest average time of a step
+    std::vector<std::pair<std::string, double>> more; ///< e.g. {"lr", 6e-4}; shown if there is room
 };
 
 struct progress_options {
-    std::string name;         ///< in front of the line
-    std::uint64_t total = 0;  ///< steps of the whole run; 0: unknown
-    std::uint64_t first = 0;  ///< the step the run (re)started at, for the ETA
+    std::string name;        ///< in front of the line
+    std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
+    std::uint64_t first = 0; ///< the step the run (re)started at, for the ETA
     progress_mode mode = progress_mode::automatic;
     std::chrono::milliseconds terminal_interval{100};
     std::chrono::milliseconds plain_interval{10'000};
-    std::function<void(std::string_view)> write;  ///< default: stderr, at once
-    std::function<int()> columns;                 ///< width of the terminal; default: asks stderr
-    std::function<double()> clock;                ///< seconds, monotonic; default: the real one
+    std::function<void(std::string_view)> write; ///< default: stderr, at once
+    std::function<int()> columns;                ///< width of the terminal; default: asks stderr
+    std::function<double()> clock;               ///< seconds, monotonic; default: the real one
 };
 
 /// Owned by rank 0; one thread.
 class progress {
- public:
+public:
     explicit progress(progress_options options);
     /// Ends the line on a terminal.
     ~progress();
@@ -78,7 +77,7 @@ class progress {
     /// Seconds to go, by the average since `first`; nothing when unknown.
     [[nodiscard]] std::optional<double> seconds_left(std::uint64_t step) const;
 
- private:
+private:
     void show(const progress_update& now);
     void erase();
 
@@ -98,6 +97,6 @@ class progress {
 /// "1.2 GB"
 [[nodiscard]] std::string human_bytes(double bytes);
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/progress.hpp>

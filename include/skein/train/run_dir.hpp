@@ -36,14 +36,14 @@ struct metrics_row {
 };
 
 struct run_dir_options {
-    bool resume = false;  ///< go on in an existing folder; else a taken name gets "-2", "-3", ...
+    bool resume = false; ///< go on in an existing folder; else a taken name gets "-2", "-3", ...
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
 
 /// Owned by rank 0 alone; one thread.
 class run_dir {
- public:
+public:
     /// Creates (or, with resume, opens) <root>/<name>. Throws permission_denied, not_found,
     /// disk_full or io with the path and what to do; errc::usage for a name that is not one folder.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
@@ -79,17 +79,17 @@ class run_dir {
     void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
                    std::string_view title = {}) const;
 
- private:
+private:
     run_dir() = default;
     template <class Keep>
     void cut(Keep keep);
 
     std::string path_, name_;
     run_dir_options options_;
-    std::vector<std::string> columns_;  // of metrics.csv, without "step"
+    std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
 };
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/run_dir.hpp>

@@ -33,8 +33,8 @@ namespace skein::train {
 /// A named tensor and its bytes (row-major, little-endian), owned by someone else.
 struct tensor_view {
     std::string name;
-    std::string dtype;                ///< as in the format: F32, BF16, F64, I64, U8, ...
-    std::vector<std::int64_t> shape;  ///< empty for a scalar
+    std::string dtype;               ///< as in the format: F32, BF16, F64, I64, U8, ...
+    std::vector<std::int64_t> shape; ///< empty for a scalar
     byte_span bytes;
 };
 
@@ -43,7 +43,7 @@ struct tensor_info {
     std::string name;
     std::string dtype;
     std::vector<std::int64_t> shape;
-    std::uint64_t offset = 0;  ///< from the start of the file
+    std::uint64_t offset = 0; ///< from the start of the file
     std::uint64_t bytes = 0;
 
     friend bool operator==(const tensor_info&, const tensor_info&) = default;
@@ -68,8 +68,8 @@ using string_map = std::map<std::string, std::string>;
 
 /// Header and order of a file to write. The views must outlive it.
 struct safetensors_plan {
-    std::string head;                         ///< the length and the padded header, as in the file
-    std::vector<const tensor_view*> tensors;  ///< in file order
+    std::string head;                        ///< the length and the padded header, as in the file
+    std::vector<const tensor_view*> tensors; ///< in file order
     std::uint64_t file_bytes = 0;
 };
 
@@ -91,9 +91,9 @@ template <class Sink>
 
 /// A header that has been checked: types, shapes and offsets agree and the data has no hole.
 struct safetensors_header {
-    std::vector<tensor_info> tensors;  ///< in the order of their offsets
+    std::vector<tensor_info> tensors; ///< in the order of their offsets
     string_map metadata;
-    std::uint64_t data_offset = 0;  ///< where the data begins in the file
+    std::uint64_t data_offset = 0; ///< where the data begins in the file
 
     [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept {
         auto it =
@@ -120,6 +120,6 @@ struct safetensors_content {
 };
 [[nodiscard]] result<safetensors_content> parse_safetensors(byte_span file);
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/safetensors.hpp>

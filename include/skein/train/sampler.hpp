@@ -26,22 +26,22 @@ namespace skein::train {
 
 /// What to do with the last places of an epoch that do not fill a global batch.
 enum class last_batch : std::uint8_t {
-    drop,     ///< the epoch ends; every batch is full
-    shorten,  ///< one short batch; ranks may get unequal (even empty) slices
+    drop,    ///< the epoch ends; every batch is full
+    shorten, ///< one short batch; ranks may get unequal (even empty) slices
 };
 
 /// Where a sampler stands; goes into checkpoints.
 struct sampler_state {
     std::uint64_t seed = 0;
     std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0;  ///< samples of this epoch already handed out, over all ranks
+    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
 
     friend bool operator==(const sampler_state&, const sampler_state&) = default;
 };
 
 struct sampler_options {
-    std::uint64_t samples = 0;  ///< N, samples in the data set
-    std::uint64_t batch = 1;    ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t samples = 0; ///< N, samples in the data set
+    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
     std::uint64_t seed = 0;
     last_batch last = last_batch::drop;
 };
@@ -49,14 +49,15 @@ struct sampler_options {
 /// One rank's part of one global batch.
 struct batch_slice {
     std::uint64_t epoch = 0;
-    std::uint64_t global_batch = 0;  ///< samples of all ranks in this batch
-    std::vector<std::uint64_t> ids;  ///< this rank's sample numbers, each below N
+    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
+    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
 };
 
 /// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
 /// at most one in length.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t>
-rank_range(std::uint64_t count, int rank, int world_size) noexcept {
+[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
+                                                                        int rank,
+                                                                        int world_size) noexcept {
     const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
     const auto base = count / n, extra = count % n;
     const auto first = r * base + (r < extra ? r : extra);
@@ -65,7 +66,7 @@ rank_range(std::uint64_t count, int rank, int world_size) noexcept {
 
 /// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
 class sampler {
- public:
+public:
     /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
     explicit sampler(sampler_options options, int world_size = 1)
         : options_(options), state_{.seed = options.seed}, order_(make_order()) {
@@ -140,7 +141,7 @@ class sampler {
         return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
     }
 
- private:
+private:
     [[nodiscard]] keyed_permutation make_order() const {
         // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
         std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
@@ -154,4 +155,4 @@ class sampler {
     keyed_permutation order_;
 };
 
-}  // namespace skein::train
+} // namespace skein::train

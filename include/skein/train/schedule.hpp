@@ -38,12 +38,12 @@ namespace detail {
     return step < warmup ? static_cast<double>(step + 1) / static_cast<double>(warmup) : 1.0;
 }
 
-}  // namespace detail
+} // namespace detail
 
 /// The peak for ever, after a warm-up.
 struct constant_rate {
     double peak = 1e-3;
-    std::uint64_t warmup = 0;  ///< steps
+    std::uint64_t warmup = 0; ///< steps
 
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         return peak * detail::warmup_factor(step, warmup);
@@ -56,8 +56,8 @@ struct constant_rate {
 struct warmup_cosine {
     double peak = 1e-3;
     double floor = 0.0;
-    std::uint64_t warmup = 0;  ///< steps
-    std::uint64_t total = 1;   ///< steps, warm-up included
+    std::uint64_t warmup = 0; ///< steps
+    std::uint64_t total = 1;  ///< steps, warm-up included
 
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         if (step < warmup) return peak * detail::warmup_factor(step, warmup);
@@ -71,8 +71,8 @@ struct warmup_cosine {
 struct warmup_linear {
     double peak = 1e-3;
     double floor = 0.0;
-    std::uint64_t warmup = 0;  ///< steps
-    std::uint64_t total = 1;   ///< steps, warm-up included
+    std::uint64_t warmup = 0; ///< steps
+    std::uint64_t total = 1;  ///< steps, warm-up included
 
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         if (step < warmup) return peak * detail::warmup_factor(step, warmup);
@@ -85,8 +85,8 @@ struct warmup_linear {
 struct step_decay {
     double peak = 1e-3;
     double gamma = 0.1;
-    std::uint64_t every = 1000;  ///< steps
-    std::uint64_t warmup = 0;    ///< steps
+    std::uint64_t every = 1000; ///< steps
+    std::uint64_t warmup = 0;   ///< steps
 
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         if (step < warmup) return peak * detail::warmup_factor(step, warmup);
@@ -113,8 +113,8 @@ struct schedule_settings {
     double floor = 0.0;
     std::uint64_t warmup = 0;
     std::uint64_t total = 1;
-    double gamma = 0.1;       ///< only "step"
-    std::uint64_t every = 0;  ///< only "step"; 0 means a third of the steps after the warm-up
+    double gamma = 0.1;      ///< only "step"
+    std::uint64_t every = 0; ///< only "step"; 0 means a third of the steps after the warm-up
 };
 
 /// The schedule called "constant", "cosine", "linear" or "step"; errc::usage for another name or
@@ -138,4 +138,4 @@ struct schedule_settings {
         .with_hint("one of constant, cosine, linear, step");
 }
 
-}  // namespace skein::train
+} // namespace skein::train

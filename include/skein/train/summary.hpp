@@ -16,19 +16,19 @@ namespace skein::train {
 
 struct run_summary {
     std::string name;
-    std::string path;         ///< "runs/gpt"
-    std::uint64_t steps = 0;  ///< finished
-    std::uint64_t total = 0;  ///< asked for
+    std::string path;        ///< "runs/gpt"
+    std::uint64_t steps = 0; ///< finished
+    std::uint64_t total = 0; ///< asked for
     double seconds = 0.0;
     std::optional<double> tokens_per_s;
-    std::optional<double> peak_rss_bytes;  ///< largest of the ranks
+    std::optional<double> peak_rss_bytes; ///< largest of the ranks
     int workers = 1;
     int restarts = 0;
-    std::vector<metric_value> results;  ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
-    std::string checkpoint;             ///< the newest, or empty
-    std::string command;                ///< how the program was called; empty: no resume line
+    std::vector<metric_value> results; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
+    std::string checkpoint;            ///< the newest, or empty
+    std::string command;               ///< how the program was called; empty: no resume line
     std::string resume_flag = "--resume";
-    std::string stopped;  ///< why it ended early, or empty
+    std::string stopped; ///< why it ended early, or empty
 };
 
 /// The screen, lines ending with '\n'.
@@ -36,6 +36,6 @@ struct run_summary {
 /// The same as one JSON object {"event": "summary", ...}.
 [[nodiscard]] ordered_json summary_json(const run_summary& run);
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/summary.hpp>

@@ -12,23 +12,23 @@
 namespace skein::train {
 
 struct curve_point {
-    double x = 0.0;  ///< step
-    double y = 0.0;  ///< not finite: the line has a gap there
+    double x = 0.0; ///< step
+    double y = 0.0; ///< not finite: the line has a gap there
 
     friend bool operator==(const curve_point&, const curve_point&) = default;
 };
 
 struct curve {
     std::string label;
-    std::vector<curve_point> points;  ///< by ascending x
+    std::vector<curve_point> points; ///< by ascending x
 };
 
 struct plot_options {
     std::string title;
     std::string x_label = "step";
     std::string y_label = "loss";
-    int width = 760, height = 420;  ///< pixels
-    std::size_t max_points = 1000;  ///< per line; more are averaged in bins of equal length
+    int width = 760, height = 420; ///< pixels
+    std::size_t max_points = 1000; ///< per line; more are averaged in bins of equal length
 };
 
 /// About `wanted` round numbers (1, 2 or 5 times a power of ten) inside [low, high].
@@ -37,6 +37,6 @@ struct plot_options {
 /// The whole file. Deterministic; curves without points are left out.
 [[nodiscard]] std::string plot_svg(const plot_options& options, const std::vector<curve>& curves);
 
-}  // namespace skein::train
+} // namespace skein::train
 
 #include <skein/train/detail/svg.hpp>

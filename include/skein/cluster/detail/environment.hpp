@@ -38,8 +38,9 @@ public:
     [[nodiscard]] std::string need(std::string_view name) const {
         auto value = read_(name);
         if (!value || value->empty()) {
-            throw error(errc::invalid_argument,
-                        fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
+            throw error(
+                errc::invalid_argument,
+                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
                 .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
         }
         return *value;
@@ -62,8 +63,9 @@ private:
         int out = 0;
         const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
         if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
-            throw error(errc::invalid_argument,
-                        fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
+            throw error(
+                errc::invalid_argument,
+                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
         }
         return out;
     }
@@ -96,7 +98,8 @@ inline std::optional<launch_environment> from_skein(const variable_reader& read)
 
 inline std::optional<launch_environment> from_torch(const variable_reader& read) {
     const variables v(read, "torchrun");
-    if (!v.has("RANK") || !v.has("WORLD_SIZE") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("RANK") || !v.has("WORLD_SIZE") || v.has("JOB_COMPLETION_INDEX"))
+        return std::nullopt;
     launch_environment e;
     e.source = "torch";
     e.rank = v.number("RANK");
@@ -211,9 +214,10 @@ inline std::optional<launch_environment> from_sagemaker(const variable_reader& r
         }
     }
     if (e.rank < 0) {
-        throw error(errc::invalid_argument,
-                    fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
-                                v.text("SM_HOSTS"), here));
+        throw error(
+            errc::invalid_argument,
+            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
+                        v.text("SM_HOSTS"), here));
     }
     e.world_size = static_cast<int>(hosts.size());
     e.master_host = hosts[0].get<std::string>();
@@ -245,8 +249,9 @@ inline launch_environment discover(const variable_reader& read) {
         auto found = row(read);
         if (!found) continue;
         if (found->world_size < 1 || found->rank >= found->world_size) {
-            throw error(errc::invalid_argument, fmt::format("{} launch: rank {} of {}", found->source,
-                                                            found->rank, found->world_size))
+            throw error(errc::invalid_argument,
+                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
+                                    found->world_size))
                 .with_hint("the launcher's variables contradict each other");
         }
         return *found;

@@ -174,7 +174,8 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     member* self = nullptr;
     std::optional<error> why;
     try {
-        auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+        auto shaken =
+            net::connection::accept(std::move(from), detail::link_options(options_, "group"));
         link = co_await shaken;
         auto first_frame = with_timeout(link->receive(), std::chrono::seconds(5));
         auto first = co_await first_frame;
@@ -201,22 +202,25 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     if (self == nullptr || self->left || outcome_) co_return;
     group_outcome how;
     how.culprit = self->info.rank;
-    how.failure = error(errc::peer_lost, fmt::format("rank {} (pid {} at {}) is gone", self->info.rank,
-                                                     self->info.pid, self->info.host))
-                      .with_cause(why ? why->text() : "it closed its connection without leaving");
+    how.failure =
+        error(errc::peer_lost, fmt::format("rank {} (pid {} at {}) is gone", self->info.rank,
+                                           self->info.pid, self->info.host))
+            .with_cause(why ? why->text() : "it closed its connection without leaving");
     end(std::move(how));
 }
 
 inline result<group_server::member*> group_server::admit(std::shared_ptr<net::connection> link,
                                                          const net::frame& first) {
     if (first.kind != detail::kind::join) {
-        return error(errc::malformed, fmt::format("a group expects join first, got kind {}", first.kind));
+        return error(errc::malformed,
+                     fmt::format("a group expects join first, got kind {}", first.kind));
     }
     auto info = wire::decode<member_info>(first.body);
     if (!info) return info.error();
     if (info->world_size != options_.world_size) {
-        return error(errc::mismatch, fmt::format("rank {} thinks of a world of {}, this group is of {}",
-                                                 info->rank, info->world_size, options_.world_size))
+        return error(errc::mismatch,
+                     fmt::format("rank {} thinks of a world of {}, this group is of {}", info->rank,
+                                 info->world_size, options_.world_size))
             .with_hint("two jobs share one address, or were started with different sizes");
     }
     if (info->rank < 0 || info->rank >= options_.world_size) {
@@ -225,8 +229,9 @@ inline result<group_server::member*> group_server::admit(std::shared_ptr<net::co
     }
     auto& place = members_[static_cast<std::size_t>(info->rank)];
     if (place) {
-        return error(errc::already_exists, fmt::format("rank {} is taken by pid {} at {}", info->rank,
-                                                       place->info.pid, place->info.host))
+        return error(errc::already_exists,
+                     fmt::format("rank {} is taken by pid {} at {}", info->rank, place->info.pid,
+                                 place->info.host))
             .with_hint("is an earlier run of the job still alive?");
     }
     if (outcome_) return *outcome_->failure;
@@ -269,16 +274,17 @@ inline void group_server::handle(member& from, const net::frame& f) {
     auto body = wire::decode<detail::blob_body>(f.body);
     if (!body) throw body.error();
     if (body->blob.size() > options_.max_blob) {
-        throw error(errc::too_large, fmt::format("rank {} gives {} bytes for '{}', the limit is {}",
-                                                 from.info.rank, body->blob.size(), body->key,
-                                                 options_.max_blob));
+        throw error(errc::too_large,
+                    fmt::format("rank {} gives {} bytes for '{}', the limit is {}", from.info.rank,
+                                body->blob.size(), body->key, options_.max_blob));
     }
     auto& blobs = exchanges_[body->key];
     blobs.resize(members_.size());
     auto& mine = blobs[static_cast<std::size_t>(from.info.rank)];
     if (mine) throw error(errc::mismatch, fmt::format("'{}' was exchanged twice", body->key));
     mine = std::move(body->blob);
-    if (!std::all_of(blobs.begin(), blobs.end(), [](const auto& b) { return b.has_value(); })) return;
+    if (!std::all_of(blobs.begin(), blobs.end(), [](const auto& b) { return b.has_value(); }))
+        return;
 
     detail::gathered_body all;
     all.key = body->key;
@@ -309,7 +315,8 @@ inline void group_server::tell_everyone() {
 // ---- client
 
 inline task<std::unique_ptr<group_client>> group_client::join(net::network& via, net::address at,
-                                                              member_info self, group_options options,
+                                                              member_info self,
+                                                              group_options options,
                                                               lost_callback lost) {
     const auto until = loop::current().now() + options.join_deadline;
     std::unique_ptr<group_client> client(new group_client);
@@ -328,9 +335,11 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
                                e.code() == errc::reset || e.code() == errc::closed;
             if (!later || loop::current().now() + pause >= until) {
                 if (!later) throw;
-                throw error(errc::timeout, fmt::format("rank {} could not reach its group at {} within "
-                                                       "{:.3g} s", self.rank, net::to_string(at),
-                                                       to_seconds(options.join_deadline)))
+                throw error(errc::timeout,
+                            fmt::format("rank {} could not reach its group at {} within "
+                                        "{:.3g} s",
+                                        self.rank, net::to_string(at),
+                                        to_seconds(options.join_deadline)))
                     .with_cause(e.text())
                     .with_hint("is rank 0 running, and can this host reach it?");
             }
@@ -373,7 +382,8 @@ inline task<void> group_client::read_all() {
                          .with_hint("the supervisor or rank 0 has ended"));
         }
     } catch (const error& e) {
-        if (!leaving_) lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
+        if (!leaving_)
+            lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
     }
     changed_.wake_all();
 }

@@ -30,10 +30,12 @@ inline net::address meeting_point(const launch_environment& where, const variabl
                                                         where.source, where.master_port))
             .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
     }
-    if (one_host) return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
+    if (one_host)
+        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
     if (where.master_host.empty()) {
         throw error(errc::invalid_argument,
-                    fmt::format("{} launch over several hosts, but nobody says where rank 0 is", where.source))
+                    fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
+                                where.source))
             .with_hint("set SKEIN_MASTER_HOST to the host of rank 0, the same for all ranks");
     }
     return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
@@ -50,21 +52,22 @@ namespace detail {
 inline std::string read_token_file(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        const auto code = errno == ENOENT ? errc::not_found
+        const auto code = errno == ENOENT   ? errc::not_found
                           : errno == EACCES ? errc::permission_denied
                                             : errc::io;
         throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
     }
     char text[256];
     const auto n = ::read(fd, text, sizeof text);
-    struct stat info {};
+    struct stat info{};
     ::fstat(fd, &info);
     ::close(fd);
     if ((info.st_mode & 077) != 0) {
         throw error(errc::permission_denied,
-                    fmt::format("token file {} can be read by others (mode {:o})", path, info.st_mode & 0777))
-            .with_hint(fmt::format("chmod 600 {}; if others may have read it, delete it: a new one is made",
-                                   path));
+                    fmt::format("token file {} can be read by others (mode {:o})", path,
+                                info.st_mode & 0777))
+            .with_hint(fmt::format(
+                "chmod 600 {}; if others may have read it, delete it: a new one is made", path));
     }
     return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
 }
@@ -83,7 +86,8 @@ inline void make_token_file(const std::string& path) {
     const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
     ::close(fd);
     // link() is the atomic "create with content": exactly one of several ranks succeeds.
-    if (written) [[maybe_unused]] const int linked = ::link(draft.c_str(), path.c_str());
+    if (written) [[maybe_unused]]
+        const int linked = ::link(draft.c_str(), path.c_str());
     ::unlink(draft.c_str());
 }
 
@@ -101,14 +105,16 @@ inline net::token group_token(const variable_reader& read) {
     } else if (const auto home = read("HOME"); home && !home->empty()) {
         path = *home + "/.config/skein/token";
     } else {
-        throw error(errc::not_found, "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
-                                     "is set")
+        throw error(errc::not_found,
+                    "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
+                    "is set")
             .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
     }
     if (!std::filesystem::exists(path)) detail::make_token_file(path);
     auto secret = net::token::from_hex(detail::read_token_file(path));
     if (!secret) {
-        throw error(errc::invalid_argument, fmt::format("token file {}: {}", path, secret.error().text()))
+        throw error(errc::invalid_argument,
+                    fmt::format("token file {}: {}", path, secret.error().text()))
             .with_hint("delete it: a new one is made on the next run");
     }
     return *secret;

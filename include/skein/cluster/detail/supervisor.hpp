@@ -47,7 +47,8 @@ inline task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop), signals_(loop, {SIGINT, SIGTERM}) {
+        : options_(std::move(options)), loop_(loop), network_(loop),
+          signals_(loop, {SIGINT, SIGTERM}) {
         if (options_.argv.empty()) options_.argv = own_arguments();
     }
 
@@ -102,13 +103,16 @@ private:
             if (!failure || stop_signal_ != 0 || is_lasting(failure->code())) co_return;
             if (number >= options_.max_failures) {
                 if (number > 0) {
-                    failure->with_hint(fmt::format("the job was restarted {} times already; the last "
-                                                   "checkpoint is kept, --resume goes on from it", number));
+                    failure->with_hint(
+                        fmt::format("the job was restarted {} times already; the last "
+                                    "checkpoint is kept, --resume goes on from it",
+                                    number));
                 }
                 co_return;
             }
             ++outcome_.restarts;
-            if (options_.on_restart) options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
+            if (options_.on_restart)
+                options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
             auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
@@ -125,8 +129,10 @@ private:
         group.secret = net::token::generate();
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
-        const auto name = fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
-        now.server = std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        const auto name =
+            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
+        now.server =
+            std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
         const auto at = now.server->local();
 
         scope watching;
@@ -152,7 +158,8 @@ private:
         co_return verdict(now);
     }
 
-    void start_rank(attempt& now, int rank, int number, const net::address& at, const net::token& secret) {
+    void start_rank(attempt& now, int rank, int number, const net::address& at,
+                    const net::token& secret) {
         rt::process_options how;
         how.argv = options_.argv;
         how.executable = options_.executable;
@@ -191,9 +198,10 @@ private:
         auto waited = rt::wait(loop_, self.process);
         const auto status = co_await waited;
         if (!status.success() && !self.killed_by_us) {
-            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank, self.process.pid(),
-                                                            status.describe()));
-            if (const auto words = self.process.last_words(); !words.empty()) self.why->with_cause(words);
+            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                            self.process.pid(), status.describe()));
+            if (const auto words = self.process.last_words(); !words.empty())
+                self.why->with_cause(words);
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
@@ -201,11 +209,12 @@ private:
             (void)co_await word;
         }
         if (!now->group && !now->server->has_left(rank)) {
-            now->server->abort(self.why ? *self.why
-                                        : error(errc::worker_lost,
-                                                fmt::format("worker {} exited before the job was done", rank))
-                                              .with_hint("it must return from launch(), not call exit()"),
-                               rank);
+            now->server->abort(
+                self.why ? *self.why
+                         : error(errc::worker_lost,
+                                 fmt::format("worker {} exited before the job was done", rank))
+                               .with_hint("it must return from launch(), not call exit()"),
+                rank);
         }
         self.running = false;
         now->changed.set();
@@ -223,7 +232,8 @@ private:
             }
             if (silent_limit && time >= *silent_limit) {
                 silent_limit.reset();
-                if (now->group->culprit >= 0) kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
+                if (now->group->culprit >= 0)
+                    kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
             if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
             if (stop_signal_ != 0 && !told_to_stop_) {
@@ -235,7 +245,8 @@ private:
                 kill_all(*now);
                 limit.reset();
                 kill_now_ = false;
-                if (!now->group) now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+                if (!now->group)
+                    now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
             }
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));

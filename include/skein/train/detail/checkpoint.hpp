@@ -122,7 +122,7 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
     const auto started = system_clock().now();
     const bool leader = world_.rank == 0;
     const auto plan = detail::plan_hash(state);
-    std::string part;  // rank 0 chooses it
+    std::string part; // rank 0 chooses it
     bool committed = false;
     try {
         // 1. Agree on what is saved and where.
@@ -169,7 +169,7 @@ inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
         const std::chrono::duration<double> took = system_clock().now() - started;
         return {state.step, step_path(state.step), bytes, took.count()};
     } catch (const error& failed) {
-        if (committed) throw;  // it is on disk; a rank was lost while it was told so
+        if (committed) throw; // it is on disk; a rank was lost while it was told so
         if (leader && !part.empty())
             if (auto gone = disk_.remove_tree(part); !gone)
                 warn(fmt::format("unfinished checkpoint not removed: {}", gone.error().what()));
@@ -315,7 +315,7 @@ inline void checkpointer::retire() const {
     for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
         keep.insert(all[all.size() - 1 - i]);
     if (options_.keep_best > 0) {
-        std::vector<std::pair<double, std::uint64_t>> ranked;  // best first; of equals the newer
+        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
         for (auto step : all) {
             const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
                                                 detail::max_manifest_bytes);
@@ -429,7 +429,9 @@ inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
         try {
             found = find_latest();
             mine["found"] = found ? found->path() : std::string();
-        } catch (const error& failed) { mine = detail::outcome(failed); }
+        } catch (const error& failed) {
+            mine = detail::outcome(failed);
+        }
     }
     const auto all = gather(mine);
     const auto path = all[0].value("found", std::string());
@@ -448,4 +450,4 @@ inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
     return found;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

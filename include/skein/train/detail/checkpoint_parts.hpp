@@ -68,7 +68,7 @@ inline std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int w
         const auto least = std::min_element(load.begin(), load.end()) - load.begin();
         owner[i] = static_cast<int>(least);
         load[static_cast<std::size_t>(least)] +=
-            tensors[i].bytes.size() + 1;  // +1 deals out empty ones
+            tensors[i].bytes.size() + 1; // +1 deals out empty ones
     }
     return owner;
 }
@@ -109,7 +109,7 @@ inline error with_context(std::string what, const error& e) {
 
 /// Joins small writes, so that many small tensors do not become many system calls.
 class shard_writer {
- public:
+public:
     shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
 
     result<void> operator()(byte_span part) {
@@ -134,7 +134,7 @@ class shard_writer {
     }
     chunk_checksums& sums() noexcept { return sums_; }
 
- private:
+private:
     static constexpr std::size_t block = 1u << 20;
 
     result<void> put(byte_span part) {
@@ -186,4 +186,4 @@ inline result<safetensors_header> read_shard_head(file& from, std::uint64_t file
     return parse_safetensors_head(head, file_bytes);
 }
 
-}  // namespace skein::train::detail
+} // namespace skein::train::detail

@@ -34,12 +34,12 @@ inline void put_bytes(byte_buffer& out, int field, byte_span bytes) {
 
 /// Walks the fields of one message.
 class proto_reader {
- public:
+public:
     explicit proto_reader(byte_span bytes) : rest_(bytes) {}
 
     int field = 0, type = 0;
-    std::uint64_t number = 0;  // of types 0, 1 and 5
-    byte_span bytes;           // of type 2
+    std::uint64_t number = 0; // of types 0, 1 and 5
+    byte_span bytes;          // of type 2
 
     /// The next field; false at the end or when broken.
     bool next() {
@@ -59,7 +59,7 @@ class proto_reader {
     }
     [[nodiscard]] bool broken() const noexcept { return broken_; }
 
- private:
+private:
     bool fail() noexcept {
         broken_ = true;
         return false;
@@ -86,7 +86,7 @@ class proto_reader {
     bool broken_ = false;
 };
 
-}  // namespace detail
+} // namespace detail
 
 inline byte_buffer encode_event(const tb_event& event) {
     byte_buffer out;
@@ -168,7 +168,7 @@ inline result<std::unique_ptr<event_file>> event_file::open(const std::string& f
     const auto entries = disk.list(folder);
     if (!entries) return entries.error();
     std::string name;
-    for (auto& entry : *entries)  // sorted by name, so by time
+    for (auto& entry : *entries) // sorted by name, so by time
         if (entry.name.starts_with("events.out.tfevents.") && entry.name.ends_with(".skein"))
             name = entry.name;
     const bool fresh = name.empty();
@@ -218,4 +218,4 @@ inline result<void> event_file::truncate_after(std::uint64_t step) {
     return good < bytes->size() ? file_->truncate(good) : result<void>();
 }
 
-}  // namespace skein::train
+} // namespace skein::train

@@ -32,7 +32,7 @@ public:
     stop_signals() {
         flag().store(false);
         number().store(0);
-        struct sigaction action {};
+        struct sigaction action{};
         action.sa_handler = [](int signal) {
             if (flag().exchange(true)) ::_exit(128 + signal);
             number().store(signal);
@@ -59,12 +59,13 @@ private:
         static std::atomic<int> value{0};
         return value;
     }
-    struct sigaction before_int_ {}, before_term_ {};
+    struct sigaction before_int_{}, before_term_{};
 };
 
 inline void print_error(const run_config& config, std::string_view who, const error& why) {
     // A live progress line may stand there: end it first.
-    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic) std::fputc('\n', stderr);
+    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
+        std::fputc('\n', stderr);
     if (who.empty()) {
         fmt::print(stderr, "error: {}\n", why.what());
     } else {
@@ -101,8 +102,8 @@ inline int run_supervised(const run_config& config) {
     options.max_failures = config.max_failures;
     options.backoff = config.restart_backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
-        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n", why.what(),
-                   restart, most);
+        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
+                   why.what(), restart, most);
         std::fflush(stderr);
     };
     try {
@@ -128,7 +129,8 @@ inline int run_supervised(const run_config& config) {
 
 /// Everything of a rank that has to be undone in order.
 inline void train_as_rank(cluster::membership& world, const cluster::launch_environment& where,
-                          const run_config& config, const rank_function& body, const stop_signals& stops) {
+                          const run_config& config, const rank_function& body,
+                          const stop_signals& stops) {
     dist::comm_options options;
     options.kind = comm_kind_of(config);
     options.limits.deadline = config.collective_timeout;
@@ -172,7 +174,8 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     } catch (const std::exception&) {
         const auto why = to_error(std::current_exception());
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo = world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        const bool echo =
+            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
         if (world && !echo) world->fail(why);
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);

@@ -46,7 +46,7 @@ inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n
 inline std::string make_manifest_tail(std::string_view body) {
     return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
 }
-}  // namespace detail
+} // namespace detail
 
 inline std::string dump_manifest(const checkpoint_manifest& m) {
     json shards = json::array();
@@ -65,7 +65,7 @@ inline std::string dump_manifest(const checkpoint_manifest& m) {
                         {"skein", m.skein_version},
                         {"wall_time", m.wall_time}};
     std::string text = dump_json(whole, 2);
-    text.resize(text.size() - 2);  // "\n}"
+    text.resize(text.size() - 2); // "\n}"
     return text + detail::make_manifest_tail(text);
 }
 
@@ -119,4 +119,4 @@ inline result<checkpoint_manifest> parse_manifest(byte_span bytes) {
     return m;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

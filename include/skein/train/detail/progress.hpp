@@ -47,7 +47,7 @@ inline std::string human_scaled(double value, double base, const char* const* un
                                                               : 2;
     return fmt::format("{:.{}f}{}", value, digits, units[unit]);
 }
-}  // namespace detail
+} // namespace detail
 
 inline std::string human_count(double count) {
     static constexpr const char* units[] = {"", "k", "M", "G", "T"};
@@ -88,7 +88,7 @@ inline progress::progress(progress_options options) : options_(std::move(options
 inline progress::~progress() {
     try {
         finish();
-    } catch (...) {  // a broken sink must not end the program while it unwinds
+    } catch (...) { // a broken sink must not end the program while it unwinds
     }
 }
 
@@ -150,24 +150,24 @@ inline std::string progress::line(const progress_update& now, int columns) const
 
 inline void progress::show(const progress_update& now) {
     switch (options_.mode) {
-        case progress_mode::terminal:
-            options_.write("\r\x1b[K" + line(now, options_.columns()));
-            line_open_ = true;
-            break;
-        case progress_mode::plain: options_.write(line(now, 1000) + "\n"); break;
-        case progress_mode::json_lines: {
-            ordered_json o = {{"event", "step"}, {"step", now.step}};
-            if (options_.total != 0) o["total"] = options_.total;
-            if (now.loss) o["loss"] = *now.loss;
-            if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
-            if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
-            for (auto& [name, value] : now.more) o[name] = value;
-            if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
-            options_.write(dump_json(o) + "\n");
-            break;
-        }
-        case progress_mode::quiet:
-        case progress_mode::automatic: break;
+    case progress_mode::terminal:
+        options_.write("\r\x1b[K" + line(now, options_.columns()));
+        line_open_ = true;
+        break;
+    case progress_mode::plain: options_.write(line(now, 1000) + "\n"); break;
+    case progress_mode::json_lines: {
+        ordered_json o = {{"event", "step"}, {"step", now.step}};
+        if (options_.total != 0) o["total"] = options_.total;
+        if (now.loss) o["loss"] = *now.loss;
+        if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
+        if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
+        for (auto& [name, value] : now.more) o[name] = value;
+        if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
+        options_.write(dump_json(o) + "\n");
+        break;
+    }
+    case progress_mode::quiet:
+    case progress_mode::automatic: break;
     }
 }
 
@@ -219,4 +219,4 @@ inline void progress::finish() {
     line_open_ = false;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

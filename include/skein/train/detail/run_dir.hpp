@@ -101,7 +101,7 @@ inline double system_wall_time() {
     return std::chrono::duration<double>(system_clock().wall()).count();
 }
 
-}  // namespace detail
+} // namespace detail
 
 inline run_dir run_dir::create(const std::string& root, const std::string& name,
                                run_dir_options options) {
@@ -269,4 +269,4 @@ inline void run_dir::write_svg(const std::vector<std::string>& columns,
     disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
 }
 
-}  // namespace skein::train
+} // namespace skein::train

@@ -127,7 +127,7 @@ inline result<tensor_info> parse_tensor_info(const std::string& name, const json
     return info;
 }
 
-}  // namespace detail
+} // namespace detail
 
 inline result<safetensors_header> parse_safetensors_head(byte_span head, std::uint64_t file_bytes) {
     const auto head_bytes =
@@ -193,4 +193,4 @@ inline result<safetensors_content> parse_safetensors(byte_span file) {
     return out;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

@@ -64,4 +64,4 @@ inline ordered_json summary_json(const run_summary& run) {
     return o;
 }
 
-}  // namespace skein::train
+} // namespace skein::train

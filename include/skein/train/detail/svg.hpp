@@ -82,7 +82,7 @@ inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
     return out;
 }
 
-}  // namespace detail
+} // namespace detail
 
 inline std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
     // Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
@@ -165,7 +165,7 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
             s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
                              "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
                              path, colour);
-        if (drawn <= 40)  // few measurements: show where they are
+        if (drawn <= 40) // few measurements: show where they are
             for (auto& p : lines[i].points)
                 if (std::isfinite(p.y))
                     s +=
@@ -200,4 +200,4 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
     return s + "</svg>\n";
 }
 
-}  // namespace skein::train
+} // namespace skein::train

@@ -1,0 +1,15117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// skein, the torch-free part, as one file.
+// Written by scripts/amalgamate.py from include/; do not edit. Never mix it with the split headers.
+#if defined(SKEIN_VERSION_STRING) && !defined(SKEIN_SINGLE_INCLUDE)
+#error "skein: do not mix single_include/ with the split headers in one program"
+#endif
+#ifndef SKEIN_SINGLE_INCLUDE
+#define SKEIN_SINGLE_INCLUDE 1
+#endif
+#define SKEIN_AMALGAMATED 1
+
+// ======== skein/core/config.hpp
+// First in every include chain: version, compiler floor, and the macros that change a layout.
+//
+// A macro that changes a class layout must have the same value in every translation unit of a
+// program. They are checked here by value, so that a mix is an error at compile time.
+
+#define SKEIN_VERSION_MAJOR 0
+#define SKEIN_VERSION_MINOR 1
+#define SKEIN_VERSION_PATCH 0
+#define SKEIN_VERSION_STRING "0.1.0"
+
+#if !defined(__cpp_impl_coroutine)
+#error "skein needs C++20 coroutines: compile with -std=c++20 (g++ >= 12 or clang >= 16)"
+#endif
+
+#if defined(__clang__)
+#if __clang_major__ < 16
+#error "skein needs clang >= 16 (clang-19 is what its tests run on)"
+#endif
+#elif defined(__GNUC__)
+#if __GNUC__ < 12
+#error "skein needs g++ >= 12"
+#endif
+#endif
+
+#if defined(SKEIN_SINGLE_INCLUDE) && !defined(SKEIN_AMALGAMATED)
+#error "skein: do not mix single_include/ with the split headers in one program"
+#endif
+
+// ======== skein/skein.hpp
+// The torch-free part of skein: tasks, bytes, sockets, remote functions and actors, launching.
+// Needs no LibTorch; link skein::runtime.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/cluster.hpp
+// Every public header of the layer cluster.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/cluster/environment.hpp
+// Who started this process, and as which rank of how many: one table of launch environments.
+//
+// `srun ./train`, `mpirun ./train` and `torchrun --no-python ./train` each tell a process its place by
+// environment variables. discover() reads them in a fixed order and gives one answer, so the program
+// need not know its launcher. A half-set environment is an error that names the missing variable.
+
+
+// ======== skein/core/error.hpp
+// One error type for everything that can fail in the world outside the program.
+//
+// An error says what failed (with values), where (host, file, peer, rank), why (the cause) and what
+// the reader can do next (the hint). It is thrown as an exception and carried inside result<T>.
+//
+//     throw skein::error(errc::refused, "connect tcp:node-3:6380 refused after 5 tries")
+//         .with_hint("is the head running?");
+
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace skein {
+
+/// The kind of a failure; what a program may decide on. Values go over the wire: append only.
+enum class errc : std::uint16_t {
+    unknown = 1,
+    cancelled = 2,          ///< the work was cancelled by its owner
+    timeout = 3,            ///< a deadline passed
+    closed = 4,             ///< the channel, stream or connection was closed in an orderly way
+    refused = 5,            ///< nobody listens there, or the peer said no
+    reset = 6,              ///< the connection broke
+    peer_lost = 7,          ///< a rank or node died or fell silent
+    worker_lost = 8,        ///< a worker process died; the text names the calls it took along
+    malformed = 9,          ///< bytes from outside do not follow the format
+    too_large = 10,         ///< a size exceeds its limit
+    mismatch = 11,          ///< two sides disagree (schema, build, order, world size)
+    permission_denied = 12, ///< authentication failed, or the system said no
+    not_found = 13,
+    already_exists = 14,
+    not_supported = 15, ///< left out on purpose; docs/limitations.md says so
+    invalid_argument = 16,
+    usage = 17, ///< the command line is wrong; programs exit with 2
+    disk_full = 18,
+    io = 19,               ///< any other failure of a file or socket operation
+    corrupt = 20,          ///< a checksum or an invariant of stored data does not hold
+    not_finite = 21,       ///< a loss or gradient is NaN or infinite
+    remote_exception = 22, ///< the remote function threw; the text is its what()
+    exhausted = 23,        ///< a bound (queue, retries, memory) is used up
+    aborted = 24,          ///< a collective or a group was aborted; the text names the culprit
+    internal = 25,         ///< a broken invariant inside skein
+};
+
+/// The name of a code in messages, e.g. "peer_lost".
+[[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
+    switch (code) {
+    case errc::unknown: return "unknown";
+    case errc::cancelled: return "cancelled";
+    case errc::timeout: return "timeout";
+    case errc::closed: return "closed";
+    case errc::refused: return "refused";
+    case errc::reset: return "reset";
+    case errc::peer_lost: return "peer_lost";
+    case errc::worker_lost: return "worker_lost";
+    case errc::malformed: return "malformed";
+    case errc::too_large: return "too_large";
+    case errc::mismatch: return "mismatch";
+    case errc::permission_denied: return "permission_denied";
+    case errc::not_found: return "not_found";
+    case errc::already_exists: return "already_exists";
+    case errc::not_supported: return "not_supported";
+    case errc::invalid_argument: return "invalid_argument";
+    case errc::usage: return "usage";
+    case errc::disk_full: return "disk_full";
+    case errc::io: return "io";
+    case errc::corrupt: return "corrupt";
+    case errc::not_finite: return "not_finite";
+    case errc::remote_exception: return "remote_exception";
+    case errc::exhausted: return "exhausted";
+    case errc::aborted: return "aborted";
+    case errc::internal: return "internal";
+    }
+    return "unknown";
+}
+
+/// A failure with its context. Copying is a reference count and never throws.
+class error : public std::exception {
+public:
+    /// what: lower case, no full stop, what failed with which values.
+    error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
+        parts_->code = code;
+        parts_->text = std::move(what);
+        render();
+    }
+
+    error&& with_where(std::string where) && {
+        return std::move(set(&parts::where, std::move(where)));
+    }
+    error& with_where(std::string where) & { return set(&parts::where, std::move(where)); }
+    error&& with_cause(std::string cause) && {
+        return std::move(set(&parts::cause, std::move(cause)));
+    }
+    error& with_cause(std::string cause) & { return set(&parts::cause, std::move(cause)); }
+    error&& with_hint(std::string hint) && { return std::move(set(&parts::hint, std::move(hint))); }
+    error& with_hint(std::string hint) & { return set(&parts::hint, std::move(hint)); }
+
+    [[nodiscard]] errc code() const noexcept { return parts_->code; }
+    /// What failed, without where, cause and hint.
+    [[nodiscard]] const std::string& text() const noexcept { return parts_->text; }
+    [[nodiscard]] const std::string& where() const noexcept { return parts_->where; }
+    [[nodiscard]] const std::string& cause() const noexcept { return parts_->cause; }
+    [[nodiscard]] const std::string& hint() const noexcept { return parts_->hint; }
+    /// The whole line: "<where>: <what>: <cause>; <hint>".
+    [[nodiscard]] const char* what() const noexcept override { return parts_->line.c_str(); }
+
+private:
+    struct parts {
+        errc code = errc::unknown;
+        std::string text, where, cause, hint, line;
+    };
+
+    error& set(std::string parts::* field, std::string value) {
+        if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
+        (*parts_).*field = std::move(value);
+        render();
+        return *this;
+    }
+    void render() {
+        auto& p = *parts_;
+        p.line.clear();
+        if (!p.where.empty()) p.line += p.where + ": ";
+        p.line += p.text;
+        if (!p.cause.empty()) p.line += ": " + p.cause;
+        if (!p.hint.empty()) p.line += "; " + p.hint;
+    }
+
+    std::shared_ptr<parts> parts_;
+};
+
+/// The error inside e: itself if it is a skein::error, else `fallback` with its what().
+[[nodiscard]] inline error to_error(std::exception_ptr e, errc fallback = errc::unknown) {
+    try {
+        std::rethrow_exception(std::move(e));
+    } catch (const error& found) {
+        return found;
+    } catch (const std::exception& other) {
+        return error(fallback, other.what());
+    } catch (...) {
+        return error(fallback, "an exception that is not a std::exception");
+    }
+}
+
+} // namespace skein
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// The place of one process among those that were started together.
+struct launch_environment {
+    std::string source = "local"; ///< which row of the table answered
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    int attempt = 0;         ///< restarts so far, as far as the launcher says
+    std::string master_host; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;     ///< for rank 0's group server; 0: none given
+    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+
+    /// True when a launcher has formed a world: this process is one of its ranks.
+    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
+};
+
+/// Reads one variable; nothing if it is not set.
+using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// The variables of this process.
+[[nodiscard]] variable_reader process_environment();
+
+/// Asks the table, first row that applies wins:
+///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER
+///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
+///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
+///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
+///   local        none of them
+///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
+
+/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
+[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/environment.hpp
+// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
+// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
+// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+
+
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein::cluster {
+
+inline variable_reader process_environment() {
+    return [](std::string_view name) -> std::optional<std::string> {
+        const char* value = std::getenv(std::string(name).c_str());
+        if (value == nullptr) return std::nullopt;
+        return std::string(value);
+    };
+}
+
+namespace detail {
+
+/// Variables of one launcher, with errors that name them.
+class variables {
+public:
+    variables(const variable_reader& read, std::string launcher)
+        : read_(read), launcher_(std::move(launcher)) {}
+
+    [[nodiscard]] bool has(std::string_view name) const { return read_(name).has_value(); }
+    [[nodiscard]] std::string text(std::string_view name, std::string fallback = {}) const {
+        return read_(name).value_or(std::move(fallback));
+    }
+    [[nodiscard]] std::string need(std::string_view name) const {
+        auto value = read_(name);
+        if (!value || value->empty()) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
+                .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
+        }
+        return *value;
+    }
+    [[nodiscard]] int number(std::string_view name) const { return parse(name, need(name)); }
+    [[nodiscard]] int number(std::string_view name, int fallback) const {
+        auto value = read_(name);
+        return value && !value->empty() ? parse(name, *value) : fallback;
+    }
+    /// The first of the names that is set.
+    [[nodiscard]] int first_number(std::initializer_list<std::string_view> names) const {
+        for (auto name : names) {
+            if (has(name)) return number(name);
+        }
+        return number(*names.begin());
+    }
+
+private:
+    int parse(std::string_view name, const std::string& value) const {
+        int out = 0;
+        const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
+        if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
+        }
+        return out;
+    }
+    const variable_reader& read_;
+    std::string launcher_;
+};
+
+/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
+inline int port_of_job(std::string_view job) noexcept {
+    std::uint32_t hash = 2166136261u; // FNV-1a
+    for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+    return 20000 + static_cast<int>(hash % 10000);
+}
+
+inline std::optional<launch_environment> from_skein(const variable_reader& read) {
+    const variables v(read, "skein");
+    if (!v.has("SKEIN_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skein";
+    e.rank = v.number("SKEIN_RANK");
+    e.world_size = v.number("SKEIN_WORLD_SIZE");
+    e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
+    e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
+    e.attempt = v.number("SKEIN_ATTEMPT", 0);
+    e.master_host = v.text("SKEIN_MASTER_HOST");
+    e.master_port = v.number("SKEIN_MASTER_PORT", 0);
+    e.job_id = v.text("SKEIN_JOB_ID");
+    return e;
+}
+
+inline std::optional<launch_environment> from_torch(const variable_reader& read) {
+    const variables v(read, "torchrun");
+    if (!v.has("RANK") || !v.has("WORLD_SIZE") || v.has("JOB_COMPLETION_INDEX"))
+        return std::nullopt;
+    launch_environment e;
+    e.source = "torch";
+    e.rank = v.number("RANK");
+    e.world_size = v.number("WORLD_SIZE");
+    e.local_rank = v.number("LOCAL_RANK", 0);
+    e.local_size = v.number("LOCAL_WORLD_SIZE", 1);
+    e.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    // The agent's own store listens on MASTER_PORT then; ours takes the next one.
+    if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++e.master_port;
+    e.job_id = v.text("TORCHELASTIC_RUN_ID");
+    return e;
+}
+
+/// The entry of one node in Slurm's "2(x3),1".
+inline int tasks_on_node(std::string_view text, int node) {
+    int at = 0;
+    while (!text.empty()) {
+        const auto comma = text.find(',');
+        const auto part = text.substr(0, comma);
+        int tasks = 0, times = 1;
+        std::from_chars(part.data(), part.data() + part.size(), tasks);
+        if (const auto open = part.find("(x"); open != std::string_view::npos) {
+            std::from_chars(part.data() + open + 2, part.data() + part.size(), times);
+        }
+        if (node < at + times) return tasks;
+        at += times;
+        if (comma == std::string_view::npos) break;
+        text.remove_prefix(comma + 1);
+    }
+    return 1;
+}
+
+inline std::optional<launch_environment> from_slurm(const variable_reader& read) {
+    const variables v(read, "Slurm");
+    if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
+    launch_environment e;
+    e.source = "slurm";
+    e.rank = v.number("SLURM_PROCID");
+    e.world_size = v.first_number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+    e.local_rank = v.number("SLURM_LOCALID", 0);
+    const int node = v.number("SLURM_NODEID", 0);
+    e.local_size = v.has("SLURM_STEP_TASKS_PER_NODE")
+                       ? tasks_on_node(v.text("SLURM_STEP_TASKS_PER_NODE"), node)
+                       : tasks_on_node(v.text("SLURM_TASKS_PER_NODE", "1"), node);
+    e.attempt = v.number("SLURM_RESTART_COUNT", 0);
+    e.job_id = v.need("SLURM_JOB_ID") + "." + v.need("SLURM_STEP_ID");
+    auto nodes = v.text("SLURM_STEP_NODELIST");
+    if (nodes.empty()) nodes = v.need("SLURM_JOB_NODELIST");
+    const auto hosts = expand_hostlist(nodes);
+    if (!hosts.empty()) e.master_host = hosts.front();
+    e.master_port = v.number("SKEIN_MASTER_PORT", port_of_job(e.job_id));
+    return e;
+}
+
+inline std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
+    const variables v(read, "Kubernetes indexed job");
+    if (!v.has("JOB_COMPLETION_INDEX") || !v.has("WORLD_SIZE")) return std::nullopt;
+    launch_environment e;
+    e.source = "kubernetes";
+    e.rank = v.number("JOB_COMPLETION_INDEX");
+    e.world_size = v.number("WORLD_SIZE");
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    e.job_id = v.text("JOB_NAME");
+    return e;
+}
+
+inline std::optional<launch_environment> from_openmpi(const variable_reader& read) {
+    const variables v(read, "Open MPI");
+    if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "openmpi";
+    e.rank = v.number("OMPI_COMM_WORLD_RANK");
+    e.world_size = v.number("OMPI_COMM_WORLD_SIZE");
+    e.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+    e.local_size = v.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    e.job_id = v.text("PMIX_NAMESPACE", v.text("OMPI_MCA_ess_base_jobid"));
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job(e.job_id)));
+    return e;
+}
+
+inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
+    const variables v(read, "MPI (PMI)");
+    if (!v.has("PMI_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "pmi";
+    e.rank = v.number("PMI_RANK");
+    e.world_size = v.number("PMI_SIZE");
+    e.local_rank = v.number("MPI_LOCALRANKID", 0);
+    e.local_size = v.number("MPI_LOCALNRANKS", 1);
+    e.job_id = v.text("PMI_ID", v.text("HYDI_CONTROL_FD"));
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    // PMI names no job that all ranks agree on: the launcher's parent process would differ by host.
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
+    return e;
+}
+
+inline std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
+    const variables v(read, "SageMaker");
+    if (!v.has("SM_HOSTS")) return std::nullopt;
+    const auto hosts = nlohmann::json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto here = v.need("SM_CURRENT_HOST");
+    launch_environment e;
+    e.source = "sagemaker";
+    e.rank = -1;
+    if (hosts.is_array() && !hosts.empty()) {
+        for (std::size_t i = 0; i < hosts.size(); ++i) {
+            if (hosts[i] == here) e.rank = static_cast<int>(i);
+        }
+    }
+    if (e.rank < 0) {
+        throw error(
+            errc::invalid_argument,
+            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
+                        v.text("SM_HOSTS"), here));
+    }
+    e.world_size = static_cast<int>(hosts.size());
+    e.master_host = hosts[0].get<std::string>();
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("TRAINING_JOB_NAME");
+    return e;
+}
+
+inline std::optional<launch_environment> from_skypilot(const variable_reader& read) {
+    const variables v(read, "SkyPilot");
+    if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skypilot";
+    e.rank = v.number("SKYPILOT_NODE_RANK");
+    e.world_size = v.number("SKYPILOT_NUM_NODES");
+    const auto addresses = v.need("SKYPILOT_NODE_IPS");
+    e.master_host = addresses.substr(0, addresses.find('\n'));
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("SKYPILOT_TASK_ID");
+    return e;
+}
+
+} // namespace detail
+
+inline launch_environment discover(const variable_reader& read) {
+    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
+                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
+                      &detail::from_sagemaker, &detail::from_skypilot}) {
+        auto found = row(read);
+        if (!found) continue;
+        if (found->world_size < 1 || found->rank >= found->world_size) {
+            throw error(errc::invalid_argument,
+                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
+                                    found->world_size))
+                .with_hint("the launcher's variables contradict each other");
+        }
+        return *found;
+    }
+    return {};
+}
+
+inline std::vector<std::string> expand_hostlist(std::string_view text) {
+    std::vector<std::string> hosts;
+    while (!text.empty()) {
+        // One entry ends at a comma that is outside brackets.
+        std::size_t end = 0;
+        for (bool inside = false; end < text.size() && (inside || text[end] != ','); ++end) {
+            if (text[end] == '[') inside = true;
+            if (text[end] == ']') inside = false;
+        }
+        const auto entry = text.substr(0, end);
+        text.remove_prefix(end < text.size() ? end + 1 : end);
+        const auto open = entry.find('[');
+        const auto close = entry.find(']');
+        if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+            if (!entry.empty()) hosts.emplace_back(entry);
+            continue;
+        }
+        auto ranges = entry.substr(open + 1, close - open - 1);
+        while (!ranges.empty()) {
+            const auto comma = ranges.find(',');
+            const auto range = ranges.substr(0, comma);
+            ranges.remove_prefix(comma == std::string_view::npos ? ranges.size() : comma + 1);
+            const auto dash = range.find('-');
+            const auto low = range.substr(0, dash);
+            const auto high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+            int from = 0, to = -1;
+            std::from_chars(low.data(), low.data() + low.size(), from);
+            std::from_chars(high.data(), high.data() + high.size(), to);
+            for (int i = from; i <= to && hosts.size() < 65536; ++i) {
+                hosts.push_back(fmt::format("{}{:0{}}{}", entry.substr(0, open), i, low.size(),
+                                            entry.substr(close + 1)));
+            }
+        }
+    }
+    return hosts;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/group.hpp
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
+// of them is lost.
+//
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
+// connections, in either world. A group forms once, with every rank present, and ends once: when all
+// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
+// attempt is a new group with the next generation.
+//
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+
+// ======== skein/core/bytes.hpp
+// The words for raw bytes: views, owned buffers, and the way to and from text.
+//
+//     byte_buffer packet = to_buffer("hello");
+//     byte_span head = byte_span(packet).first(4);
+
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace skein {
+
+static_assert(
+    std::endian::native == std::endian::little,
+    "skein writes little-endian bytes with memcpy: big-endian machines are not supported");
+
+using byte_span = std::span<const std::byte>;
+using mut_byte_span = std::span<std::byte>;
+using byte_buffer = std::vector<std::byte>;
+
+/// Views text as bytes; the view lives as long as the text.
+[[nodiscard]] inline byte_span as_bytes(std::string_view text) noexcept {
+    return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+/// Views the elements of a contiguous range of trivially copyable objects as bytes.
+template <class T, std::size_t N>
+    requires std::is_trivially_copyable_v<T>
+[[nodiscard]] byte_span as_bytes(std::span<T, N> items) noexcept {
+    return {reinterpret_cast<const std::byte*>(items.data()), items.size_bytes()};
+}
+
+/// Views bytes as text; the view lives as long as the bytes.
+[[nodiscard]] inline std::string_view as_text(byte_span bytes) noexcept {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Copies bytes into a string.
+[[nodiscard]] inline std::string to_string(byte_span bytes) { return std::string(as_text(bytes)); }
+
+/// Copies bytes (or text) into an owned buffer.
+[[nodiscard]] inline byte_buffer to_buffer(byte_span bytes) { return {bytes.begin(), bytes.end()}; }
+[[nodiscard]] inline byte_buffer to_buffer(std::string_view text) {
+    return to_buffer(as_bytes(text));
+}
+
+/// Appends bytes to a buffer.
+inline void append(byte_buffer& to, byte_span bytes) {
+    to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+/// Lower-case hexadecimal text, two digits a byte.
+[[nodiscard]] inline std::string to_hex(byte_span bytes) {
+    static constexpr char digits[] = "0123456789abcdef";
+    std::string text;
+    text.reserve(bytes.size() * 2);
+    for (const std::byte b : bytes) {
+        text += digits[std::to_integer<unsigned>(b) >> 4];
+        text += digits[std::to_integer<unsigned>(b) & 15];
+    }
+    return text;
+}
+
+/// Reads hexadecimal text into `into`; false if the length or a digit does not fit.
+[[nodiscard]] inline bool from_hex(std::string_view text, mut_byte_span into) noexcept {
+    if (text.size() != into.size() * 2) return false;
+    const auto digit = [](char c) -> int {
+        if (c >= '0' && c <= '9') return c - '0';
+        if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+        if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+        return -1;
+    };
+    for (std::size_t i = 0; i < into.size(); ++i) {
+        const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+        if (high < 0 || low < 0) return false;
+        into[i] = static_cast<std::byte>(high * 16 + low);
+    }
+    return true;
+}
+
+/// Loads a little-endian unsigned integer from sizeof(T) bytes.
+template <class T>
+    requires std::is_unsigned_v<T>
+[[nodiscard]] T load_le(const std::byte* from) noexcept {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+}
+
+/// Stores a little-endian unsigned integer into sizeof(T) bytes.
+template <class T>
+    requires std::is_unsigned_v<T>
+void store_le(std::byte* to, T value) noexcept {
+    std::memcpy(to, &value, sizeof value);
+}
+
+} // namespace skein
+
+// ======== skein/core/event.hpp
+// event: a flag one can wait for. Manual reset; one loop.
+
+
+// ======== skein/core/wait.hpp
+// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+//
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed through
+// the run queue of the loop it waits on. This is the tool that event, mutex, channel and the protocols
+// are made of; programs rarely need it.
+
+
+// ======== skein/core/cancel.hpp
+// Cooperative cancellation.
+//
+// A cancel_source asks; the tasks that run under its token notice at their next await that has to
+// wait: that await throws error(errc::cancelled), and so does every later one, so that the task unwinds.
+// What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held is lost).
+// A value that had already been handed over is delivered, not dropped. Everything happens on the
+// loop's thread; a source is not thread-safe.
+//
+//     cancel_source stop;
+//     auto work = with_cancel(stop.token(), serve(connection));   // elsewhere: stop.request();
+//     co_await std::move(work);
+
+
+// ======== skein/core/intrusive_list.hpp
+// A doubly linked list whose links live inside its elements: no allocation, O(1) removal from
+// anywhere. Elements derive from list_node<Tag>; a node unlinks itself when it is destroyed.
+
+
+namespace skein {
+
+template <class T, class Tag>
+class intrusive_list;
+
+/// The links of one element in lists of one Tag. Neither copyable nor movable.
+template <class Tag>
+class list_node {
+public:
+    list_node() noexcept = default;
+    list_node(const list_node&) = delete;
+    list_node& operator=(const list_node&) = delete;
+    ~list_node() { unlink(); }
+
+    [[nodiscard]] bool is_linked() const noexcept { return next_ != nullptr; }
+
+    /// Leaves its list, if it is in one.
+    void unlink() noexcept {
+        if (next_ == nullptr) return;
+        prev_->next_ = next_;
+        next_->prev_ = prev_;
+        prev_ = next_ = nullptr;
+    }
+
+private:
+    template <class, class>
+    friend class intrusive_list;
+    list_node* prev_ = nullptr;
+    list_node* next_ = nullptr;
+};
+
+/// A list of T, which derives from list_node<Tag>. Does not own its elements.
+template <class T, class Tag>
+class intrusive_list {
+    using node = list_node<Tag>;
+
+public:
+    intrusive_list() noexcept { head_.prev_ = head_.next_ = &head_; }
+    intrusive_list(const intrusive_list&) = delete;
+    intrusive_list& operator=(const intrusive_list&) = delete;
+    ~intrusive_list() {
+        while (!empty()) head_.next_->unlink();
+        head_.prev_ = head_.next_ = nullptr;
+    }
+
+    [[nodiscard]] bool empty() const noexcept { return head_.next_ == &head_; }
+    [[nodiscard]] T& front() noexcept { return static_cast<T&>(*head_.next_); }
+
+    /// Appends; the element must not be linked.
+    void push_back(T& element) noexcept {
+        node& n = element;
+        n.prev_ = head_.prev_;
+        n.next_ = &head_;
+        head_.prev_->next_ = &n;
+        head_.prev_ = &n;
+    }
+    /// Unlinks and returns the first element. The list must not be empty.
+    T& pop_front() noexcept {
+        T& first = front();
+        static_cast<node&>(first).unlink();
+        return first;
+    }
+    /// Moves all elements of other to the end of this list, in order.
+    void splice_back(intrusive_list& other) noexcept {
+        if (other.empty()) return;
+        node* first = other.head_.next_;
+        node* last = other.head_.prev_;
+        other.head_.prev_ = other.head_.next_ = &other.head_;
+        first->prev_ = head_.prev_;
+        head_.prev_->next_ = first;
+        last->next_ = &head_;
+        head_.prev_ = last;
+    }
+    /// Calls f(element) for each; f must not change the list.
+    template <class F>
+    void for_each(F f) {
+        for (node* n = head_.next_; n != &head_; n = n->next_) f(static_cast<T&>(*n));
+    }
+
+private:
+    node head_;
+};
+
+} // namespace skein
+
+// ======== skein/core/task.hpp
+// task<T>: a lazy coroutine that gives one T, an exception, or nothing.
+//
+// It starts when it is awaited or spawned into a scope, runs on the loop of its awaiter and never
+// changes threads. The awaiter is resumed inside the same loop turn, right after the task ends.
+// Awaits go through a trampoline (detail below), so a million tasks that finish at once neither
+// overflow the stack nor depend on tail calls. Frames are pooled.
+//
+//     task<int> answer() { co_return 42; }
+//     task<void> app()   { auto t = answer(); int x = co_await std::move(t); }
+//
+// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of a
+// co_await expression twice (docs/traps.md).
+
+
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <cstdio>
+#include <cstdlib>
+#include <source_location>
+#include <string>
+
+#include <fmt/core.h>
+
+namespace skein::detail {
+
+[[noreturn]] inline void check_failed(const char* condition, const std::string& message,
+                                      std::source_location where) {
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition)                                                                  \
+         ? void()                                                                                  \
+         : ::skein::detail::check_failed(#condition, ::fmt::format(__VA_ARGS__),                   \
+                                         std::source_location::current()))
+
+// ======== skein/core/frame_pool.hpp
+// Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
+//
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists. Under
+// AddressSanitizer the pool is off, so that a use after free is found.
+
+
+#include <array>
+#include <cstddef>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SKEIN_FRAME_POOL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SKEIN_FRAME_POOL 0
+#endif
+#endif
+#ifndef SKEIN_FRAME_POOL
+#define SKEIN_FRAME_POOL 1
+#endif
+
+namespace skein::detail {
+
+/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
+class frame_pool {
+public:
+    static void* allocate(std::size_t bytes) {
+        const std::size_t size_class = class_of(bytes);
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
+            if (auto* frame = lists_[size_class]) {
+                lists_[size_class] = frame->next;
+                return frame;
+            }
+            arm();
+            return ::operator new((size_class + 1) * granularity);
+        }
+        return ::operator new(bytes);
+    }
+    static void release(void* p, std::size_t bytes) noexcept {
+        const std::size_t size_class = class_of(bytes);
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
+            auto* frame = static_cast<free_frame*>(p);
+            frame->next = lists_[size_class];
+            lists_[size_class] = frame;
+            return;
+        }
+        ::operator delete(p);
+    }
+
+private:
+    struct free_frame {
+        free_frame* next;
+    };
+    static constexpr std::size_t granularity = 64;
+    static constexpr std::size_t classes = 32;
+    static constexpr std::size_t class_of(std::size_t bytes) noexcept {
+        return (bytes - 1) / granularity;
+    }
+
+    /// Frees this thread's lists when the thread ends.
+    struct closer {
+        ~closer() {
+            closed_ = true;
+            for (auto*& list : lists_) {
+                while (list != nullptr) {
+                    auto* next = list->next;
+                    ::operator delete(static_cast<void*>(list));
+                    list = next;
+                }
+            }
+        }
+    };
+    static void arm() {
+        static thread_local closer at_thread_end;
+        (void)at_thread_end;
+    }
+
+    static inline constinit thread_local std::array<free_frame*, classes> lists_{};
+    static inline constinit thread_local bool closed_ = false;
+};
+
+} // namespace skein::detail
+
+#include <concepts>
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T = void>
+class task;
+
+namespace detail {
+
+class cancel_state;
+
+/// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
+inline constinit thread_local std::coroutine_handle<> next_to_run{};
+
+/// What every coroutine of skein carries: who waits for it, and the cancellation it runs under.
+struct promise_base {
+    std::coroutine_handle<> continuation{};
+    cancel_state* cancel = nullptr;
+
+    static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        frame_pool::release(p, bytes);
+    }
+};
+
+/// Leaf awaitables of skein can be awaited only inside skein coroutines.
+template <class Promise>
+concept promise_with_context = std::derived_from<Promise, promise_base>;
+
+/// Ends a task: its awaiter is next.
+struct final_awaiter {
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> h) const noexcept {
+        next_to_run = h.promise().continuation;
+    }
+    void await_resume() const noexcept {}
+};
+
+template <class T>
+struct task_promise : promise_base {
+    using stored = std::conditional_t<std::is_reference_v<T>, std::remove_reference_t<T>*, T>;
+
+    task<T> get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    final_awaiter final_suspend() const noexcept { return {}; }
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+
+    template <class U>
+        requires std::convertible_to<U&&, T>
+    void return_value(U&& result) {
+        if constexpr (std::is_reference_v<T>) {
+            value.emplace(std::addressof(result));
+        } else {
+            value.emplace(std::forward<U>(result));
+        }
+    }
+    T take() {
+        if (failure) std::rethrow_exception(std::move(failure));
+        if constexpr (std::is_reference_v<T>) {
+            return static_cast<T>(**value);
+        } else {
+            return std::move(*value);
+        }
+    }
+
+    std::optional<stored> value;
+    std::exception_ptr failure;
+};
+
+template <>
+struct task_promise<void> : promise_base {
+    task<void> get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    final_awaiter final_suspend() const noexcept { return {}; }
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+    void return_void() const noexcept {}
+    void take() {
+        if (failure) std::rethrow_exception(std::move(failure));
+    }
+    std::exception_ptr failure;
+};
+
+template <class T>
+class await_under;
+
+/// What awaiting a task does: the task is next, its awaiter is its continuation.
+template <class T>
+class task_awaiter {
+public:
+    explicit task_awaiter(std::coroutine_handle<task_promise<T>> frame) noexcept : frame_(frame) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) const noexcept {
+        auto& promise = frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = parent.promise().cancel;
+        next_to_run = frame_;
+    }
+    T await_resume() const { return frame_.promise().take(); }
+
+private:
+    std::coroutine_handle<task_promise<T>> frame_;
+};
+
+} // namespace detail
+
+/// A lazy computation. Move-only; owns its frame. Await it at most once.
+template <class T>
+class [[nodiscard]] task {
+public:
+    using promise_type = detail::task_promise<T>;
+    using value_type = T;
+
+    task() noexcept = default;
+    task(task&& other) noexcept : frame_(std::exchange(other.frame_, {})) {}
+    task& operator=(task&& other) noexcept {
+        if (this != &other) {
+            if (frame_) frame_.destroy();
+            frame_ = std::exchange(other.frame_, {});
+        }
+        return *this;
+    }
+    ~task() {
+        if (frame_) frame_.destroy();
+    }
+
+    /// False after being moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
+
+    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It runs
+    /// under the cancellation of the awaiting task.
+    detail::task_awaiter<T> operator co_await() noexcept {
+        SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
+        return detail::task_awaiter<T>(frame_);
+    }
+
+private:
+    friend promise_type;
+    template <class>
+    friend class detail::await_under;
+    explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+    std::coroutine_handle<promise_type> frame_;
+};
+
+namespace detail {
+
+template <class T>
+task<T> task_promise<T>::get_return_object() noexcept {
+    return task<T>(std::coroutine_handle<task_promise>::from_promise(*this));
+}
+inline task<void> task_promise<void>::get_return_object() noexcept {
+    return task<void>(std::coroutine_handle<task_promise>::from_promise(*this));
+}
+
+/// Awaits a task under another cancellation than the awaiter's. Name it, then await it.
+template <class T>
+class await_under {
+public:
+    await_under(task<T> work, cancel_state* cancel) noexcept
+        : work_(std::move(work)), cancel_(cancel) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+        auto& promise = work_.frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = cancel_;
+        next_to_run = work_.frame_;
+    }
+    T await_resume() { return work_.frame_.promise().take(); }
+
+private:
+    task<T> work_;
+    cancel_state* cancel_;
+};
+
+} // namespace detail
+} // namespace skein
+
+#include <memory>
+#include <utility>
+
+namespace skein {
+
+/// What a cancelled await throws.
+[[nodiscard]] inline error cancelled_error() { return error(errc::cancelled, "cancelled"); }
+
+namespace detail {
+
+/// Told once when its state is cancelled; unlinks itself when destroyed.
+class cancel_hook : public list_node<cancel_hook> {
+public:
+    explicit cancel_hook(void (*cancelled)(cancel_hook&) noexcept) noexcept
+        : cancelled_(cancelled) {}
+
+private:
+    friend class cancel_state;
+    void (*cancelled_)(cancel_hook&) noexcept;
+};
+
+/// One node of the cancellation tree. A task points at the state it runs under.
+class cancel_state {
+public:
+    cancel_state() noexcept = default;
+    /// A child: cancelled with its parent (may be null), and by itself.
+    explicit cancel_state(cancel_state* parent) noexcept { link(parent); }
+    cancel_state(const cancel_state&) = delete;
+    cancel_state& operator=(const cancel_state&) = delete;
+
+    [[nodiscard]] bool requested() const noexcept { return requested_; }
+
+    /// Cancels everything below. The first call counts.
+    void request() noexcept {
+        if (std::exchange(requested_, true)) return;
+        while (!hooks_.empty()) {
+            auto& hook = hooks_.pop_front();
+            hook.cancelled_(hook);
+        }
+    }
+    /// hook is told at request(); at once if that has been.
+    void add(cancel_hook& hook) noexcept {
+        if (requested_) {
+            hook.cancelled_(hook);
+        } else {
+            hooks_.push_back(hook);
+        }
+    }
+    /// Makes this a child of parent (one parent at a time).
+    void link(cancel_state* parent) noexcept {
+        if (parent != nullptr) parent->add(to_parent_);
+    }
+
+private:
+    struct parent_hook : cancel_hook {
+        explicit parent_hook(cancel_state& child) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_hook&>(h).child_.request(); }),
+              child_(child) {}
+        cancel_state& child_;
+    };
+
+    bool requested_ = false;
+    intrusive_list<cancel_hook, cancel_hook> hooks_;
+    parent_hook to_parent_{*this};
+};
+
+/// `co_await current_cancel{}` gives the state the running task is under (may be null); never suspends.
+struct current_cancel {
+    cancel_state* state = nullptr;
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) noexcept {
+        state = h.promise().cancel;
+        return false;
+    }
+    cancel_state* await_resume() const noexcept { return state; }
+};
+
+} // namespace detail
+
+/// Shares in a cancel_source. Cheap to copy; an empty token is never cancelled.
+class cancel_token {
+public:
+    cancel_token() noexcept = default;
+    [[nodiscard]] bool requested() const noexcept { return state_ && state_->requested(); }
+
+private:
+    friend class cancel_source;
+    template <class T>
+    friend task<T> with_cancel(cancel_token token, task<T> work);
+    explicit cancel_token(std::shared_ptr<detail::cancel_state> state) noexcept
+        : state_(std::move(state)) {}
+    std::shared_ptr<detail::cancel_state> state_;
+};
+
+/// Where a cancellation comes from.
+class cancel_source {
+public:
+    cancel_source() : state_(std::make_shared<detail::cancel_state>()) {}
+    [[nodiscard]] cancel_token token() const noexcept { return cancel_token(state_); }
+    [[nodiscard]] bool requested() const noexcept { return state_->requested(); }
+    /// Cancels all work under the token. Their waits end in the loop's next turn, not in this call.
+    void request() noexcept { state_->request(); }
+
+private:
+    std::shared_ptr<detail::cancel_state> state_;
+};
+
+/// Runs work so that it is cancelled by the token as well as by the awaiting task.
+template <class T>
+[[nodiscard]] task<T> with_cancel(cancel_token token, task<T> work) {
+    auto* outer = co_await detail::current_cancel{};
+    detail::cancel_state both(outer);
+    struct second_parent : detail::cancel_hook {
+        explicit second_parent(detail::cancel_state& child) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
+              child(child) {}
+        detail::cancel_state& child;
+    } link(both);
+    if (token.state_) token.state_->add(link);
+    detail::await_under<T> inner(std::move(work), &both);
+    co_return co_await inner;
+}
+
+/// Runs work out of reach of the awaiting task's cancellation: for clean-up that has to finish.
+template <class T>
+[[nodiscard]] task<T> shield(task<T> work) {
+    detail::await_under<T> inner(std::move(work), nullptr);
+    co_return co_await inner;
+}
+
+} // namespace skein
+
+// ======== skein/core/loop.hpp
+// loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
+// wait for the outside world.
+//
+// Two worlds derive from it: net::real_loop (Asio) and net::sim_loop (virtual time, seeded). Protocol
+// code sees only this class and cannot tell which one it is on. A coroutine stays on its loop. One
+// turn: run what is ready, run the turn hooks (one flush per connection), wait for I/O or the next
+// timer, fire timers, take what other threads posted.
+
+
+// ======== skein/core/function.hpp
+// unique_function: std::function for callables that can only be moved.
+//
+// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
+// one is a bug and is checked.
+
+
+#include <cstddef>
+#include <functional>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class Signature>
+class unique_function;
+
+/// A callable owned by value. Move-only; empty after being moved from.
+template <class R, class... Args>
+class unique_function<R(Args...)> {
+public:
+    unique_function() noexcept = default;
+    unique_function(std::nullptr_t) noexcept {}
+
+    template <class F>
+        requires(!std::is_same_v<std::remove_cvref_t<F>, unique_function> &&
+                 std::is_invocable_r_v<R, std::remove_cvref_t<F>&, Args...>)
+    unique_function(F&& f) {
+        using callable = std::remove_cvref_t<F>;
+        if constexpr (fits<callable>) {
+            ::new (static_cast<void*>(storage_)) callable(std::forward<F>(f));
+            ops_ = &inside<callable>;
+        } else {
+            ::new (static_cast<void*>(storage_)) callable*(new callable(std::forward<F>(f)));
+            ops_ = &outside<callable>;
+        }
+    }
+
+    unique_function(unique_function&& other) noexcept { take(other); }
+    unique_function& operator=(unique_function&& other) noexcept {
+        if (this != &other) {
+            reset();
+            take(other);
+        }
+        return *this;
+    }
+    ~unique_function() { reset(); }
+
+    explicit operator bool() const noexcept { return ops_ != nullptr; }
+
+    R operator()(Args... args) {
+        SKEIN_CHECK(ops_ != nullptr, "an empty unique_function was called");
+        return ops_->call(storage_, std::forward<Args>(args)...);
+    }
+
+private:
+    struct operations {
+        R (*call)(void*, Args&&...);
+        void (*move)(void* from, void* to) noexcept;
+        void (*destroy)(void*) noexcept;
+    };
+    static constexpr std::size_t capacity = 48;
+    template <class F>
+    static constexpr bool fits = sizeof(F) <= capacity && alignof(F) <= alignof(std::max_align_t) &&
+                                 std::is_nothrow_move_constructible_v<F>;
+
+    template <class F>
+    static R invoke(F& f, Args&&... args) {
+        if constexpr (std::is_void_v<R>) {
+            std::invoke(f, std::forward<Args>(args)...);
+        } else {
+            return std::invoke(f, std::forward<Args>(args)...);
+        }
+    }
+    template <class F>
+    static constexpr operations inside{[](void* p, Args&&... args) -> R {
+                                           return invoke(*static_cast<F*>(p),
+                                                         std::forward<Args>(args)...);
+                                       },
+                                       [](void* from, void* to) noexcept {
+                                           ::new (to) F(std::move(*static_cast<F*>(from)));
+                                           static_cast<F*>(from)->~F();
+                                       },
+                                       [](void* p) noexcept { static_cast<F*>(p)->~F(); }};
+    template <class F>
+    static constexpr operations outside{
+        [](void* p, Args&&... args) -> R {
+            return invoke(**static_cast<F**>(p), std::forward<Args>(args)...);
+        },
+        [](void* from, void* to) noexcept { ::new (to) F*(*static_cast<F**>(from)); },
+        [](void* p) noexcept { delete *static_cast<F**>(p); }};
+
+    void take(unique_function& other) noexcept {
+        if (other.ops_ == nullptr) return;
+        other.ops_->move(other.storage_, storage_);
+        ops_ = std::exchange(other.ops_, nullptr);
+    }
+    void reset() noexcept {
+        if (ops_ != nullptr) std::exchange(ops_, nullptr)->destroy(storage_);
+    }
+
+    const operations* ops_ = nullptr;
+    alignas(std::max_align_t) std::byte storage_[capacity];
+};
+
+} // namespace skein
+
+// ======== skein/core/timer_wheel.hpp
+// Timers: a hierarchical wheel with a tick of one nanosecond, so it is exact and both set and
+// cancel cost O(1), however many calls carry a deadline.
+//
+// A timer lies at the level of the highest 6-bit digit in which its time differs from the wheel's
+// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from level
+// zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without stepping.
+// Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
+
+
+// ======== skein/core/time.hpp
+// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
+//
+// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
+// loops count virtual time from zero.
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+using duration = std::chrono::nanoseconds;
+
+/// A tag for time points of loops. It has no now(): ask loop::now().
+struct monotonic_clock {
+    using rep = std::int64_t;
+    using period = std::nano;
+    using duration = skein::duration;
+    using time_point = std::chrono::time_point<monotonic_clock>;
+    static constexpr bool is_steady = true;
+};
+
+using time_point = monotonic_clock::time_point;
+
+/// Seconds as a double, for rates and messages.
+[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
+    return std::chrono::duration<double>(d).count();
+}
+
+} // namespace skein
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <optional>
+
+namespace skein {
+
+/// One timer. Derive from it and pass what to do; it is called on the loop's thread, once per set.
+/// Destroying or cancelling a timer that is set takes it back.
+class timer_node : public list_node<timer_node> {
+public:
+    explicit timer_node(void (*expired)(timer_node&)) noexcept : expired_(expired) {}
+
+    [[nodiscard]] bool is_set() const noexcept { return is_linked(); }
+    [[nodiscard]] time_point when() const noexcept { return when_; }
+    void cancel() noexcept { unlink(); }
+
+private:
+    friend class timer_wheel;
+    void (*expired_)(timer_node&);
+    time_point when_{};
+};
+
+/// The timers of one loop. Timers of the same nanosecond fire in a fixed order.
+class timer_wheel {
+public:
+    explicit timer_wheel(time_point start = {}) noexcept : now_(ticks(start)) {}
+
+    /// Sets (or moves) a timer. A time not after the wheel's fires at the next advance.
+    void set(timer_node& timer, time_point when) noexcept {
+        timer.unlink();
+        timer.when_ = when;
+        place(timer);
+    }
+
+    /// The time of the earliest timer, or nothing.
+    [[nodiscard]] std::optional<time_point> next() noexcept {
+        if (!due_.empty()) return time_point(duration(static_cast<std::int64_t>(now_)));
+        for (std::size_t level = 0; level < levels; ++level) {
+            while (occupied_[level] != 0) {
+                const auto slot = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
+                auto& list = slots_[level][slot];
+                if (list.empty()) { // its timers were cancelled
+                    occupied_[level] &= ~(std::uint64_t{1} << slot);
+                    continue;
+                }
+                time_point earliest = time_point::max();
+                list.for_each([&](timer_node& t) { earliest = std::min(earliest, t.when_); });
+                return earliest;
+            }
+        }
+        return std::nullopt;
+    }
+
+    /// Moves time forward and fires what is due. Timers set by a fired timer for a time that is not
+    /// after `to` fire in the same call.
+    void advance(time_point to) {
+        const std::uint64_t target = std::max(now_, ticks(to));
+        for (;;) {
+            while (!due_.empty()) {
+                auto& timer = due_.pop_front();
+                timer.expired_(timer);
+            }
+            const auto slot = first_slot(target);
+            if (!slot) break;
+            now_ = slot->start;
+            intrusive_list<timer_node, timer_node> taken;
+            taken.splice_back(slots_[slot->level][slot->index]);
+            while (!taken.empty()) place(taken.pop_front());
+        }
+        now_ = target;
+    }
+
+private:
+    static constexpr std::size_t levels = 11;
+    static constexpr unsigned bits = 6;
+    struct position {
+        std::size_t level, index;
+        std::uint64_t start;
+    };
+
+    static std::uint64_t ticks(time_point t) noexcept {
+        return static_cast<std::uint64_t>(std::max<std::int64_t>(0, t.time_since_epoch().count()));
+    }
+
+    void place(timer_node& timer) noexcept {
+        const std::uint64_t when = ticks(timer.when_);
+        if (when <= now_) {
+            due_.push_back(timer);
+            return;
+        }
+        const auto highest = static_cast<unsigned>(63 - std::countl_zero(when ^ now_));
+        const std::size_t level = highest / bits;
+        const std::size_t index = (when >> (bits * level)) & 63;
+        slots_[level][index].push_back(timer);
+        occupied_[level] |= std::uint64_t{1} << index;
+    }
+
+    /// The earliest occupied slot that starts at or before target, now empty in the bit map.
+    std::optional<position> first_slot(std::uint64_t target) noexcept {
+        for (std::size_t level = 0; level < levels; ++level) {
+            if (occupied_[level] == 0) continue;
+            const auto index = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
+            const unsigned shift = bits * static_cast<unsigned>(level);
+            const unsigned above = shift + bits;
+            const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
+            const std::uint64_t start = high | (std::uint64_t{index} << shift);
+            if (start > target) return std::nullopt;
+            occupied_[level] &= ~(std::uint64_t{1} << index);
+            return position{level, index, start};
+        }
+        return std::nullopt;
+    }
+
+    std::uint64_t now_;
+    std::array<std::uint64_t, levels> occupied_{};
+    std::array<std::array<intrusive_list<timer_node, timer_node>, 64>, levels> slots_;
+    intrusive_list<timer_node, timer_node> due_;
+};
+
+} // namespace skein
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
+class turn_hook : public list_node<turn_hook> {
+public:
+    explicit turn_hook(void (*run)(turn_hook&)) noexcept : run_(run) {}
+
+private:
+    friend class loop;
+    void (*run_)(turn_hook&);
+};
+
+/// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
+class loop {
+public:
+    loop(const loop&) = delete;
+    loop& operator=(const loop&) = delete;
+    virtual ~loop() {
+        for (const item& i : ready_) {
+            if (i.run == &run_call) delete static_cast<unique_function<void()>*>(i.what);
+        }
+    }
+
+    /// The loop that runs on this thread; a bug if there is none.
+    [[nodiscard]] static loop& current() {
+        SKEIN_CHECK(current_ != nullptr, "no skein loop runs on this thread");
+        return *current_;
+    }
+    [[nodiscard]] static loop* try_current() noexcept { return current_; }
+
+    /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
+    /// cancelled by the token. Not re-entrant.
+    template <class T>
+    T run(task<T> work, cancel_token token = {});
+
+    /// Queues a suspended coroutine; it is resumed in this turn or the next.
+    void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
+    /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
+    template <class F>
+        requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
+    void post(F call) {
+        ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
+    }
+    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
+    /// throw.
+    void post_from_any_thread(unique_function<void()> call) {
+        {
+            const std::lock_guard lock(remote_mutex_);
+            remote_.push_back(std::move(call));
+            has_remote_.store(true, std::memory_order_seq_cst);
+        }
+        if (blocked_.load(std::memory_order_seq_cst)) notify();
+    }
+
+    /// The time of this turn.
+    [[nodiscard]] time_point now() const noexcept { return now_; }
+
+    /// Sets a timer of this loop (again).
+    void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
+
+    /// Runs the hook once when the ready work of this turn is done, before the loop waits.
+    void at_turn_end(turn_hook& hook) noexcept {
+        if (!hook.is_linked()) hooks_.push_back(hook);
+    }
+
+    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
+    /// a world, called on the loop's thread, never from inside a coroutine.
+    static void resume(std::coroutine_handle<> handle) {
+        // After this many hand-overs others get their turn.
+        constexpr int budget = 4096;
+        int left = budget;
+        while (handle) {
+            if (--left == 0 && current_ != nullptr) {
+                current_->post(handle);
+                return;
+            }
+            detail::next_to_run = {};
+            handle.resume();
+            handle = std::exchange(detail::next_to_run, {});
+        }
+    }
+
+protected:
+    explicit loop(time_point start = {}) : now_(start), timers_(start) {}
+
+    /// The world's clock now.
+    virtual time_point read_clock() noexcept = 0;
+    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
+    /// or until the time given (nothing: no timer is set); without, it returns at once.
+    virtual void poll(std::optional<time_point> until, bool may_block) = 0;
+    /// Thread-safe: makes a poll that waits return, or the next one not wait.
+    virtual void notify() noexcept = 0;
+
+    /// One turn. For worlds that drive themselves.
+    void turn(bool may_block) {
+        run_ready();
+        run_hooks();
+        const bool idle = ready_.empty() && may_block && !finished_;
+        if (idle) blocked_.store(true, std::memory_order_seq_cst);
+        const bool remote = has_remote_.load(std::memory_order_seq_cst);
+        poll(timers_.next(), idle && !remote);
+        if (idle) blocked_.store(false, std::memory_order_relaxed);
+        now_ = std::max(now_, read_clock());
+        timers_.advance(now_);
+        if (has_remote_.load(std::memory_order_acquire)) take_remote();
+    }
+
+private:
+    struct item {
+        void (*run)(void*);
+        void* what;
+    };
+
+    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
+    static void run_call(void* p) noexcept {
+        const std::unique_ptr<unique_function<void()>> owned(
+            static_cast<unique_function<void()>*>(p));
+        (*owned)();
+    }
+    void run_ready() {
+        // Work that posts itself for ever must not keep the world out.
+        for (int round = 0; round < 16 && !ready_.empty(); ++round) {
+            running_.swap(ready_);
+            for (const item& i : running_) i.run(i.what);
+            running_.clear();
+        }
+    }
+    void run_hooks() {
+        intrusive_list<turn_hook, turn_hook> due;
+        due.splice_back(hooks_);
+        while (!due.empty()) {
+            auto& hook = due.pop_front();
+            hook.run_(hook);
+        }
+    }
+    void take_remote() noexcept {
+        std::vector<unique_function<void()>> taken;
+        {
+            const std::lock_guard lock(remote_mutex_);
+            taken.swap(remote_);
+            has_remote_.store(false, std::memory_order_relaxed);
+        }
+        for (auto& call : taken) call();
+    }
+
+    static inline constinit thread_local loop* current_ = nullptr;
+
+    bool finished_ = false; ///< the task of run() has ended
+    time_point now_;
+    timer_wheel timers_;
+    std::vector<item> ready_, running_;
+    intrusive_list<turn_hook, turn_hook> hooks_;
+
+    std::mutex remote_mutex_;
+    std::vector<unique_function<void()>> remote_;
+    std::atomic<bool> has_remote_{false};
+    std::atomic<bool> blocked_{false};
+};
+
+namespace detail {
+
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
+/// loop::run make them; nothing else may run without an owner.
+struct self_owned {
+    struct promise_type : promise_base {
+        self_owned get_return_object() noexcept {
+            return {std::coroutine_handle<promise_type>::from_promise(*this)};
+        }
+        std::suspend_always initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+    };
+    std::coroutine_handle<promise_type> frame;
+};
+
+template <class T>
+self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+        } else {
+            out->return_value(co_await work);
+        }
+    } catch (...) {
+        out->unhandled_exception();
+    }
+    work = {};
+    *done = true;
+}
+
+} // namespace detail
+
+template <class T>
+T loop::run(task<T> work, cancel_token token) {
+    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
+    struct current_guard {
+        explicit current_guard(loop* l) { current_ = l; }
+        ~current_guard() { current_ = nullptr; }
+    } guard(this);
+
+    now_ = std::max(now_, read_clock());
+    detail::task_promise<T> outcome;
+    finished_ = false;
+    auto guarded = with_cancel(std::move(token), std::move(work));
+    auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
+    post(root.frame);
+    while (!finished_) turn(true);
+    return outcome.take();
+}
+
+} // namespace skein
+
+#include <coroutine>
+#include <cstdint>
+
+namespace skein {
+
+/// One suspended coroutine. Lives in the awaiter, so in the coroutine's frame.
+class waiter : public list_node<waiter>, private detail::cancel_hook {
+public:
+    waiter() noexcept
+        : cancel_hook([](cancel_hook& h) noexcept { static_cast<waiter&>(h).cancel_requested(); }) {
+    }
+    virtual ~waiter() = default;
+
+    /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
+    template <detail::promise_with_context Promise>
+    [[nodiscard]] bool arm(std::coroutine_handle<Promise> h, bool cancellable = true) {
+        handle_ = h;
+        loop_ = &loop::current();
+        detail::cancel_state* cancel = cancellable ? h.promise().cancel : nullptr;
+        if (cancel != nullptr && cancel->requested()) {
+            state_ = state::cancelled;
+            return false;
+        }
+        state_ = state::waiting;
+        if (cancel != nullptr) cancel->add(*this);
+        return true;
+    }
+    [[nodiscard]] bool is_waiting() const noexcept { return state_ == state::waiting; }
+
+    /// Ends the wait well; the coroutine is resumed by the loop. Ignored if it has ended.
+    void wake() noexcept { end(state::woken); }
+
+    /// To be called in await_resume.
+    void throw_if_cancelled() const {
+        if (state_ == state::cancelled) throw cancelled_error();
+    }
+
+protected:
+    /// Called when the task is cancelled while it waits. A leaf whose operation ends later (an Asio
+    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is there.
+    virtual void cancel_requested() noexcept { end_cancelled(); }
+    void end_cancelled() noexcept { end(state::cancelled); }
+
+private:
+    enum class state : std::uint8_t { idle, waiting, woken, cancelled };
+
+    void end(state how) noexcept {
+        if (state_ != state::waiting) return;
+        state_ = how;
+        list_node<waiter>::unlink();
+        list_node<cancel_hook>::unlink();
+        loop_->post(handle_);
+    }
+
+    std::coroutine_handle<> handle_;
+    loop* loop_ = nullptr;
+    state state_ = state::idle;
+
+public:
+    using list_node<waiter>::is_linked;
+    using list_node<waiter>::unlink;
+};
+
+/// Coroutines that wait for the same thing, first come first woken. One loop.
+class wait_queue {
+public:
+    class awaiter : public waiter {
+    public:
+        awaiter(wait_queue& queue, bool cancellable) noexcept
+            : queue_(queue), cancellable_(cancellable) {}
+        bool await_ready() const noexcept { return false; }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h, cancellable_)) return false;
+            queue_.waiters_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    private:
+        wait_queue& queue_;
+        bool cancellable_;
+    };
+
+    /// Suspends until woken; throws cancelled.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this, true); }
+    /// Suspends until woken, whatever happens to the task: for joins, which have to end.
+    [[nodiscard]] awaiter wait_uncancellable() noexcept { return awaiter(*this, false); }
+
+    [[nodiscard]] bool empty() const noexcept {
+        return const_cast<wait_queue*>(this)->waiters_.empty();
+    }
+    /// Wakes the first; false if nobody waits.
+    bool wake_one() noexcept {
+        if (waiters_.empty()) return false;
+        waiters_.front().wake();
+        return true;
+    }
+    void wake_all() noexcept {
+        while (wake_one()) {}
+    }
+    /// The line itself, for primitives whose waiters carry more (semaphore, channel).
+    [[nodiscard]] intrusive_list<waiter, waiter>& waiters() noexcept { return waiters_; }
+
+private:
+    intrusive_list<waiter, waiter> waiters_;
+};
+
+} // namespace skein
+
+namespace skein {
+
+class event {
+public:
+    /// Wakes all who wait, and lets later waits pass until reset().
+    void set() noexcept {
+        set_ = true;
+        waiting_.wake_all();
+    }
+    void reset() noexcept { set_ = false; }
+    [[nodiscard]] bool is_set() const noexcept { return set_; }
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
+        bool await_ready() const noexcept { return event_.set_; }
+
+    private:
+        event& event_;
+    };
+    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+
+private:
+    bool set_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/scope.hpp
+// scope: the owner of concurrent tasks. Children end before the parent goes on.
+//
+// The first child that fails cancels its siblings, and join() rethrows its error. When the task that
+// joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
+// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
+// a scope with running children is a bug and is checked: join it first.
+//
+//     scope s;
+//     s.spawn(serve(a));
+//     s.spawn(serve(b));
+//     co_await s.join();
+//
+// with_scope(f, args...) does the same around a body that may throw.
+
+
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+namespace skein {
+
+/// Owns tasks of one loop. Neither copyable nor movable.
+class scope {
+public:
+    scope() noexcept = default;
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() {
+        SKEIN_CHECK(running_ == 0,
+                    "a scope is destroyed while {} of its tasks run; co_await join() first",
+                    running_);
+    }
+
+    /// Starts a task; it runs from the loop's queue, not inside this call. Its error is join()'s.
+    void spawn(task<void> work) {
+        ++running_;
+        auto child = run_child(this, std::move(work));
+        child.frame.promise().cancel = &cancel_;
+        loop::current().post(child.frame);
+    }
+
+    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
+    /// or cancelled if the joining task was cancelled (then all children were).
+    [[nodiscard]] task<void> join() {
+        auto* outer = co_await detail::current_cancel{};
+        parent_link link(*this);
+        if (outer != nullptr) outer->add(link);
+        while (running_ != 0) {
+            auto ended = idle_.wait_uncancellable();
+            co_await ended;
+        }
+        link.unlink();
+        if (auto failure = std::exchange(failure_, nullptr))
+            std::rethrow_exception(std::move(failure));
+        if (outer != nullptr && outer->requested()) throw cancelled_error();
+    }
+
+    /// Cancels all children, running and future ones. They still have to be joined.
+    void cancel() noexcept { cancel_.request(); }
+    [[nodiscard]] bool cancelled() const noexcept { return cancel_.requested(); }
+    /// How many children run.
+    [[nodiscard]] std::size_t size() const noexcept { return running_; }
+
+private:
+    struct parent_link : detail::cancel_hook {
+        explicit parent_link(scope& s) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_link&>(h).owner.cancel(); }),
+              owner(s) {}
+        scope& owner;
+    };
+
+    static detail::self_owned run_child(scope* owner, task<void> work) {
+        std::exception_ptr failure;
+        try {
+            co_await work;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        work = {};
+        owner->child_ended(std::move(failure));
+    }
+    void child_ended(std::exception_ptr failure) noexcept {
+        if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
+            failure_ = std::move(failure);
+            cancel_.request();
+        }
+        if (--running_ == 0) idle_.wake_all();
+    }
+    static bool is_cancelled(const std::exception_ptr& failure) noexcept {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const error& e) {
+            return e.code() == errc::cancelled;
+        } catch (...) {
+            return false;
+        }
+    }
+
+    std::size_t running_ = 0;
+    std::exception_ptr failure_;
+    detail::cancel_state cancel_;
+    wait_queue idle_;
+};
+
+/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
+/// waited for, and the body's error is rethrown.
+template <class Body, class... Args>
+[[nodiscard]] task<void> with_scope(Body body, Args... args) {
+    scope children;
+    std::exception_ptr failure;
+    try {
+        auto work = body(children, std::move(args)...);
+        co_await work;
+    } catch (...) {
+        failure = std::current_exception();
+        children.cancel();
+    }
+    try {
+        auto joined = children.join();
+        co_await joined;
+    } catch (...) {
+        if (!failure) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+}
+
+} // namespace skein
+
+// ======== skein/net/connection.hpp
+// Frames between two authenticated peers over any stream, in order, each at most once.
+//
+// Writes are coalesced: everything sent in one turn of the loop leaves in one system call. Large
+// bodies are scattered and gathered, not copied together. A silent peer is pinged and given up.
+//
+//     auto t = net::connection::connect(network, to, options);
+//     auto c = co_await std::move(t);
+//     c->send(7, 0, id, head, body);              // queued, leaves at the end of the turn
+//     std::optional<net::frame> f = co_await c->receive();
+//     co_await c->close();                         // flushes, then waits for the peer's goodbye
+
+
+// ======== skein/net/detail/out_queue.hpp
+// The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
+// large ones stay where they are and are gathered by the system call.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// Bytes that grow without being zeroed first.
+class raw_buffer {
+public:
+    raw_buffer() = default;
+    raw_buffer(raw_buffer&& other) noexcept
+        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)),
+          capacity_(std::exchange(other.capacity_, 0)) {}
+    raw_buffer& operator=(raw_buffer&& other) noexcept {
+        data_ = std::move(other.data_);
+        size_ = std::exchange(other.size_, 0);
+        capacity_ = std::exchange(other.capacity_, 0);
+        return *this;
+    }
+
+    /// Room for n more bytes at the end; the caller fills it.
+    std::byte* grab(std::size_t n) {
+        if (capacity_ - size_ < n) grow(n);
+        std::byte* const at = data_.get() + size_;
+        size_ += n;
+        return at;
+    }
+    void append(byte_span bytes) {
+        if (!bytes.empty()) std::memcpy(grab(bytes.size()), bytes.data(), bytes.size());
+    }
+    [[nodiscard]] byte_span view() const noexcept { return {data_.get(), size_}; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+    void clear() noexcept { size_ = 0; }
+
+private:
+    void grow(std::size_t n) {
+        const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
+        auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
+        if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
+        data_ = std::move(larger);
+        capacity_ = wanted;
+    }
+    std::unique_ptr<std::byte[]> data_;
+    std::size_t size_ = 0, capacity_ = 0;
+};
+
+/// A queue of bytes in pieces. The last piece is open: small writes go there.
+class out_queue {
+public:
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+    [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+    /// Room in the open piece.
+    std::byte* grab(std::size_t n) {
+        bytes_ += n;
+        return open_.grab(n);
+    }
+    void copy(byte_span bytes) {
+        bytes_ += bytes.size();
+        open_.append(bytes);
+    }
+    /// A large piece of its own.
+    void move(byte_buffer bytes) {
+        if (bytes.empty()) return;
+        seal();
+        bytes_ += bytes.size();
+        pieces_.emplace_back();
+        pieces_.back().owned = std::move(bytes);
+        pieces_.back().view = pieces_.back().owned;
+    }
+    /// A piece that the caller keeps alive until it is written.
+    void borrow(byte_span bytes) {
+        if (bytes.empty()) return;
+        seal();
+        bytes_ += bytes.size();
+        pieces_.emplace_back();
+        pieces_.back().view = bytes;
+    }
+
+    /// Copies what is left of a borrowed last piece, so that the lender may go.
+    void own_last() {
+        if (pieces_.empty()) return;
+        auto& last = pieces_.back();
+        last.owned = to_buffer(last.view);
+        last.view = last.owned;
+    }
+
+    /// Views of all pieces, in order.
+    void views(std::vector<byte_span>& into) const {
+        into.clear();
+        for (const auto& p : pieces_) into.push_back(p.view);
+        if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
+    }
+    /// True when all bytes lie in the open piece; then open() is all there is.
+    [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
+    [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
+
+    /// Forgets the first n bytes, which were written.
+    void consume(std::size_t n) noexcept {
+        bytes_ -= n;
+        while (n > 0 && !pieces_.empty()) {
+            auto& first = pieces_.front();
+            const std::size_t part = std::min(n, first.view.size());
+            first.view = first.view.subspan(part);
+            n -= part;
+            if (first.view.empty()) pieces_.pop_front();
+        }
+        skip_ += n;
+        if (skip_ == open_.size()) {
+            skip_ = 0;
+            if (open_.capacity() > keep_bytes) open_ = raw_buffer();
+            open_.clear();
+        }
+    }
+
+    void clear() noexcept {
+        pieces_.clear();
+        open_ = raw_buffer();
+        skip_ = bytes_ = 0;
+    }
+
+private:
+    struct piece {
+        byte_buffer owned;
+        raw_buffer small;
+        byte_span view;
+    };
+    static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
+
+    void seal() {
+        if (open_.size() == skip_) return;
+        pieces_.emplace_back();
+        auto& p = pieces_.back();
+        p.small = std::exchange(open_, raw_buffer());
+        p.view = p.small.view().subspan(skip_);
+        skip_ = 0;
+    }
+
+    std::deque<piece> pieces_;
+    raw_buffer open_;
+    std::size_t skip_ = 0; // written bytes at the front of open_
+    std::size_t bytes_ = 0;
+};
+
+} // namespace skein::net::detail
+
+// ======== skein/net/frame.hpp
+// Frames: what a connection carries. A header of 24 bytes, then the body.
+//
+//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
+//
+// The length is checked against its limit, and the header against its CRC, before one byte is
+// allocated. All numbers are little-endian.
+
+
+// ======== skein/core/crc32c.hpp
+// CRC-32C (Castagnoli), the checksum of frames and of stored chunks.
+//
+// Uses the SSE4.2 instruction when the CPU has it (asked once, at run time), else eight tables.
+// Both give the same value; crc32c("123456789") is 0xE3069283. Source: RFC 3720 appendix B.4.
+//
+//     std::uint32_t sum = crc32c(head);
+//     sum = crc32c(body, sum);            // the sum of head followed by body
+
+
+#include <array>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+namespace skein {
+
+namespace detail {
+
+/// tables[k][b]: the effect of byte b followed by k zero bytes.
+consteval std::array<std::array<std::uint32_t, 256>, 8> make_crc32c_tables() {
+    std::array<std::array<std::uint32_t, 256>, 8> tables{};
+    for (std::uint32_t b = 0; b < 256; ++b) {
+        std::uint32_t r = b;
+        for (int bit = 0; bit < 8; ++bit) r = (r & 1) != 0 ? (r >> 1) ^ 0x82F63B78u : r >> 1;
+        tables[0][b] = r;
+    }
+    for (std::size_t k = 1; k < 8; ++k)
+        for (std::uint32_t b = 0; b < 256; ++b)
+            tables[k][b] = (tables[k - 1][b] >> 8) ^ tables[0][tables[k - 1][b] & 255];
+    return tables;
+}
+inline constexpr auto crc32c_tables = make_crc32c_tables();
+
+/// The portable form; the state is not inverted here.
+inline std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    const auto& t = crc32c_tables;
+    for (; n >= 8; n -= 8, p += 8) {
+        const std::uint64_t v = load_le<std::uint64_t>(p) ^ crc;
+        crc = t[7][v & 255] ^ t[6][(v >> 8) & 255] ^ t[5][(v >> 16) & 255] ^ t[4][(v >> 24) & 255] ^
+              t[3][(v >> 32) & 255] ^ t[2][(v >> 40) & 255] ^ t[1][(v >> 48) & 255] ^ t[0][v >> 56];
+    }
+    for (; n > 0; --n, ++p)
+        crc = (crc >> 8) ^ t[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 255];
+    return crc;
+}
+
+#if defined(__x86_64__)
+/// The linear map "advance a raw CRC state over `zeros` zero bytes", as four tables of bytes.
+struct crc32c_shift {
+    std::array<std::array<std::uint32_t, 256>, 4> tables{};
+
+    explicit crc32c_shift(std::size_t zeros) noexcept {
+        std::array<std::uint32_t, 32> bit{};
+        for (std::uint32_t i = 0; i < 32; ++i) {
+            std::uint32_t crc = 1u << i;
+            for (std::size_t k = 0; k < zeros; ++k) crc = (crc >> 8) ^ crc32c_tables[0][crc & 255];
+            bit[i] = crc;
+        }
+        for (std::size_t k = 0; k < 4; ++k)
+            for (std::uint32_t b = 0; b < 256; ++b)
+                for (std::uint32_t i = 0; i < 8; ++i)
+                    if ((b >> i & 1) != 0) tables[k][b] ^= bit[8 * k + i];
+    }
+    std::uint32_t operator()(std::uint32_t crc) const noexcept {
+        return tables[0][crc & 255] ^ tables[1][crc >> 8 & 255] ^ tables[2][crc >> 16 & 255] ^
+               tables[3][crc >> 24];
+    }
+};
+
+/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
+__attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_t crc,
+                                                                    const std::byte* p,
+                                                                    std::size_t n) noexcept {
+    constexpr std::size_t lane = 1024;
+    static const crc32c_shift shift(lane);
+    std::uint64_t c = crc;
+    for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
+        std::uint64_t c1 = 0, c2 = 0;
+        for (std::size_t i = 0; i < lane; i += 8) {
+            c = _mm_crc32_u64(c, load_le<std::uint64_t>(p + i));
+            c1 = _mm_crc32_u64(c1, load_le<std::uint64_t>(p + lane + i));
+            c2 = _mm_crc32_u64(c2, load_le<std::uint64_t>(p + 2 * lane + i));
+        }
+        c = shift(static_cast<std::uint32_t>(c)) ^ c1;
+        c = shift(static_cast<std::uint32_t>(c)) ^ c2;
+    }
+    for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, load_le<std::uint64_t>(p));
+    auto r = static_cast<std::uint32_t>(c);
+    for (; n > 0; --n, ++p) r = _mm_crc32_u8(r, std::to_integer<unsigned char>(*p));
+    return r;
+}
+#endif
+
+} // namespace detail
+
+/// True when crc32c() uses the CPU's instruction.
+[[nodiscard]] inline bool crc32c_is_hardware() noexcept {
+#if defined(__x86_64__)
+    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
+    return has;
+#else
+    return false;
+#endif
+}
+
+/// The CRC-32C of `bytes` continued from `seed`, the sum of what came before (0 at the start).
+[[nodiscard]] inline std::uint32_t crc32c(byte_span bytes, std::uint32_t seed = 0) noexcept {
+    const std::uint32_t start = ~seed;
+#if defined(__x86_64__)
+    if (crc32c_is_hardware()) return ~detail::crc32c_sse42(start, bytes.data(), bytes.size());
+#endif
+    return ~detail::crc32c_table(start, bytes.data(), bytes.size());
+}
+
+} // namespace skein
+
+// ======== skein/core/result.hpp
+// A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
+//
+//     result<frame> f = decode(bytes);
+//     if (!f) return f.error();
+//     use(*f);
+
+
+#include <concepts>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+/// Either a T or an error. value() throws the error; operator* must not be used on an error.
+template <class T>
+class [[nodiscard]] result {
+public:
+    using value_type = T;
+
+    template <class U = T>
+        requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
+                 !std::same_as<std::remove_cvref_t<U>, skein::error>)
+    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
+
+    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
+    explicit operator bool() const noexcept { return has_value(); }
+
+    T& value() & { return check(), *std::get_if<0>(&state_); }
+    const T& value() const& { return check(), *std::get_if<0>(&state_); }
+    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
+    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+
+    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
+    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+    T* operator->() noexcept { return std::get_if<0>(&state_); }
+    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+
+    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
+
+private:
+    void check() const {
+        if (!has_value()) throw error();
+    }
+    std::variant<T, skein::error> state_;
+};
+
+/// Success or an error.
+template <>
+class [[nodiscard]] result<void> {
+public:
+    using value_type = void;
+
+    result() = default;
+    result(skein::error e) : error_(std::move(e)) {}
+
+    [[nodiscard]] bool has_value() const noexcept { return !error_; }
+    explicit operator bool() const noexcept { return has_value(); }
+    void value() const {
+        if (error_) throw *error_;
+    }
+    [[nodiscard]] const skein::error& error() const noexcept { return *error_; }
+
+private:
+    std::optional<skein::error> error_;
+};
+
+} // namespace skein
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// A frame with its own body. Kinds from first_reserved_kind on belong to the connection itself.
+struct frame {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
+    std::uint64_t id = 0;
+    byte_buffer body;
+};
+
+inline constexpr std::uint16_t first_reserved_kind = 0xff00;
+inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
+
+/// A received frame as a view: valid only during the call that hands it out.
+struct frame_view {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    byte_span body;
+    byte_buffer* owned = nullptr; ///< set when the body has a buffer of its own (large frames)
+
+    /// The body as an owned buffer: moved when it has its own buffer, else copied. Call once.
+    [[nodiscard]] byte_buffer take_body() const {
+        return owned != nullptr ? std::move(*owned) : to_buffer(body);
+    }
+};
+
+/// The fixed part in front of each body.
+struct frame_header {
+    static constexpr std::size_t bytes = 24;
+
+    std::uint32_t length = 0;
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    std::uint32_t body_crc = 0;
+
+    void encode(std::byte* to) const noexcept {
+        store_le(to, length);
+        store_le(to + 4, kind);
+        store_le(to + 6, flags);
+        store_le(to + 8, id);
+        store_le(to + 16, body_crc);
+        store_le(to + 20, crc32c(byte_span(to, 20)));
+    }
+
+    /// Reads a header from `bytes` bytes.
+    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body) {
+        frame_header h;
+        if (const auto fault = h.read(from, max_body)) return *fault;
+        return h;
+    }
+
+    /// The same without a result object, for the hot path: nothing = good.
+    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body) {
+        length = load_le<std::uint32_t>(from);
+        kind = load_le<std::uint16_t>(from + 4);
+        flags = load_le<std::uint16_t>(from + 6);
+        id = load_le<std::uint64_t>(from + 8);
+        body_crc = load_le<std::uint32_t>(from + 16);
+        if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
+            return error(errc::malformed, "frame header with a wrong checksum")
+                .with_hint("the stream is out of step or the peer does not speak this protocol");
+        }
+        if (length > max_body) [[unlikely]] {
+            return error(errc::too_large, fmt::format("frame of {} bytes is above the limit of {}",
+                                                      length, max_body))
+                .with_hint("send it in pieces or raise limits::max_frame on both sides");
+        }
+        return std::nullopt;
+    }
+
+    /// True unless the header carries a CRC that does not fit the body.
+    [[nodiscard]] bool accepts(byte_span body) const noexcept {
+        return (flags & body_crc_flag) == 0 || crc32c(body) == body_crc;
+    }
+};
+
+/// Cuts one stream of bytes into frames: feed pieces of any size, take frames out. Used where no
+/// connection is at hand (tests, fuzzing, recorded streams); connection has its own read path.
+class frame_decoder {
+public:
+    explicit frame_decoder(std::size_t max_body) : max_body_(max_body) {}
+
+    /// Appends bytes. Memory held is what was fed and not yet taken.
+    void feed(byte_span bytes) { append(buffer_, bytes); }
+
+    /// The next whole frame, nothing if more bytes are needed, or an error (then for ever).
+    [[nodiscard]] result<std::optional<frame>> next() {
+        if (failure_) return *failure_;
+        if (buffer_.size() - taken_ < frame_header::bytes) return std::optional<frame>();
+        frame_header h;
+        if ((failure_ = h.read(buffer_.data() + taken_, max_body_))) return *failure_;
+        if (buffer_.size() - taken_ - frame_header::bytes < h.length) return std::optional<frame>();
+        const auto body = byte_span(buffer_).subspan(taken_ + frame_header::bytes, h.length);
+        if (!h.accepts(body)) {
+            failure_ =
+                error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) with a "
+                                                 "wrong checksum",
+                                                 h.id, h.kind, h.length));
+            return *failure_;
+        }
+        std::optional<frame> out(std::in_place);
+        out->kind = h.kind;
+        out->flags = static_cast<std::uint16_t>(h.flags & ~body_crc_flag);
+        out->id = h.id;
+        out->body = to_buffer(body);
+        taken_ += frame_header::bytes + h.length;
+        if (taken_ == buffer_.size() || taken_ > (std::size_t{1} << 16)) {
+            buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
+            taken_ = 0;
+        }
+        return out;
+    }
+
+private:
+    std::size_t max_body_;
+    byte_buffer buffer_;
+    std::size_t taken_ = 0;
+    std::optional<error> failure_;
+};
+
+/// Header and body as one buffer, for tests and recorded streams.
+[[nodiscard]] inline byte_buffer encode_frame(const frame& f, bool checksum = true) {
+    byte_buffer out(frame_header::bytes);
+    frame_header h;
+    h.length = static_cast<std::uint32_t>(f.body.size());
+    h.kind = f.kind;
+    h.flags = f.flags;
+    h.id = f.id;
+    if (checksum) {
+        h.flags |= body_crc_flag;
+        h.body_crc = crc32c(f.body);
+    }
+    h.encode(out.data());
+    append(out, f.body);
+    return out;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/network.hpp
+// How streams come to be: connect and listen, the same in the real and in the simulated world.
+
+
+// ======== skein/net/address.hpp
+// Where to listen or to connect, as one short text that people can type and programs can send.
+//
+//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//
+// Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
+
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// The kinds of address; the text prefix is in the comment.
+enum class scheme : std::uint8_t {
+    tcp = 0,           ///< tcp:host:port
+    unix_path = 1,     ///< unix:/path
+    unix_abstract = 2, ///< unix-abstract:@name (Linux: no file, gone with its socket)
+    sim = 3,           ///< sim:host:port
+};
+
+/// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
+struct address {
+    scheme kind = scheme::tcp;
+    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::uint16_t port = 0; ///< 0 for unix kinds
+
+    auto operator<=>(const address&) const = default;
+
+    [[nodiscard]] bool is_unix() const noexcept {
+        return kind == scheme::unix_path || kind == scheme::unix_abstract;
+    }
+    /// True when only processes of this host can reach it.
+    [[nodiscard]] bool is_loopback() const noexcept {
+        if (kind != scheme::tcp) return true;
+        return host == "localhost" || host == "::1" || host.starts_with("127.");
+    }
+
+    static address tcp(std::string host, std::uint16_t port) {
+        return make(scheme::tcp, std::move(host), port);
+    }
+    static address unix_socket(std::string path) {
+        return make(scheme::unix_path, std::move(path), 0);
+    }
+    static address abstract_unix(std::string name) {
+        if (!name.starts_with('@')) name.insert(name.begin(), '@');
+        return make(scheme::unix_abstract, std::move(name), 0);
+    }
+    static address sim(std::string host, std::uint16_t port) {
+        return make(scheme::sim, std::move(host), port);
+    }
+
+    /// Reads the text form; the error names what is wrong and shows a valid example.
+    [[nodiscard]] static result<address> parse(std::string_view text);
+
+    /// The general factory behind the named ones.
+    static address make(scheme kind, std::string host, std::uint16_t port) {
+        address a;
+        a.kind = kind;
+        a.host = std::move(host);
+        a.port = port;
+        return a;
+    }
+};
+
+[[nodiscard]] inline std::string to_string(const address& a) {
+    switch (a.kind) {
+    case scheme::tcp:
+        return a.host.find(':') != std::string::npos ? fmt::format("tcp:[{}]:{}", a.host, a.port)
+                                                     : fmt::format("tcp:{}:{}", a.host, a.port);
+    case scheme::unix_path: return "unix:" + a.host;
+    case scheme::unix_abstract: return "unix-abstract:" + a.host;
+    case scheme::sim: return fmt::format("sim:{}:{}", a.host, a.port);
+    }
+    return "?";
+}
+
+inline result<address> address::parse(std::string_view text) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::invalid_argument, fmt::format("address '{}': {}", text, why))
+            .with_hint("write tcp:host:port, unix:/path or unix-abstract:@name");
+    };
+    const auto colon = text.find(':');
+    if (colon == std::string_view::npos) return bad("no scheme");
+    const auto name = text.substr(0, colon);
+    auto rest = text.substr(colon + 1);
+    if (name == "unix") {
+        if (rest.empty()) return bad("empty path");
+        return address::unix_socket(std::string(rest));
+    }
+    if (name == "unix-abstract") {
+        if (rest.empty() || rest == "@") return bad("empty name");
+        return address::abstract_unix(std::string(rest));
+    }
+    if (name != "tcp" && name != "sim") return bad("unknown scheme");
+
+    const auto last = rest.rfind(':');
+    if (last == std::string_view::npos) return bad("no port");
+    auto host = rest.substr(0, last);
+    const auto digits = rest.substr(last + 1);
+    if (host.starts_with('[') && host.ends_with(']')) {
+        host = host.substr(1, host.size() - 2);
+    } else if (host.find(':') != std::string_view::npos) {
+        return bad("an IPv6 address needs brackets");
+    }
+    if (host.empty()) return bad("empty host");
+    if (digits.empty() || digits.size() > 5) return bad("the port is not a number in 0..65535");
+    unsigned port = 0;
+    for (const char c : digits) {
+        if (c < '0' || c > '9') return bad("the port is not a number in 0..65535");
+        port = port * 10 + static_cast<unsigned>(c - '0');
+    }
+    if (port > 65535) return bad("the port is not a number in 0..65535");
+    return make(name == "tcp" ? scheme::tcp : scheme::sim, std::string(host),
+                static_cast<std::uint16_t>(port));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/stream.hpp
+// Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
+//
+// Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
+// network (sim_network) implement them. Calls belong to the thread of the owning loop.
+// At most one read and one write may be under way at a time.
+
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace skein::net {
+
+/// A connected byte stream.
+class stream {
+public:
+    stream() = default;
+    stream(const stream&) = delete;
+    stream& operator=(const stream&) = delete;
+    virtual ~stream() = default;
+
+    /// Waits for at least one byte; `into` must stay valid until then.
+    ///   result  bytes read, 0 = the peer closed its side (or `into` is empty)
+    ///   errors  reset, closed (by us), cancelled (no byte is lost)
+    virtual task<std::size_t> read_some(mut_byte_span into) = 0;
+
+    /// Writes all parts in order; returns when the kernel has all of it.
+    ///   batch   the array and the bytes it names must stay valid until then
+    ///   errors  reset, closed, cancelled (an unknown prefix may have been sent)
+    virtual task<void> write_all(std::span<const byte_span> batch) = 0;
+
+    /// What can be read without waiting: bytes read, 0 = the peer closed, nullopt = would wait.
+    virtual std::optional<std::size_t> try_read(mut_byte_span into) = 0;
+
+    /// Writes what fits without waiting: bytes taken from the front of the batch, 0 = would wait.
+    virtual std::size_t try_write(std::span<const byte_span> batch) = 0;
+
+    /// Tells the peer that no more bytes follow; reading goes on.
+    virtual void close_send() noexcept = 0;
+
+    /// Ends both directions; a waiting read or write throws closed. May be called again.
+    virtual void close() noexcept = 0;
+
+    /// Who is at the other end, for messages.
+    [[nodiscard]] virtual std::string peer_name() const = 0;
+
+    /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
+    [[nodiscard]] virtual bool is_local() const noexcept { return false; }
+};
+
+/// A place that accepts streams.
+class listener {
+public:
+    listener() = default;
+    listener(const listener&) = delete;
+    listener& operator=(const listener&) = delete;
+    virtual ~listener() = default;
+
+    /// Waits for the next stream; throws closed after close().
+    virtual task<std::unique_ptr<stream>> accept() = 0;
+
+    /// The bound address, with the real port where 0 was asked for.
+    [[nodiscard]] virtual address local() const = 0;
+
+    /// Stops listening; a waiting accept throws closed.
+    virtual void close() noexcept = 0;
+};
+
+} // namespace skein::net
+
+#include <memory>
+
+namespace skein::net {
+
+/// Implemented by real_network and by each host of sim_network.
+class network {
+public:
+    network() = default;
+    network(const network&) = delete;
+    network& operator=(const network&) = delete;
+    virtual ~network() = default;
+
+    /// Connects once; the caller sets a deadline (with_timeout) and retries (net::reconnect_policy).
+    ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
+    virtual task<std::unique_ptr<stream>> connect(address to) = 0;
+
+    /// Binds and listens at once; port 0 picks a free one.
+    ///   errors  already_exists (port or path in use), permission_denied, invalid_argument
+    [[nodiscard]] virtual std::unique_ptr<listener> listen(address at) = 0;
+};
+
+} // namespace skein::net
+
+// ======== skein/net/options.hpp
+// Who we are and what we ask of a peer: given to connection::connect, connection::accept, endpoint.
+
+
+// ======== skein/net/limits.hpp
+// What a peer may ask of us: every size and every wait on a connection has a bound here.
+//
+// Memory per connection is at most about max_frame + max_send_queue + max_receive_queue.
+// Nothing is allocated for a peer before it has proven that it knows the token.
+
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::net {
+
+/// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
+struct limits {
+    std::size_t max_frame = std::size_t{1} << 30;          ///< body bytes of one frame
+    std::size_t max_send_queue = std::size_t{64} << 20;    ///< send_ready() waits above this
+    std::size_t max_receive_queue = std::size_t{64} << 20; ///< reading pauses above this
+    std::size_t max_identity = std::size_t{256} << 10;     ///< encoded identity of the peer
+    duration handshake_deadline = std::chrono::seconds(5);
+    duration close_deadline = std::chrono::seconds(2); ///< flush at close, then cut
+};
+
+/// When a silent peer is asked, suspected and given up.
+enum class keep_alive_mode : std::uint8_t {
+    automatic, ///< on for TCP and the simulated network, off for Unix sockets (the kernel tells)
+    on,
+    off,
+};
+struct keep_alive {
+    keep_alive_mode mode = keep_alive_mode::automatic;
+    duration ping_after = std::chrono::milliseconds(500); ///< of silence
+    duration suspect_after = std::chrono::seconds(1);
+    duration dead_after = std::chrono::seconds(3);
+};
+
+} // namespace skein::net
+
+// ======== skein/net/token.hpp
+// The shared secret of a world: 32 random bytes that both ends of a connection must know.
+//
+// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
+
+
+// ======== skein/core/random.hpp
+// Randomness as a parameter: protocol code asks a random_source and never the system.
+//
+// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
+// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
+
+
+// ======== skein/core/philox.hpp
+// Philox4x32-10: random bits as a pure function of (counter, key).
+//
+// Because nothing is carried from one draw to the next, any rank can draw the value of any position
+// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
+//
+//     philox_stream random(seed, rank);
+//     std::uint64_t bits = random.next();
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+using philox_counter = std::array<std::uint32_t, 4>;
+using philox_key = std::array<std::uint32_t, 2>;
+
+/// 128 random bits for one counter under one key.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
+                                                            philox_key key) noexcept {
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
+        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
+                   static_cast<std::uint32_t>(p1),
+                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
+                   static_cast<std::uint32_t>(p0)};
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
+/// Meets std::uniform_random_bit_generator.
+class philox_stream {
+public:
+    using result_type = std::uint64_t;
+
+    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : seed_(seed), stream_(stream) {}
+
+    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
+    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
+
+    /// 64 uniform bits.
+    constexpr std::uint64_t next() noexcept {
+        const std::uint64_t block = position_ >> 1;
+        if (!has_block_ || block != block_) {
+            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
+                           {low(seed_), high(seed_)});
+            block_ = block;
+            has_block_ = true;
+        }
+        const std::size_t half = (position_++ & 1) * 2;
+        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
+    }
+    constexpr result_type operator()() noexcept { return next(); }
+
+    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
+    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+        const std::uint64_t threshold = (0 - bound) % bound;
+        for (;;) {
+            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
+            if (static_cast<std::uint64_t>(wide) >= threshold)
+                return static_cast<std::uint64_t>(wide >> 64);
+        }
+    }
+    /// Uniform in [0, 1) with 53 random bits.
+    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+    /// Number of 64-bit values drawn so far.
+    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
+    /// Continues as if `position` values had been drawn.
+    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
+
+private:
+    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
+    static constexpr std::uint32_t high(std::uint64_t v) {
+        return static_cast<std::uint32_t>(v >> 32);
+    }
+
+    std::uint64_t seed_, stream_;
+    std::uint64_t position_ = 0, block_ = 0;
+    std::array<std::uint32_t, 4> bits_{};
+    bool has_block_ = false;
+};
+
+} // namespace skein
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/random.h>
+
+namespace skein {
+
+/// Uniform random bits. Not thread-safe unless the source says so.
+class random_source {
+public:
+    virtual ~random_source() = default;
+
+    /// 64 uniform bits.
+    virtual std::uint64_t next() = 0;
+
+    /// Fills the bytes with uniform bits.
+    virtual void fill(mut_byte_span into) {
+        while (!into.empty()) {
+            std::byte word[8];
+            store_le(word, next());
+            const std::size_t n = into.size() < 8 ? into.size() : 8;
+            std::memcpy(into.data(), word, n);
+            into = into.subspan(n);
+        }
+    }
+    /// Uniform in [0, bound) without bias; bound > 0.
+    std::uint64_t below(std::uint64_t bound) {
+        const std::uint64_t threshold = (0 - bound) % bound;
+        for (;;) {
+            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
+            if (static_cast<std::uint64_t>(wide) >= threshold)
+                return static_cast<std::uint64_t>(wide >> 64);
+        }
+    }
+    /// Uniform in [0, 1).
+    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+};
+
+/// The same sequence for the same seed, on every machine.
+class seeded_random final : public random_source {
+public:
+    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : stream_(seed, stream) {}
+    std::uint64_t next() override { return stream_.next(); }
+
+private:
+    philox_stream stream_;
+};
+
+namespace detail {
+class kernel_random final : public random_source {
+public:
+    std::uint64_t next() override {
+        std::byte word[8];
+        fill(word);
+        return load_le<std::uint64_t>(word);
+    }
+    void fill(mut_byte_span into) override {
+        while (!into.empty()) {
+            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
+            if (n < 0) {
+                if (errno == EINTR) continue;
+                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
+            }
+            into = into.subspan(static_cast<std::size_t>(n));
+        }
+    }
+};
+} // namespace detail
+
+/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
+[[nodiscard]] inline random_source& system_random() noexcept {
+    static detail::kernel_random source;
+    return source;
+}
+
+} // namespace skein
+
+// ======== skein/core/sha256.hpp
+// SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
+//
+// Small messages only: no attempt at speed beyond plain C++. Source: FIPS 180-4, RFC 2104.
+//
+//     digest proof = hmac_sha256(secret, challenge, name);
+//     if (!equal_constant_time(proof, theirs)) refuse();
+
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+
+namespace skein {
+
+using sha256_digest = std::array<std::byte, 32>;
+
+/// An incremental SHA-256. finish() may be called once.
+class sha256 {
+public:
+    using digest = sha256_digest;
+    static constexpr std::size_t block_bytes = 64;
+
+    void update(byte_span bytes) noexcept {
+        total_ += bytes.size();
+        if (used_ > 0) {
+            const std::size_t n = std::min(block_bytes - used_, bytes.size());
+            std::copy_n(bytes.begin(), n, block_.begin() + static_cast<std::ptrdiff_t>(used_));
+            used_ += n;
+            bytes = bytes.subspan(n);
+            if (used_ < block_bytes) return;
+            compress(block_.data());
+            used_ = 0;
+        }
+        for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes))
+            compress(bytes.data());
+        std::copy(bytes.begin(), bytes.end(), block_.begin());
+        used_ = bytes.size();
+    }
+    void update(std::string_view text) noexcept { update(as_bytes(text)); }
+
+    [[nodiscard]] digest finish() noexcept {
+        const std::uint64_t bits = total_ * 8;
+        std::array<std::byte, block_bytes + 8> tail{};
+        tail[0] = std::byte{0x80};
+        const std::size_t zeros = (used_ < 56 ? 56 : 120) - used_;
+        for (std::size_t i = 0; i < 8; ++i)
+            tail[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i) & 255);
+        update(byte_span(tail).first(zeros + 8));
+        digest out{};
+        for (std::size_t i = 0; i < 8; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                out[4 * i + k] = static_cast<std::byte>(state_[i] >> (24 - 8 * k) & 255);
+        return out;
+    }
+
+private:
+    static constexpr std::array<std::uint32_t, 64> round_ = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+        0xc67178f2};
+
+    void compress(const std::byte* block) noexcept {
+        std::array<std::uint32_t, 64> w{};
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                w[i] = w[i] << 8 | std::to_integer<std::uint32_t>(block[4 * i + k]);
+        for (std::size_t i = 16; i < 64; ++i) {
+            const auto s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+            const auto s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+        }
+        auto [a, b, c, d, e, f, g, h] = state_;
+        for (std::size_t i = 0; i < 64; ++i) {
+            const auto s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+            const auto t1 = h + s1 + ((e & f) ^ (~e & g)) + round_[i] + w[i];
+            const auto s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+            const auto t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+            h = g;
+            g = f;
+            f = e;
+            e = d + t1;
+            d = c;
+            c = b;
+            b = a;
+            a = t1 + t2;
+        }
+        const std::array<std::uint32_t, 8> add = {a, b, c, d, e, f, g, h};
+        for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
+    }
+
+    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    std::array<std::byte, block_bytes> block_{};
+    std::size_t used_ = 0;
+    std::uint64_t total_ = 0;
+};
+
+/// The SHA-256 of one piece of bytes.
+[[nodiscard]] inline sha256_digest sha256_of(byte_span bytes) noexcept {
+    sha256 hash;
+    hash.update(bytes);
+    return hash.finish();
+}
+
+/// HMAC-SHA-256 of the concatenation of all parts. The parts are not separated from each other:
+/// the caller gives parts of fixed length, or writes lengths in between.
+template <class... Parts>
+    requires(std::convertible_to<const Parts&, byte_span> && ...)
+[[nodiscard]] sha256_digest hmac_sha256(byte_span key, const Parts&... parts) noexcept {
+    std::array<std::byte, sha256::block_bytes> pad{};
+    if (key.size() > pad.size()) {
+        const auto short_key = sha256_of(key);
+        std::copy(short_key.begin(), short_key.end(), pad.begin());
+    } else {
+        std::copy(key.begin(), key.end(), pad.begin());
+    }
+    for (auto& b : pad) b ^= std::byte{0x36};
+    sha256 inner;
+    inner.update(byte_span(pad));
+    (inner.update(byte_span(parts)), ...);
+    const auto inside = inner.finish();
+    for (auto& b : pad) b ^= std::byte{0x36 ^ 0x5c};
+    sha256 outer;
+    outer.update(byte_span(pad));
+    outer.update(byte_span(inside));
+    return outer.finish();
+}
+
+/// Compares secrets; the time depends on the length only, not on the place of a difference.
+[[nodiscard]] inline bool equal_constant_time(byte_span a, byte_span b) noexcept {
+    if (a.size() != b.size()) return false;
+    unsigned char difference = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference =
+            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
+        asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
+    }
+    return difference == 0;
+}
+
+} // namespace skein
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// A value; compared in constant time.
+class token {
+public:
+    static constexpr std::size_t size = 32;
+
+    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
+    token() = default;
+
+    /// A new secret from the kernel's random source, or from `source` in the simulated world.
+    static token generate() { return generate(system_random()); }
+    static token generate(random_source& source) {
+        token t;
+        source.fill(std::as_writable_bytes(std::span(t.bytes_)));
+        return t;
+    }
+
+    /// 64 hexadecimal digits; surrounding white space is ignored.
+    static result<token> from_hex(std::string_view text) {
+        constexpr std::string_view blank = " \t\r\n";
+        const auto first = text.find_first_not_of(blank);
+        if (first != std::string_view::npos) {
+            text = text.substr(first, text.find_last_not_of(blank) - first + 1);
+        }
+        token t;
+        const bool good = skein::from_hex(text, t.bytes_);
+        if (!good) { // the text is a secret: say nothing of its content
+            return error(errc::invalid_argument,
+                         fmt::format("a token is {} hexadecimal digits, got {} characters",
+                                     2 * size, text.size()));
+        }
+        return t;
+    }
+    [[nodiscard]] std::string to_hex() const { return skein::to_hex(bytes()); }
+
+    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
+    [[nodiscard]] bool empty() const noexcept { return *this == token{}; }
+
+    /// Eight digits that tell two tokens apart without giving either away.
+    [[nodiscard]] std::string fingerprint() const {
+        const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
+        return skein::to_hex(byte_span(digest).first(4));
+    }
+
+    friend bool operator==(const token& a, const token& b) noexcept {
+        return equal_constant_time(a.bytes(), b.bytes());
+    }
+
+private:
+    std::array<std::byte, size> bytes_{};
+};
+
+} // namespace skein::net
+
+#include <cstdint>
+#include <string>
+
+namespace skein::net {
+
+/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
+struct identity {
+    std::string name;
+    std::uint64_t build_id = 0;      ///< of the program
+    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
+    std::int64_t pid = 0;
+    std::string host;
+    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
+};
+
+/// How a connection is made; both sides give one.
+struct connection_options {
+    token secret;
+    identity self;
+    limits bounds;
+    keep_alive alive;
+    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
+    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
+};
+
+} // namespace skein::net
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+/// Counts of one connection since it was made.
+struct connection_statistics {
+    std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
+};
+
+/// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
+/// shared_ptr aborts it; close() first for an orderly end.
+class connection {
+public:
+    using handle = std::shared_ptr<connection>;
+
+    /// Connects and shakes hands (bounded by limits::handshake_deadline). `via` must live until then.
+    ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
+    ///           malformed (not our protocol), timeout
+    static task<handle> connect(network& via, address to, connection_options options);
+    /// The other side: shakes hands on an accepted stream.
+    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
+
+    connection(const connection&) = delete;
+    connection& operator=(const connection&) = delete;
+
+    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
+    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+
+    /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
+    ///   errors  closed (after close), the failure of the connection, too_large
+    void send(frame f);
+    /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body = {});
+    /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
+    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
+    task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span head, byte_span body);
+    /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
+    task<void> send_ready();
+    [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Hands what is queued to the kernel now instead of at the end of the turn.
+    void flush() noexcept;
+
+    /// The next frame in order; nothing after the peer's orderly close.
+    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
+    task<std::optional<frame>> receive();
+
+    /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
+    /// view is valid during the call only. An exception from it aborts the connection. Frames that
+    /// have arrived before are handed over inside this call. A handler may set another handler.
+    void set_handler(unique_function<void(const frame_view&)> handler);
+    /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
+    void set_closed_handler(unique_function<void(const error*)> handler);
+    /// Back-pressure towards the peer: stops reading (we still tell it that we live).
+    void pause_reading() noexcept { paused_ = true; }
+    void resume_reading() noexcept;
+
+    /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
+    /// Never throws; afterwards the stream is closed and all work of the connection has ended.
+    task<void> close();
+    /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
+    void abort(error why) noexcept { end(std::move(why)); }
+    /// Waits for the end, whoever caused it; throws only cancelled.
+    task<void> wait_closed();
+
+    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    /// Silent for longer than keep_alive::suspect_after right now.
+    [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
+    /// Why it ended; nothing while open or after an orderly end.
+    [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
+
+    /// Destroyed by the last owner; all its work has ended by then.
+    ~connection() = default;
+
+private:
+    enum class state : std::uint8_t { open, closing, ended };
+    enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
+
+    connection(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
+
+    static task<void> read_loop(std::shared_ptr<connection> self);
+    static task<void> write_loop(std::shared_ptr<connection> self);
+    task<void> read_large();
+    void part_ended() noexcept;
+
+    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                            byte_span head, byte_span body) const;
+    void check_sendable() const;
+    void send_control(control kind) noexcept;
+    void request_flush() noexcept { loop_.at_turn_end(hook_); }
+    void progress(std::size_t written) noexcept;
+
+    bool parse(); // false: more bytes are needed or it has ended
+    void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
+    void call_handler(const frame_view& view);
+    void on_control(std::uint16_t kind);
+    void begin_goodbye() noexcept;
+    void maybe_finished() noexcept;
+    void end(std::optional<error> why) noexcept;
+    void on_timer();
+
+    struct flush_hook : turn_hook {
+        explicit flush_hook(connection& c) noexcept
+            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {
+        }
+        connection& owner;
+    };
+    struct alive_timer : timer_node {
+        explicit alive_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<alive_timer&>(t).owner.on_timer(); }),
+              owner(c) {}
+        connection& owner;
+    };
+
+    loop& loop_;
+    std::unique_ptr<stream> stream_;
+    connection_options options_;
+    identity peer_;
+    std::string peer_name_;
+    connection_statistics statistics_;
+
+    // Sending: out_ collects; the write loop takes over only when the kernel would block.
+    detail::out_queue out_;
+    std::size_t in_flight_ = 0; // bytes the write loop is writing
+    std::uint64_t queued_total_ = 0, written_total_ = 0;
+    bool blocked_ = false; // the write loop is at work
+    event wake_writer_;
+    wait_queue drained_;
+    flush_hook hook_{*this};
+
+    // Receiving: one large buffer, many frames per read; a large body gets a buffer of its own.
+    byte_buffer in_;
+    std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
+    std::optional<frame_header> large_;
+    byte_buffer large_body_;
+    std::size_t large_have_ = 0;
+    bool paused_ = false;
+    event resumed_;
+    unique_function<void(const frame_view&)> handler_, replacement_;
+    bool in_handler_ = false, replaced_ = false; // a handler may set another one
+    std::deque<frame> received_;
+    std::size_t received_bytes_ = 0;
+    wait_queue receivers_;
+
+    // Life.
+    state state_ = state::open;
+    bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
+    std::optional<error> failure_;
+    unique_function<void(const error*)> closed_handler_;
+    event ended_;
+    alive_timer timer_{*this};
+    time_point last_heard_{}, timer_due_{};
+    int parts_ = 0;                    // loops that run
+    std::shared_ptr<connection> self_; // while they do
+    scope tasks_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/connection.hpp
+// The machinery of net::connection; included by it.
+//
+// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
+// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
+
+
+// ======== skein/core/constants.hpp
+// The one table of time constants and default limits; everything that waits or bounds reads it.
+//
+// The values are for hosts in one network (lan); wan() gives the same table times five.
+
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+struct time_constants {
+    using ms = std::chrono::milliseconds;
+
+    ms group_heartbeat{100};  ///< inside a training group
+    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
+    ms suspect_after{1000};   ///< silence after which a peer is suspected
+    ms dead_after{3000};      ///< silence after which a peer is dead
+    ms connect_timeout{5000}; ///< one attempt
+    ms handshake_timeout{5000};
+    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
+    ms reconnect_most{2000};
+    ms shutdown_grace{2000}; ///< from the request to stop until the kill
+    ms rendezvous_timeout{60000};
+    ms collective_timeout{30000};
+
+    /// All values times `factor`.
+    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
+        time_constants t = *this;
+        for (ms* value :
+             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
+              &t.connect_timeout, &t.handshake_timeout, &t.reconnect_first, &t.reconnect_most,
+              &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+            *value *= factor;
+        return t;
+    }
+    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
+    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
+};
+
+/// Exit codes of every program built with skein.
+namespace exit_code {
+inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
+                     terminated = 143, job_stopped = 138;
+} // namespace exit_code
+
+/// Default size limits; each has an option where it is used.
+namespace limit {
+inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
+inline constexpr std::size_t queue_bytes = std::size_t{16} << 20;  ///< unsent bytes a connection
+inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
+inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+} // namespace limit
+
+} // namespace skein
+
+// ======== skein/core/sleep.hpp
+// Waiting for time, in the time of the loop: virtual under simulation.
+//
+//     co_await sleep_for(10ms);
+
+
+namespace skein {
+
+/// What sleep_for and sleep_until return. Suspends until the time; resumed by the loop; throws
+/// cancelled at once when the task is cancelled.
+class sleep_awaiter : public waiter, private timer_node {
+public:
+    sleep_awaiter(bool relative, duration length, time_point until) noexcept
+        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
+          relative_(relative), length_(length), until_(until) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        auto& here = loop::current();
+        here.set_timer(*this, relative_ ? here.now() + length_ : until_);
+        return true;
+    }
+    void await_resume() {
+        timer_node::cancel();
+        throw_if_cancelled();
+    }
+
+private:
+    bool relative_;
+    duration length_;
+    time_point until_;
+};
+
+/// Suspends for at least the given time.
+[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+    return {true, length, {}};
+}
+/// Suspends until the loop's time is at least `until`.
+[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
+    return {false, {}, until};
+}
+
+/// What yield returns.
+class yield_awaiter : public waiter {
+public:
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        wake();
+        return true;
+    }
+    void await_resume() const { throw_if_cancelled(); }
+};
+
+/// Lets everything else that is ready run first. A cancellation point.
+[[nodiscard]] inline yield_awaiter yield() noexcept { return {}; }
+
+} // namespace skein
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace skein::net {
+
+namespace detail {
+inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
+inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
+inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
+inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
+inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+} // namespace detail
+
+// --- sending ----------------------------------------------------------------------------------
+
+inline void connection::check_sendable() const {
+    if (state_ == state::open) return;
+    if (failure_) throw *failure_;
+    throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
+                                           std::uint64_t id, byte_span head, byte_span body) const {
+    const std::size_t bytes = head.size() + body.size();
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
+        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                                 bytes, peer_name_, options_.bounds.max_frame))
+            .with_hint("send it in pieces or raise limits::max_frame on both sides");
+    }
+    frame_header h;
+    h.length = static_cast<std::uint32_t>(bytes);
+    h.kind = kind;
+    h.flags = flags & static_cast<std::uint16_t>(~body_crc_flag);
+    h.id = id;
+    if (options_.checksum_bodies && bytes > 0) {
+        h.flags |= body_crc_flag;
+        h.body_crc = crc32c(body, crc32c(head));
+    }
+    return h;
+}
+
+inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span head, byte_span body) {
+    check_sendable();
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    if (body.size() >= detail::direct_write_bytes && !blocked_) {
+        // The kernel copies a large body straight from the caller; only what it refuses is kept.
+        h.encode(out_.grab(frame_header::bytes));
+        out_.copy(head);
+        out_.borrow(body);
+        flush();
+        if (blocked_) out_.own_last();
+        return;
+    }
+    std::byte* to = out_.grab(frame_header::bytes + h.length);
+    h.encode(to);
+    to += frame_header::bytes;
+    if (!head.empty()) std::memcpy(to, head.data(), head.size());
+    if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+inline void connection::send(frame f) {
+    if (f.body.size() < limit::gather_bytes) {
+        send(f.kind, f.flags, f.id, f.body);
+        return;
+    }
+    check_sendable();
+    const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.move(std::move(f.body));
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
+                                            std::uint64_t id, byte_span head, byte_span body) {
+    check_sendable();
+    const auto keep = self_;
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.copy(head);
+    out_.borrow(body);
+    queued_total_ += frame_header::bytes + h.length;
+    const std::uint64_t mine = queued_total_;
+    flush();
+    try {
+        while (written_total_ < mine && state_ != state::ended) {
+            auto more = drained_.wait();
+            co_await more;
+        }
+    } catch (...) {
+        end(error(errc::cancelled, "a frame to " + peer_name_ + " was cut by cancellation"));
+        throw;
+    }
+    if (written_total_ < mine) check_sendable();
+}
+
+inline task<void> connection::send_ready() {
+    const auto keep = self_;
+    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
+        auto more = drained_.wait();
+        co_await more;
+    }
+    check_sendable();
+}
+
+/// Writes what the kernel takes; the rest is the write loop's.
+inline void connection::flush() noexcept {
+    if (blocked_ || out_.empty() || state_ == state::ended) return;
+    try {
+        std::size_t written = 0;
+        const std::size_t asked = out_.bytes();
+        if (out_.simple()) {
+            const byte_span all = out_.open();
+            written = stream_->try_write(std::span<const byte_span>(&all, 1));
+        } else {
+            thread_local std::vector<byte_span> parts;
+            out_.views(parts);
+            written = stream_->try_write(parts);
+        }
+        out_.consume(written);
+        ++statistics_.flushes;
+        if (written < asked) {
+            blocked_ = true;
+            wake_writer_.set();
+        }
+        progress(written);
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+}
+
+inline void connection::progress(std::size_t written) noexcept {
+    statistics_.bytes_out += written;
+    written_total_ += written;
+    if (!drained_.empty()) drained_.wake_all();
+    if (sent_goodbye_) maybe_finished();
+}
+
+inline task<void> connection::write_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::vector<byte_span> parts;
+        while (c.state_ != state::ended) {
+            auto wanted = c.wake_writer_.wait();
+            co_await wanted;
+            c.wake_writer_.reset();
+            while (!c.out_.empty() && c.state_ != state::ended) {
+                detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
+                taken.views(parts);
+                c.in_flight_ = taken.bytes();
+                auto writing = c.stream_->write_all(parts);
+                co_await writing;
+                ++c.statistics_.flushes;
+                c.progress(std::exchange(c.in_flight_, 0));
+            }
+            c.blocked_ = false;
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.in_flight_ = 0;
+    c.part_ended();
+}
+
+inline void connection::send_control(control kind) noexcept {
+    if (state_ == state::ended || sent_goodbye_) return;
+    frame_header h;
+    h.kind = kind;
+    h.encode(out_.grab(frame_header::bytes));
+    queued_total_ += frame_header::bytes;
+    request_flush();
+}
+
+// --- receiving --------------------------------------------------------------------------------
+
+inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::size_t since_yield = 0;
+        while (c.state_ != state::ended) {
+            if (c.paused_) {
+                c.resumed_.reset();
+                auto resumed = c.resumed_.wait();
+                co_await resumed;
+                c.parse();
+                continue;
+            }
+            if (c.large_) {
+                auto body = c.read_large();
+                co_await body;
+                since_yield += c.large_body_.size();
+            } else {
+                if (c.begin_ == c.end_) {
+                    c.begin_ = c.end_ = 0;
+                } else if (c.in_.size() - c.end_ < detail::large_body_bytes) {
+                    std::memmove(c.in_.data(), c.in_.data() + c.begin_, c.end_ - c.begin_);
+                    c.end_ -= c.begin_;
+                    c.begin_ = 0;
+                }
+                auto reading = c.stream_->read_some(mut_byte_span(c.in_).subspan(c.end_));
+                const std::size_t got = co_await reading;
+                if (got == 0) {
+                    if (c.got_goodbye_ || c.sent_goodbye_) {
+                        c.end(std::nullopt);
+                    } else {
+                        c.end(error(errc::reset,
+                                    "connection to " + c.peer_name_ + " ended without a goodbye")
+                                  .with_hint("the process there ended or was killed"));
+                    }
+                    break;
+                }
+                c.end_ += got;
+                c.statistics_.bytes_in += got;
+                since_yield += got;
+                c.last_heard_ = c.loop_.now();
+                c.suspect_ = false;
+                c.parse();
+            }
+            if (since_yield >= detail::eager_flush_bytes) { // others get their turn, replies leave
+                since_yield = 0;
+                auto others = yield();
+                co_await others;
+            }
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.part_ended();
+}
+
+/// Hands out the whole frames in in_; prepares for a large one.
+inline bool connection::parse() {
+    while (state_ != state::ended && !paused_) {
+        const std::size_t have = end_ - begin_;
+        if (have < frame_header::bytes) return false;
+        frame_header h;
+        if (const auto fault = h.read(in_.data() + begin_, options_.bounds.max_frame)) {
+            throw error(fault->code(), fault->text() + " from " + peer_name_)
+                .with_hint(fault->hint());
+        }
+        const std::size_t here = have - frame_header::bytes;
+        if (here < h.length) {
+            if (h.length < detail::large_body_bytes) return false;
+            begin_ +=
+                frame_header::bytes; // the body gets a buffer of its own, filled by read_large
+            if (const auto first = std::min<std::size_t>(h.length, detail::first_allocation);
+                large_body_.size() < first) {
+                large_body_.resize(first);
+            }
+            std::memcpy(large_body_.data(), in_.data() + begin_, here);
+            large_have_ = here;
+            begin_ = end_ = 0;
+            large_ = h;
+            return false;
+        }
+        const auto body = byte_span(in_).subspan(begin_ + frame_header::bytes, h.length);
+        begin_ += frame_header::bytes + h.length;
+        deliver(h, body, nullptr);
+    }
+    return true;
+}
+
+/// Reads the rest of a large body straight to its place. Memory follows what has arrived.
+inline task<void> connection::read_large() {
+    const frame_header h = *large_;
+    while (large_have_ < h.length) {
+        if (large_have_ == large_body_.size()) {
+            large_body_.resize(std::min<std::size_t>(h.length, 2 * large_have_));
+        }
+        const std::size_t until = std::min<std::size_t>(h.length, large_body_.size());
+        auto reading = stream_->read_some(
+            mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset,
+                        fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
+                                    peer_name_, large_have_, h.length));
+        }
+        large_have_ += got;
+        statistics_.bytes_in += got;
+        last_heard_ = loop_.now();
+        suspect_ = false;
+    }
+    large_.reset();
+    large_body_.resize(h.length);
+    deliver(h, large_body_, &large_body_);
+    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+}
+
+inline void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
+    if (!h.accepts(body)) {
+        throw error(errc::corrupt,
+                    fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
+                                "checksum",
+                                h.id, h.kind, h.length, peer_name_));
+    }
+    if (h.kind >= first_reserved_kind) {
+        on_control(h.kind);
+        return;
+    }
+    if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
+    ++statistics_.frames_in;
+    frame_view view;
+    view.kind = h.kind;
+    view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
+    view.id = h.id;
+    view.body = body;
+    view.owned = owned;
+    if (handler_) {
+        call_handler(view);
+        return;
+    }
+    frame f;
+    f.kind = view.kind;
+    f.flags = view.flags;
+    f.id = view.id;
+    f.body = view.take_body();
+    received_bytes_ += f.body.size() + frame_header::bytes;
+    received_.push_back(std::move(f));
+    if (received_bytes_ > options_.bounds.max_receive_queue) paused_ = true;
+    receivers_.wake_one();
+}
+
+/// Keeps the handler alive while it runs, also when it sets another one.
+inline void connection::call_handler(const frame_view& view) {
+    struct running {
+        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        running(const running&) = delete;
+        ~running() {
+            c.in_handler_ = false;
+            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
+        }
+        connection& c;
+    } guard(*this);
+    handler_(view);
+}
+
+inline task<std::optional<frame>> connection::receive() {
+    const auto keep = self_;
+    while (received_.empty()) {
+        if (state_ == state::ended) {
+            if (failure_) throw *failure_;
+            co_return std::nullopt;
+        }
+        if (got_goodbye_) co_return std::nullopt;
+        auto more = receivers_.wait();
+        co_await more;
+    }
+    std::optional<frame> next(std::move(received_.front()));
+    received_.pop_front();
+    received_bytes_ -= next->body.size() + frame_header::bytes;
+    if (paused_ && received_bytes_ <= options_.bounds.max_receive_queue / 2) resume_reading();
+    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    co_return next;
+}
+
+inline void connection::set_handler(unique_function<void(const frame_view&)> handler) {
+    const auto keep = self_;
+    if (in_handler_) {
+        replacement_ = std::move(handler);
+        replaced_ = true;
+        return;
+    }
+    handler_ = std::move(handler);
+    try {
+        while (handler_ && !received_.empty()) {
+            frame f = std::move(received_.front());
+            received_.pop_front();
+            received_bytes_ -= f.body.size() + frame_header::bytes;
+            frame_view view;
+            view.kind = f.kind;
+            view.flags = f.flags;
+            view.id = f.id;
+            view.body = f.body;
+            view.owned = &f.body;
+            call_handler(view);
+        }
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+    if (paused_ && received_bytes_ == 0) resume_reading();
+}
+
+inline void connection::resume_reading() noexcept {
+    if (!paused_) return;
+    paused_ = false;
+    resumed_.set();
+}
+
+inline void connection::on_control(std::uint16_t kind) {
+    switch (kind) {
+    case ping: send_control(pong); return;
+    case pong: return;
+    case goodbye:
+        got_goodbye_ = true;
+        receivers_.wake_all();
+        begin_goodbye();
+        maybe_finished();
+        return;
+    default:
+        throw error(errc::malformed,
+                    fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
+    }
+}
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/connection_life.hpp
+// How a net::connection begins and ends; included by detail/connection.hpp.
+
+
+// ======== skein/core/log.hpp
+// Structured log lines: one event, one line, text for people and JSON for machines.
+//
+//     log::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
+//
+// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
+// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
+// mix. Thread-safe.
+
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+namespace skein::log {
+
+enum class level : std::uint8_t { trace, debug, info, warn, error, off };
+
+/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
+struct field {
+    std::string key, value;
+    bool is_number = false;
+
+    template <class T>
+    field(std::string_view name, const T& v) : key(name) {
+        if constexpr (std::same_as<T, bool>) {
+            value = v ? "true" : "false";
+            is_number = true;
+        } else if constexpr (std::is_floating_point_v<T>) {
+            value = fmt::format("{}", v);
+            is_number = std::isfinite(v);
+        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
+            value = fmt::format("{}", v);
+            is_number = true;
+        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+            value = std::string_view(v);
+        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
+            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
+        } else {
+            value = fmt::format("{}", v);
+        }
+    }
+};
+
+/// One event, as a sink gets it. Views live for the call only.
+struct record {
+    level severity = level::info;
+    std::string_view component, text;
+    std::span<const field> fields;
+    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
+};
+
+/// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
+inline void append_json_string(std::string& to, std::string_view text) {
+    to += '"';
+    for (const char c : text) {
+        switch (c) {
+        case '"': to += "\\\""; break;
+        case '\\': to += "\\\\"; break;
+        case '\n': to += "\\n"; break;
+        case '\r': to += "\\r"; break;
+        case '\t': to += "\\t"; break;
+        default:
+            if (static_cast<unsigned char>(c) < 0x20)
+                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            else
+                to += c;
+        }
+    }
+    to += '"';
+}
+
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
+[[nodiscard]] inline std::string format_text(const record& r) {
+    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
+    std::tm parts{};
+    ::localtime_r(&seconds, &parts);
+    std::string line =
+        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
+    for (const char c : r.text) line += c == '\n' ? ' ' : c;
+    for (const auto& f : r.fields) {
+        line += ' ';
+        line += f.key;
+        line += '=';
+        if (f.value.empty() || f.value.find_first_of(" \"\n\t=") != std::string::npos)
+            append_json_string(line, f.value);
+        else
+            line += f.value;
+    }
+    return line;
+}
+
+/// The line for machines, without a line end.
+[[nodiscard]] inline std::string format_json(const record& r) {
+    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
+    std::string line =
+        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
+                    names[static_cast<int>(r.severity)]);
+    append_json_string(line, r.component);
+    line += ",\"text\":";
+    append_json_string(line, r.text);
+    for (const auto& f : r.fields) {
+        line += ',';
+        append_json_string(line, f.key);
+        line += ':';
+        if (f.is_number)
+            line += f.value;
+        else
+            append_json_string(line, f.value);
+    }
+    line += '}';
+    return line;
+}
+
+using sink = std::function<void(const record&)>;
+
+namespace detail {
+inline level level_from_environment() noexcept {
+    const char* text = std::getenv("SKEIN_LOG_LEVEL");
+    const std::string_view name = text == nullptr ? "info" : text;
+    if (name == "trace") return level::trace;
+    if (name == "debug") return level::debug;
+    if (name == "warn") return level::warn;
+    if (name == "error") return level::error;
+    if (name == "off") return level::off;
+    return level::info;
+}
+
+struct state {
+    std::atomic<level> threshold{level_from_environment()};
+    std::mutex mutex; // guards `target`
+    std::shared_ptr<const sink> target;
+};
+inline state& the_state() {
+    static state* const s = new state; // never destroyed: lines may come from late destructors
+    return *s;
+}
+
+inline void to_stderr(const record& r) {
+    static const bool json = [] {
+        const char* mode = std::getenv("SKEIN_LOG");
+        return mode != nullptr && std::string_view(mode) == "json";
+    }();
+    std::string line = json ? format_json(r) : format_text(r);
+    line += '\n';
+    std::string_view rest = line;
+    while (!rest.empty()) {
+        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; // nowhere left to complain
+        rest.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+} // namespace detail
+
+/// True if a line of this level would be written: ask before building something expensive.
+[[nodiscard]] inline bool enabled(level l) noexcept {
+    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
+}
+inline void set_level(level l) noexcept { detail::the_state().threshold = l; }
+[[nodiscard]] inline level get_level() noexcept { return detail::the_state().threshold; }
+
+/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
+inline void set_sink(sink to) {
+    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
+    auto& s = detail::the_state();
+    const std::lock_guard lock(s.mutex);
+    s.target.swap(next);
+}
+
+/// Writes one line.
+inline void write(level severity, std::string_view component, std::string_view text,
+                  std::span<const field> fields) {
+    if (!enabled(severity)) return;
+    record r;
+    r.severity = severity;
+    r.component = component;
+    r.text = text;
+    r.fields = fields;
+    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    auto& s = detail::the_state();
+    std::shared_ptr<const sink> target;
+    {
+        const std::lock_guard lock(s.mutex);
+        target = s.target;
+    }
+    if (target)
+        (*target)(r);
+    else
+        detail::to_stderr(r);
+}
+
+using fields = std::initializer_list<field>;
+inline void trace(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::trace, component, text, {f.begin(), f.size()});
+}
+inline void debug(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::debug, component, text, {f.begin(), f.size()});
+}
+inline void info(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::info, component, text, {f.begin(), f.size()});
+}
+inline void warn(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::warn, component, text, {f.begin(), f.size()});
+}
+inline void error(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::error, component, text, {f.begin(), f.size()});
+}
+
+} // namespace skein::log
+
+// ======== skein/core/timeout.hpp
+// A limit on how long a task may take, in the loop's time.
+//
+//     auto answer = with_timeout(client.ask(question), 2s);
+//     auto text = co_await std::move(answer);            // or throws errc::timeout
+
+
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
+/// there in time, or that the work still gives after being cancelled, is delivered.
+template <class T>
+[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
+    auto* outer = co_await detail::current_cancel{};
+    struct limit : timer_node {
+        explicit limit(detail::cancel_state* parent)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<limit&>(t);
+                  self.passed = true;
+                  self.cancel_work.request();
+              }),
+              cancel_work(parent) {}
+        bool passed = false;
+        detail::cancel_state cancel_work;
+    } timer(outer);
+    const auto begin = loop::current().now();
+    loop::current().set_timer(timer, until);
+    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
+    try {
+        co_return co_await inner;
+    } catch (const error& e) {
+        const bool ours = e.code() == errc::cancelled && timer.passed;
+        if (!ours || (outer != nullptr && outer->requested())) throw;
+        throw error(errc::timeout,
+                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+    }
+}
+
+/// The same with a length from now on.
+template <class T>
+[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
+    auto timed = with_deadline(std::move(work), loop::current().now() + limit);
+    co_return co_await timed;
+}
+
+} // namespace skein
+
+// ======== skein/net/handshake.hpp
+// Mutual proof of the token, then the exchange of identities; before anything else is decoded.
+//
+//   connecting side                          accepting side
+//   hello: magic version role nonce   --->
+//                                     <---   hello, proof
+//   status, proof, identity, mac      --->
+//                                     <---   status, identity, mac
+//
+// proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
+// keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
+
+
+// ======== skein/wire/decode.hpp
+// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), nothing
+// is allocated that the input does not pay for, and the first fault is told with its position.
+//
+//     auto request = wire::decode<submit>(frame.body);      // result<submit>
+//     if (!request) return request.error();
+//
+// Fields of type std::span<const T> and std::string_view become views into the input: keep it.
+
+
+// ======== skein/wire/codec.hpp
+// Which types travel: the concept `encodable`, and how a type of your own joins in.
+//
+// Encodable are: bool, integers, float, double, enums, std::byte, strings, vector, array, span of
+// fixed-layout elements, map, set and their unordered forms, optional, variant, pair, tuple,
+// durations, strong ids, skein::error, result<T>, and plain aggregates of those. Anything else
+// specialises codec:
+//
+//     template <> struct skein::wire::codec<matrix> {
+//         static constexpr std::string_view schema = "matrix";
+//         static void encode(writer& out, const matrix& m);
+//         static result<void> decode(reader& in, matrix& m);
+//     };
+
+
+// ======== skein/core/fields.hpp
+// THE door to Boost.PFR: number, references and names of the fields of a plain aggregate.
+//
+// An aggregate here is a class without constructors, bases, references and C arrays (PFR would
+// flatten those: use std::array). Names need a type with linkage: not local to a function, not in
+// an unnamed namespace. PFR before 2.2 (Boost 1.84) knows no names, so they are cut out of the
+// pretty name of a function whose template argument points at the field. g++ 12 ends with an internal
+// error at an array field of a type with constructors, unless its default is spelled with
+// parentheses: std::array<std::string, 2> names = std::array<std::string, 2>();
+//
+//     struct point { int x = 0, y = 0; };
+//     field_count<point> == 2, field_name<point, 1>() == "y"
+//     for_each_field(p, [](auto& field, std::string_view name) { ... });
+
+
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <boost/pfr/core.hpp>
+
+namespace skein {
+
+/// A type whose fields can be listed.
+template <class T>
+concept plain_aggregate =
+    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
+
+template <class T>
+inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
+
+/// The type of field I.
+template <class T, std::size_t I>
+using field_type = boost::pfr::tuple_element_t<I, T>;
+
+/// References to all fields, as a std::tuple.
+template <class T>
+constexpr auto tie_fields(T& object) noexcept {
+    return boost::pfr::structure_tie(object);
+}
+
+namespace detail {
+
+template <class T>
+struct fields_of_nothing {
+    const T value;
+};
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#endif
+/// Declared, never defined: only addresses inside it are named at compile time.
+template <class T>
+extern const fields_of_nothing<T> fake_object;
+
+template <class Pointer>
+struct pointer_value {
+    Pointer pointer;
+};
+template <class Pointer>
+pointer_value(Pointer) -> pointer_value<Pointer>;
+
+template <class T, auto Field>
+consteval const char* field_pretty_name() {
+    return __PRETTY_FUNCTION__;
+}
+
+/// The last identifier of "... Field = {&fake_object.value.name}]".
+consteval std::string_view last_identifier(std::string_view text) {
+    const auto is_word = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_';
+    };
+    std::size_t end = text.size();
+    while (end > 0 && !is_word(text[end - 1])) --end;
+    std::size_t begin = end;
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+    return text.substr(begin, end - begin);
+}
+} // namespace detail
+
+/// The name of field I as it is written in the source.
+template <class T, std::size_t I>
+consteval std::string_view field_name() {
+#if defined(BOOST_PFR_CORE_NAME_ENABLED) && BOOST_PFR_CORE_NAME_ENABLED
+    return boost::pfr::get_name<I, T>();
+#else
+    constexpr auto field = detail::pointer_value{
+        std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
+    return detail::last_identifier(detail::field_pretty_name<T, field>());
+#endif
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+/// Calls f(field), or f(field, name), for every field in order of declaration.
+template <class T, class F>
+constexpr void for_each_field(T& object, F&& f) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        auto fields = boost::pfr::structure_tie(object);
+        const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
+            if constexpr (std::is_invocable_v<F&, decltype(std::get<J>(fields)), std::string_view>)
+                f(std::get<J>(fields), field_name<std::remove_cv_t<T>, J>());
+            else
+                f(std::get<J>(fields));
+        };
+        (one(std::integral_constant<std::size_t, I>{}), ...);
+    }(std::make_index_sequence<field_count<std::remove_cv_t<T>>>{});
+}
+
+namespace detail {
+struct field_name_probe {
+    int first_one = 0;
+    double second2 = 0;
+};
+static_assert(field_name<field_name_probe, 0>() == "first_one" &&
+                  field_name<field_name_probe, 1>() == "second2",
+              "this compiler spells __PRETTY_FUNCTION__ in an unknown way; use Boost >= 1.84");
+} // namespace detail
+
+} // namespace skein
+
+// ======== skein/core/ids.hpp
+// Strong ids: a node id is not an actor id, though both are 64 bits.
+//
+// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
+//
+//     struct blob_tag;
+//     using blob_id = skein::strong_id<blob_tag>;
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
+template <class Tag, class Rep = std::uint64_t>
+class strong_id {
+public:
+    using tag_type = Tag;
+    using rep = Rep;
+
+    constexpr strong_id() noexcept = default;
+    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
+
+    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
+    /// True unless this is the "none" id.
+    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
+    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
+
+private:
+    Rep value_{};
+};
+
+using node_id = strong_id<struct node_tag>;
+using worker_id = strong_id<struct worker_tag>;
+using task_id = strong_id<struct task_tag>;
+using actor_id = strong_id<struct actor_tag>;
+using call_id = strong_id<struct call_tag>;
+using object_id = strong_id<struct object_tag>;
+using job_id = strong_id<struct job_tag>;
+
+/// Gives 1, 2, 3, ... as ids of one kind; not thread-safe.
+template <class Id>
+class id_source {
+public:
+    [[nodiscard]] Id next() noexcept { return Id(++last_); }
+
+private:
+    typename Id::rep last_{};
+};
+
+} // namespace skein
+
+template <class Tag, class Rep>
+struct std::hash<skein::strong_id<Tag, Rep>> {
+    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
+        return std::hash<Rep>{}(id.value());
+    }
+};
+
+template <class Tag, class Rep>
+struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
+    template <class Context>
+    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
+        return fmt::formatter<Rep>::format(id.value(), context);
+    }
+};
+
+// ======== skein/wire/reader.hpp
+// A cursor over bytes from outside. Nothing is believed: every step checks what is left.
+//
+// Steps return false on failure; the first failure is kept with its position, and every step after
+// it fails too, so that a decoder may check once at the end. The bytes must outlive the reader and
+// every view decoded from it.
+
+
+// ======== skein/wire/limits.hpp
+// What a decoder accepts. The size of the input bounds every allocation already; these bound the
+// rest: how deep values nest, and how many elements one container may have.
+
+
+#include <cstddef>
+
+namespace skein::wire {
+
+struct limits {
+    /// Containers, optionals and variants inside each other.
+    std::size_t max_depth = 64;
+    /// Elements of one container; the bytes that are left bound it as well.
+    std::size_t max_elements = static_cast<std::size_t>(-1);
+};
+
+} // namespace skein::wire
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+namespace skein::wire {
+
+class reader {
+public:
+    explicit reader(byte_span bytes, limits bounds = {}) noexcept
+        : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()),
+          bounds_(bounds) {}
+
+    [[nodiscard]] bool ok() const noexcept { return !error_; }
+    [[nodiscard]] std::size_t position() const noexcept {
+        return static_cast<std::size_t>(at_ - begin_);
+    }
+    /// Bytes not read yet; none after a failure.
+    [[nodiscard]] std::size_t remaining() const noexcept {
+        return static_cast<std::size_t>(end_ - at_);
+    }
+    [[nodiscard]] byte_span rest() const noexcept { return {at_, remaining()}; }
+    [[nodiscard]] const limits& bounds() const noexcept { return bounds_; }
+
+    /// The first failure, or success.
+    [[nodiscard]] result<void> status() const {
+        if (error_) return *error_;
+        return {};
+    }
+    /// Fails unless everything has been read.
+    bool finish() {
+        if (remaining() == 0) return ok();
+        return fail(errc::malformed, fmt::format("{} bytes left over", remaining()));
+    }
+    /// Records a failure (the first one counts); always false.
+    [[gnu::cold, gnu::noinline]] bool fail(errc code, std::string_view what) {
+        if (!error_)
+            error_ = error(code, fmt::format("decode failed at byte {} of {}: {}", position(),
+                                             end_ - begin_, what));
+        at_ = end_;
+        return false;
+    }
+    /// As fail(), for the error of a custom codec.
+    [[gnu::cold, gnu::noinline]] bool fail(error e) {
+        if (!error_) error_ = std::move(e);
+        at_ = end_;
+        return false;
+    }
+
+    /// The memory of a value: sizeof(T) bytes, little endian.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    bool fixed(T& value) {
+        if (remaining() < sizeof(T)) return too_short(sizeof(T));
+        std::memcpy(static_cast<void*>(&value), at_, sizeof(T));
+        at_ += sizeof(T);
+        return true;
+    }
+    /// A view of the next n bytes.
+    bool raw(std::size_t n, byte_span& view) {
+        if (remaining() < n) return too_short(n);
+        view = byte_span(at_, n);
+        at_ += n;
+        return true;
+    }
+    /// A number in groups of seven bits, in its shortest form.
+    bool varint(std::uint64_t& value) {
+        if (at_ != end_ && (*at_ & std::byte{128}) == std::byte{0}) {
+            value = std::to_integer<std::uint64_t>(*at_++);
+            return true;
+        }
+        return long_varint(value);
+    }
+    /// The number of elements of a container whose elements take at least `least` bytes each:
+    /// more of them than the remaining bytes can hold is a failure, found before any allocation.
+    bool count(std::size_t least, std::size_t& n) {
+        std::uint64_t value = 0;
+        if (!varint(value)) return false;
+        if (value > remaining() / least || value > bounds_.max_elements)
+            return too_many(value, least);
+        n = static_cast<std::size_t>(value);
+        return true;
+    }
+    /// Skips the zeros up to a multiple of `alignment`.
+    bool align(std::size_t alignment) {
+        const std::size_t zeros = (0 - position()) & (alignment - 1);
+        if (remaining() < zeros) return too_short(zeros);
+        for (std::size_t i = 0; i < zeros; ++i, ++at_)
+            if (*at_ != std::byte{0}) return fail(errc::malformed, "padding that is not zero");
+        return true;
+    }
+    /// Goes one level deeper; false at the limit. Each success needs a leave().
+    bool enter() {
+        if (depth_ >= bounds_.max_depth)
+            return fail(errc::too_large,
+                        fmt::format("values nest deeper than the limit of {}", bounds_.max_depth));
+        ++depth_;
+        return true;
+    }
+    void leave() noexcept { --depth_; }
+
+private:
+    [[gnu::cold, gnu::noinline]] bool too_short(std::size_t need) {
+        return fail(errc::malformed, fmt::format("{} bytes needed, {} left", need, remaining()));
+    }
+    [[gnu::cold, gnu::noinline]] bool too_many(std::uint64_t n, std::size_t least) {
+        if (n > remaining() / least)
+            return fail(errc::malformed,
+                        fmt::format("{} elements of at least {} bytes do not fit in "
+                                    "the {} bytes that follow",
+                                    n, least, remaining()));
+        return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
+                                                 bounds_.max_elements));
+    }
+    [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
+        std::uint64_t sum = 0;
+        for (unsigned shift = 0; shift < 64; shift += 7) {
+            if (at_ == end_) return too_short(1);
+            const auto group = std::to_integer<std::uint64_t>(*at_++);
+            const std::uint64_t bits = group & 127;
+            if (shift == 63 && bits > 1) break;
+            sum |= bits << shift;
+            if ((group & 128) != 0) continue;
+            if (bits == 0 && shift > 0) return fail(errc::malformed, "a number longer than needed");
+            value = sum;
+            return true;
+        }
+        return fail(errc::malformed, "a number of more than 64 bits");
+    }
+
+    const std::byte* begin_;
+    const std::byte* at_;
+    const std::byte* end_;
+    limits bounds_;
+    std::size_t depth_ = 0;
+    std::optional<error> error_;
+};
+
+} // namespace skein::wire
+
+// ======== skein/wire/writer.hpp
+// A growing buffer that values are encoded into.
+//
+// The positions that padding refers to count from the first byte of the buffer, so a message and
+// what is appended to it later by the same writer are read back by one reader.
+//
+//     wire::writer out;
+//     wire::encode(out, header);
+//     wire::encode(out, body);
+//     connection.send(kind, std::move(out).take());
+
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace skein::wire {
+
+class writer {
+public:
+    writer() = default;
+    /// Continues after what is in the buffer.
+    explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
+    writer(const writer&) = delete;
+    writer& operator=(const writer&) = delete;
+
+    /// Bytes written so far.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
+    /// Gives the buffer away; the writer is empty afterwards.
+    [[nodiscard]] byte_buffer take() && {
+        buffer_.resize(std::exchange(size_, 0));
+        return std::move(buffer_);
+    }
+    /// Makes room for `bytes` more.
+    void reserve(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+    }
+    /// Starts anew and keeps the memory.
+    void clear() noexcept { size_ = 0; }
+
+    /// Appends bytes as they are.
+    void raw(byte_span bytes) {
+        if (buffer_.size() - size_ < bytes.size()) {
+            if (bytes.size() >= 4096) { // a large piece: let the vector copy without clearing first
+                buffer_.resize(size_);
+                buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+                size_ = buffer_.size();
+                return;
+            }
+            grow(bytes.size());
+        }
+        if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
+        size_ += bytes.size();
+    }
+    /// Appends the memory of a value: sizeof(T) bytes, little endian.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    void fixed(const T& value) {
+        if (buffer_.size() - size_ < sizeof(T)) grow(sizeof(T));
+        std::memcpy(buffer_.data() + size_, &value, sizeof(T));
+        size_ += sizeof(T);
+    }
+    /// Appends a number in groups of seven bits, the lowest first: one byte below 128.
+    void varint(std::uint64_t value) {
+        if (buffer_.size() - size_ < 10) grow(10);
+        std::byte* to = buffer_.data() + size_;
+        std::byte* const start = to;
+        for (; value >= 128; value >>= 7) *to++ = static_cast<std::byte>(value | 128);
+        *to++ = static_cast<std::byte>(value);
+        size_ += static_cast<std::size_t>(to - start);
+    }
+    /// Appends zeros up to a multiple of `alignment` (a power of two).
+    void align(std::size_t alignment) {
+        const std::size_t zeros = (0 - size_) & (alignment - 1);
+        if (zeros == 0) return;
+        if (buffer_.size() - size_ < zeros) grow(zeros);
+        std::memset(buffer_.data() + size_, 0, zeros);
+        size_ += zeros;
+    }
+    /// Overwrites bytes written before, e.g. a length that is known only now.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    void patch(std::size_t at, const T& value) noexcept {
+        std::memcpy(buffer_.data() + at, &value, sizeof(T));
+    }
+
+private:
+    [[gnu::noinline]] void grow(std::size_t bytes) {
+        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
+    }
+
+    byte_buffer buffer_; // size() is what may be written to, not what has been written
+    std::size_t size_ = 0;
+};
+
+} // namespace skein::wire
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <ratio>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein::wire {
+
+/// The customisation point; specialise it for a type that is not a plain aggregate.
+template <class T>
+struct codec;
+
+namespace detail {
+
+template <class T, template <class...> class Template>
+inline constexpr bool is_a = false;
+template <template <class...> class Template, class... Args>
+inline constexpr bool is_a<Template<Args...>, Template> = true;
+
+template <class T>
+inline constexpr bool is_array = false;
+template <class T, std::size_t N>
+inline constexpr bool is_array<std::array<T, N>> = true;
+
+template <class T>
+inline constexpr bool is_span = false;
+template <class T>
+inline constexpr bool is_span<std::span<T>> = true;
+
+template <class T>
+inline constexpr bool is_id = false;
+template <class Tag, class Rep>
+inline constexpr bool is_id<strong_id<Tag, Rep>> = true;
+
+template <class T>
+inline constexpr bool is_duration = false;
+template <class Rep, class Period>
+inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
+
+template <class T>
+inline constexpr bool is_text =
+    std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
+template <class T>
+inline constexpr bool is_map = is_a<T, std::map> || is_a<T, std::unordered_map>;
+template <class T>
+inline constexpr bool is_set = is_a<T, std::set> || is_a<T, std::unordered_set>;
+template <class T>
+inline constexpr bool is_tuple = is_a<T, std::pair> || is_a<T, std::tuple>;
+
+/// An enum of which every value of the underlying integer is a valid one.
+template <class T>
+consteval bool is_open_enum() {
+    if constexpr (std::is_enum_v<T>)
+        return requires { T{0}; } && !std::is_same_v<std::underlying_type_t<T>, bool>;
+    else
+        return false;
+}
+
+/// Numbers whose memory is the same on every machine we run on.
+template <class T>
+inline constexpr bool is_scalar =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t>) ||
+    is_open_enum<T>();
+
+template <class T>
+concept custom = requires(writer& out, const T& in, reader& from, T& into) {
+    codec<T>::encode(out, in);
+    { codec<T>::decode(from, into) } -> std::same_as<result<void>>;
+};
+
+template <class T, class... Others>
+inline constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
+
+/// Calls f.template operator()<Field>() for every field type and combines the bools by "and".
+template <class T, class F>
+consteval bool all_fields(F f) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return (f.template operator()<field_type<T, I>>() && ...);
+    }(std::make_index_sequence<field_count<T>>{});
+}
+
+/// Fixed layout: encoding a T is copying its memory. Aggregates must have no padding.
+template <class T>
+consteval bool is_fixed() {
+    if constexpr (custom<T> || !std::is_trivially_copyable_v<T>)
+        return false;
+    else if constexpr (is_scalar<T>)
+        return !std::is_same_v<T, bool>;
+    else if constexpr (is_id<T> || is_duration<T>)
+        return is_fixed<typename T::rep>();
+    else if constexpr (is_array<T>)
+        return std::tuple_size_v<T> > 0 && is_fixed<typename T::value_type>();
+    else if constexpr (is_span<T> || is_text<T> || is_a<T, std::optional> ||
+                       is_a<T, std::variant> || is_tuple<T> || std::is_same_v<T, std::monostate>)
+        return false;
+    else if constexpr (plain_aggregate<T>) {
+        if constexpr (field_count<T> == 0)
+            return false;
+        else
+            return all_fields<T>([]<class F>() { return is_fixed<F>(); }) &&
+                   []<std::size_t... I>(std::index_sequence<I...>) {
+                       return (sizeof(field_type<T, I>) + ...) == sizeof(T);
+                   }(std::make_index_sequence<field_count<T>>{});
+    } else
+        return false;
+}
+
+/// `Above` are the aggregates that T is inside of: a tree may hold vectors of itself.
+template <class T, class... Above>
+consteval bool is_encodable() {
+    if constexpr (is_one_of<T, Above...> || custom<T> || is_scalar<T> || is_text<T> ||
+                  std::is_same_v<T, std::monostate> || std::is_same_v<T, skein::error>)
+        return true;
+    else if constexpr (is_id<T> || is_duration<T>)
+        return is_scalar<typename T::rep>;
+    else if constexpr (is_span<T>)
+        return is_fixed<std::remove_cv_t<typename T::element_type>>();
+    else if constexpr (is_a<T, std::vector> || is_array<T> || is_set<T> || is_a<T, std::optional>)
+        return is_encodable<typename T::value_type, Above...>();
+    else if constexpr (is_a<T, result>) {
+        if constexpr (std::is_void_v<typename T::value_type>)
+            return true;
+        else
+            return is_encodable<typename T::value_type, Above...>();
+    } else if constexpr (is_map<T>)
+        return is_encodable<typename T::key_type, Above...>() &&
+               is_encodable<typename T::mapped_type, Above...>();
+    else if constexpr (is_tuple<T> || is_a<T, std::variant>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (is_encodable<std::remove_cvref_t<Items>, Above...>() && ...);
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (plain_aggregate<T>)
+        return all_fields<T>([]<class F>() { return is_encodable<F, T, Above...>(); });
+    else
+        return false;
+}
+
+/// A lower bound of the bytes that any T takes on the wire.
+template <class T>
+consteval std::size_t least_size() {
+    if constexpr (custom<T>)
+        return 1;
+    else if constexpr (std::is_same_v<T, skein::error>)
+        return sizeof(errc) + 4;
+    else if constexpr (is_scalar<T> || is_id<T> || is_duration<T>)
+        return sizeof(T);
+    else if constexpr (std::is_same_v<T, std::monostate>)
+        return 0;
+    else if constexpr (is_array<T>)
+        return std::tuple_size_v<T> * least_size<typename T::value_type>();
+    else if constexpr (is_tuple<T>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (std::size_t{0} + ... + least_size<std::remove_cvref_t<Items>>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (is_text<T> || is_span<T> || is_a<T, std::vector> || is_map<T> || is_set<T> ||
+                       is_a<T, std::optional> || is_a<T, std::variant> || is_a<T, result>)
+        return 1;
+    else
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return (std::size_t{0} + ... + least_size<field_type<T, I>>());
+        }(std::make_index_sequence<field_count<T>>{});
+}
+
+/// Where the elements of a sequence of fixed-layout T start: a multiple of this. Blobs of bytes
+/// start at 8, so that messages inside messages keep their alignment.
+template <class T>
+inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
+
+} // namespace detail
+
+/// A type that encode() and decode() know.
+template <class T>
+concept encodable = detail::is_encodable<std::remove_cvref_t<T>>();
+
+/// A type whose encoding is a copy of its memory; spans of it are viewed in place.
+template <class T>
+concept fixed_layout = detail::is_fixed<T>();
+
+} // namespace skein::wire
+
+#include <algorithm>
+
+namespace skein::wire {
+
+namespace detail {
+
+/// A value to decode into.
+template <class T>
+T fresh() {
+    if constexpr (std::is_same_v<T, skein::error>)
+        return skein::error(errc::unknown, "");
+    else if constexpr (is_a<T, result> && !std::is_default_constructible_v<T>)
+        return T(skein::error(errc::unknown, ""));
+    else if constexpr (is_tuple<T> && !std::is_default_constructible_v<T>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return T(fresh<Items>()...);
+        }(static_cast<const T*>(nullptr));
+    else {
+        static_assert(
+            std::is_default_constructible_v<T>,
+            "a type that is decoded needs a default constructor (or defaults on every field)");
+        return T{};
+    }
+}
+
+template <class T>
+bool read(reader& in, T& value);
+
+struct depth_guard {
+    explicit depth_guard(reader& in) : in(in), entered(in.enter()) {}
+    depth_guard(const depth_guard&) = delete;
+    depth_guard& operator=(const depth_guard&) = delete;
+    ~depth_guard() {
+        if (entered) in.leave();
+    }
+    reader& in;
+    bool entered;
+};
+
+inline bool read_bool(reader& in, bool& value) {
+    std::uint8_t byte = 0;
+    if (!in.fixed(byte)) return false;
+    if (byte > 1) return in.fail(errc::malformed, fmt::format("{} is not a truth value", byte));
+    value = byte == 1;
+    return true;
+}
+
+/// The bytes of a sequence of fixed-layout T, still in the input.
+template <class T>
+bool read_block(reader& in, byte_span& block, std::size_t& n) {
+    return in.count(sizeof(T), n) && in.align(sequence_alignment<T>) &&
+           in.raw(n * sizeof(T), block);
+}
+
+template <class T>
+bool is_aligned_for(const std::byte* address) noexcept {
+    return reinterpret_cast<std::uintptr_t>(address) % alignof(T) == 0;
+}
+
+template <class T>
+bool read_vector(reader& in, std::vector<T>& value) {
+    value.clear();
+    if constexpr (is_fixed<T>()) {
+        byte_span block;
+        std::size_t n = 0;
+        if (!read_block<T>(in, block, n)) return false;
+        if (is_aligned_for<T>(block.data())) { // copies once, without clearing first
+            const auto* items = reinterpret_cast<const T*>(block.data());
+            value.assign(items, items + n);
+        } else {
+            value.resize(n);
+            if (n > 0) std::memcpy(static_cast<void*>(value.data()), block.data(), block.size());
+        }
+        return true;
+    } else {
+        static_assert(least_size<T>() > 0, "elements of a container take at least one byte");
+        std::size_t n = 0;
+        if (!in.count(least_size<T>(), n)) return false;
+        const depth_guard deeper(in);
+        if (!deeper.entered) return false;
+        // An element in memory may be much larger than on the wire: grow with what has been read.
+        value.reserve(std::min<std::size_t>(n, std::max<std::size_t>(1, 4096 / sizeof(T))));
+        for (std::size_t i = 0; i < n; ++i) {
+            if constexpr (std::is_same_v<T, bool>) {
+                bool item = false;
+                if (!read_bool(in, item)) return false;
+                value.push_back(item);
+            } else {
+                value.push_back(fresh<T>());
+                if (!read(in, value.back())) return false;
+            }
+        }
+        return true;
+    }
+}
+
+template <class T>
+bool read_keyed(reader& in, T& value) {
+    using key = typename T::key_type;
+    value.clear();
+    std::size_t n = 0;
+    constexpr auto least = [] {
+        if constexpr (is_map<T>)
+            return least_size<key>() + least_size<typename T::mapped_type>();
+        else
+            return least_size<key>();
+    }();
+    static_assert(least > 0, "elements of a container take at least one byte");
+    if (!in.count(least, n)) return false;
+    const depth_guard deeper(in);
+    if (!deeper.entered) return false;
+    for (std::size_t i = 0; i < n; ++i) {
+        auto k = fresh<key>();
+        if (!read(in, k)) return false;
+        bool is_new = false;
+        if constexpr (is_map<T>) {
+            auto mapped = fresh<typename T::mapped_type>();
+            if (!read(in, mapped)) return false;
+            is_new = value.emplace(std::move(k), std::move(mapped)).second;
+        } else {
+            is_new = value.insert(std::move(k)).second;
+        }
+        if (!is_new) return in.fail(errc::malformed, "a key that was there already");
+    }
+    return true;
+}
+
+template <class T, std::size_t I = 0>
+bool read_alternative(reader& in, std::size_t index, T& value) {
+    if constexpr (I == std::variant_size_v<T>) {
+        return in.fail(errc::malformed, fmt::format("{} is not one of {} kinds", index, I));
+    } else {
+        if (index != I) return read_alternative<T, I + 1>(in, index, value);
+        auto held = fresh<std::variant_alternative_t<I, T>>();
+        if (!read(in, held)) return false;
+        value.template emplace<I>(std::move(held));
+        return true;
+    }
+}
+
+inline bool read_error(reader& in, skein::error& value) {
+    errc code{};
+    std::string text, where, cause, hint;
+    if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
+        !read(in, hint))
+        return false;
+    value = skein::error(code, std::move(text));
+    if (!where.empty()) value.with_where(std::move(where));
+    if (!cause.empty()) value.with_cause(std::move(cause));
+    if (!hint.empty()) value.with_hint(std::move(hint));
+    return true;
+}
+
+template <class T>
+bool read_result(reader& in, T& value) {
+    bool has_value = false;
+    if (!read_bool(in, has_value)) return false;
+    if (!has_value) {
+        auto e = fresh<skein::error>();
+        if (!read_error(in, e)) return false;
+        value = T(std::move(e));
+    } else if constexpr (std::is_void_v<typename T::value_type>) {
+        value = T{};
+    } else {
+        const depth_guard deeper(in);
+        auto held = fresh<typename T::value_type>();
+        if (!deeper.entered || !read(in, held)) return false;
+        value = T(std::move(held));
+    }
+    return true;
+}
+
+template <class T>
+bool read_span(reader& in, T& value) {
+    using item = std::remove_const_t<typename T::element_type>;
+    static_assert(std::is_const_v<typename T::element_type>,
+                  "decode into std::span<const T>: the view points into the input");
+    static_assert(alignof(item) <= 8, "views are aligned to 8 bytes at most");
+    byte_span block;
+    std::size_t n = 0;
+    if (!read_block<item>(in, block, n)) return false;
+    if (!is_aligned_for<item>(block.data()))
+        return in.fail(errc::invalid_argument, "the input does not start at a multiple of 8 in "
+                                               "memory, so its elements cannot be viewed in place; "
+                                               "decode into a vector");
+    value = T(reinterpret_cast<const item*>(block.data()), n);
+    return true;
+}
+
+template <class T>
+bool read(reader& in, T& value) {
+    if constexpr (custom<T>) {
+        if (auto done = codec<T>::decode(in, value); !done) return in.fail(done.error());
+        return in.ok();
+    } else if constexpr (std::is_same_v<T, skein::error>) {
+        return read_error(in, value);
+    } else if constexpr (std::is_same_v<T, bool>) {
+        return read_bool(in, value);
+    } else if constexpr (is_fixed<T>()) {
+        return in.fixed(value);
+    } else if constexpr (is_text<T>) {
+        byte_span block;
+        std::size_t n = 0;
+        if (!read_block<char>(in, block, n)) return false;
+        value = as_text(block);
+        return true;
+    } else if constexpr (is_span<T>) {
+        return read_span(in, value);
+    } else if constexpr (is_a<T, std::vector>) {
+        return read_vector(in, value);
+    } else if constexpr (is_array<T>) {
+        return std::all_of(value.begin(), value.end(), [&](auto& item) { return read(in, item); });
+    } else if constexpr (is_map<T> || is_set<T>) {
+        return read_keyed(in, value);
+    } else if constexpr (is_a<T, std::optional>) {
+        bool has_value = false;
+        if (!read_bool(in, has_value)) return false;
+        value.reset();
+        if (!has_value) return true;
+        const depth_guard deeper(in);
+        if (!deeper.entered) return false;
+        value.emplace(fresh<typename T::value_type>());
+        return read(in, *value);
+    } else if constexpr (is_a<T, result>) {
+        return read_result(in, value);
+    } else if constexpr (is_a<T, std::variant>) {
+        std::uint8_t index = 0;
+        const depth_guard deeper(in);
+        return deeper.entered && in.fixed(index) && read_alternative(in, index, value);
+    } else if constexpr (is_tuple<T>) {
+        return std::apply([&](auto&... items) { return (read(in, items) && ...); }, value);
+    } else if constexpr (std::is_same_v<T, std::monostate>) {
+        return true;
+    } else {
+        return std::apply([&](auto&... fields) { return (read(in, fields) && ...); },
+                          tie_fields(value));
+    }
+}
+
+} // namespace detail
+
+/// Reads the next value; `into` is unspecified (but valid) after a failure.
+template <encodable T>
+result<void> decode(reader& in, T& into) {
+    detail::read(in, into);
+    return in.status();
+}
+
+/// Reads the next value.
+template <encodable T>
+result<T> decode(reader& in) {
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(in, e)");
+    auto value = detail::fresh<T>();
+    if (!detail::read(in, value)) return in.status().error();
+    return value;
+}
+
+/// Decodes a whole message; bytes left over are malformed.
+template <encodable T>
+result<void> decode(byte_span bytes, T& into, limits bounds = {}) {
+    reader in(bytes, bounds);
+    if (detail::read(in, into)) in.finish();
+    return in.status();
+}
+
+/// Decodes a whole message; bytes left over are malformed.
+template <encodable T>
+result<T> decode(byte_span bytes, limits bounds = {}) {
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(bytes, e)");
+    reader in(bytes, bounds);
+    auto value = detail::fresh<T>();
+    if (detail::read(in, value) && in.finish()) return value;
+    return in.status().error();
+}
+
+} // namespace skein::wire
+
+// ======== skein/wire/encode.hpp
+// Values to bytes. The format is in docs/wire.md: little endian, no type information, lengths as
+// variable-length numbers; schema.hpp hashes the shape so that both sides can compare it first.
+//
+//     byte_buffer message = wire::encode(request);
+
+
+namespace skein::wire {
+
+template <encodable T>
+void encode(writer& out, const T& value);
+
+namespace detail {
+
+template <class T>
+void encode_sequence(writer& out, const T* items, std::size_t n) {
+    out.varint(n);
+    if constexpr (is_fixed<T>()) {
+        out.align(sequence_alignment<T>);
+        out.raw({reinterpret_cast<const std::byte*>(items), n * sizeof(T)});
+    } else {
+        for (std::size_t i = 0; i < n; ++i) encode(out, items[i]);
+    }
+}
+
+inline void encode_error(writer& out, const skein::error& e) {
+    out.fixed(e.code());
+    for (const auto* part : {&e.text(), &e.where(), &e.cause(), &e.hint()})
+        encode_sequence(out, part->data(), part->size());
+}
+
+} // namespace detail
+
+/// Appends one value. Throws nothing but std::bad_alloc.
+template <encodable T>
+void encode(writer& out, const T& value) {
+    if constexpr (detail::custom<T>) {
+        codec<T>::encode(out, value);
+    } else if constexpr (std::is_same_v<T, skein::error>) {
+        detail::encode_error(out, value);
+    } else if constexpr (std::is_same_v<T, bool>) {
+        out.fixed(static_cast<std::uint8_t>(value ? 1 : 0));
+    } else if constexpr (detail::is_fixed<T>()) {
+        out.fixed(value);
+    } else if constexpr (detail::is_text<T> || detail::is_span<T>) {
+        detail::encode_sequence(out, value.data(), value.size());
+    } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
+        out.varint(value.size());
+        for (const bool item : value) encode(out, item);
+    } else if constexpr (detail::is_a<T, std::vector>) {
+        detail::encode_sequence(out, value.data(), value.size());
+    } else if constexpr (detail::is_array<T>) {
+        for (const auto& item : value) encode(out, item);
+    } else if constexpr (detail::is_map<T>) {
+        out.varint(value.size());
+        for (const auto& [key, mapped] : value) {
+            encode(out, key);
+            encode(out, mapped);
+        }
+    } else if constexpr (detail::is_set<T>) {
+        out.varint(value.size());
+        for (const auto& item : value) encode(out, item);
+    } else if constexpr (detail::is_a<T, std::optional>) {
+        encode(out, value.has_value());
+        if (value) encode(out, *value);
+    } else if constexpr (detail::is_a<T, result>) {
+        encode(out, value.has_value());
+        if (!value)
+            detail::encode_error(out, value.error());
+        else if constexpr (!std::is_void_v<typename T::value_type>)
+            encode(out, *value);
+    } else if constexpr (detail::is_a<T, std::variant>) {
+        static_assert(std::variant_size_v<T> <= 256, "a variant on the wire has at most 256 kinds");
+        out.fixed(static_cast<std::uint8_t>(value.index()));
+        std::visit([&](const auto& held) { encode(out, held); }, value);
+    } else if constexpr (detail::is_tuple<T>) {
+        std::apply([&](const auto&... items) { (encode(out, items), ...); }, value);
+    } else if constexpr (!std::is_same_v<T, std::monostate>) {
+        std::apply([&](const auto&... fields) { (encode(out, fields), ...); }, tie_fields(value));
+    }
+}
+
+/// One value as a message of its own.
+template <encodable T>
+[[nodiscard]] byte_buffer encode(const T& value) {
+    writer out;
+    encode(out, value);
+    return std::move(out).take();
+}
+
+} // namespace skein::wire
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+inline constexpr std::uint16_t protocol_version = 1;
+
+/// Which end of the stream this is.
+enum class side : std::uint16_t { connecting = 1, accepting = 2 };
+
+namespace detail {
+
+enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
+
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+struct hello {
+    static constexpr std::size_t bytes = 48;
+    static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    std::array<std::byte, bytes> raw{};
+
+    void fill(side mine, std::uint16_t version, random_source& random) {
+        std::memcpy(raw.data(), magic.data(), magic.size());
+        store_le(raw.data() + 8, version);
+        store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
+        random.fill(mut_byte_span(raw).subspan(16));
+    }
+    [[nodiscard]] std::uint16_t version() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 8);
+    }
+    [[nodiscard]] std::uint16_t role() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 12);
+    }
+};
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+struct verdict {
+    static constexpr std::size_t bytes = 40;
+    std::array<std::byte, bytes> raw{};
+
+    void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
+        store_le(raw.data(), static_cast<std::uint32_t>(status));
+        std::copy(proof.begin(), proof.end(), raw.begin() + 4);
+        store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+    }
+    [[nodiscard]] std::uint32_t status() const noexcept {
+        return load_le<std::uint32_t>(raw.data());
+    }
+    [[nodiscard]] byte_span proof() const noexcept { return byte_span(raw).subspan(4, 32); }
+    [[nodiscard]] std::size_t identity_bytes() const noexcept {
+        return load_le<std::uint32_t>(raw.data() + 36);
+    }
+};
+
+/// "an HTTP request", "a TLS client", or the first bytes.
+inline std::string describe_foreign(byte_span first) {
+    const auto text = as_text(first);
+    for (const char* verb :
+         {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
+        if (text.starts_with(
+                std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
+            return "it looks like HTTP";
+        }
+    }
+    if (first.size() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) {
+        return "it looks like TLS";
+    }
+    if (text.starts_with("SSH-")) return "it looks like SSH";
+    return "it begins with the bytes " +
+           skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+}
+
+/// Judges a hello as far as it has arrived; nothing = good so far.
+[[nodiscard]] inline std::optional<error> check_hello(byte_span so_far, side from) {
+    const std::size_t known = std::min(so_far.size(), hello::magic.size());
+    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+        return error(errc::malformed,
+                     "the peer does not speak this protocol: " + describe_foreign(so_far))
+            .with_hint("another program is at the other end; check address and port");
+    }
+    if (so_far.size() < hello::bytes) return std::nullopt;
+    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+        return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
+                                                 theirs, protocol_version))
+            .with_hint("build both sides from the same version of skein");
+    }
+    if (load_le<std::uint16_t>(so_far.data() + 12) != static_cast<std::uint16_t>(from)) {
+        return error(errc::malformed, "the peer claims the same role as we have")
+            .with_hint("our own bytes may be coming back (an echo service or a proxy loop)");
+    }
+    return std::nullopt;
+}
+
+inline error token_refused(const token& ours) {
+    return error(errc::permission_denied, "the peer has another token")
+        .with_hint(fmt::format("give both sides the same token (ours has the fingerprint {})",
+                               ours.empty() ? "none" : ours.fingerprint()));
+}
+
+inline task<void> read_exactly(stream* from, mut_byte_span into) {
+    while (!into.empty()) {
+        auto reading = from->read_some(into);
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset, "the peer closed the connection during the handshake")
+                .with_hint("its log says why: another token, another build, or it is stopping");
+        }
+        into = into.subspan(got);
+    }
+}
+
+inline task<void> write_one(stream* to, byte_span bytes) {
+    auto writing = to->write_all(std::span<const byte_span>(&bytes, 1));
+    co_await writing;
+}
+
+/// One side's half of the secrets of a handshake.
+struct handshake_keys {
+    sha256_digest connecting_proof, accepting_proof, session;
+
+    handshake_keys(const token& secret, const hello& connecting, const hello& accepting) {
+        const auto make = [&](std::string_view label) {
+            return hmac_sha256(secret.bytes(), as_bytes(label), connecting.raw, accepting.raw);
+        };
+        connecting_proof = make("skein/1 connecting side");
+        accepting_proof = make("skein/1 accepting side..");
+        session = make("skein/1 session key.....");
+    }
+    [[nodiscard]] sha256_digest mac(side from, byte_span identity_bytes) const {
+        const std::byte role{static_cast<unsigned char>(from)};
+        return hmac_sha256(session, byte_span(&role, 1), identity_bytes);
+    }
+};
+
+/// Sends a verdict, and our identity with its MAC if the status is good or build_differs.
+inline task<void> send_verdict(stream* to, handshake_status status, sha256_digest proof,
+                               byte_buffer identity_bytes, sha256_digest mac) {
+    verdict v;
+    v.fill(status, proof, identity_bytes.size());
+    byte_buffer out = to_buffer(byte_span(v.raw));
+    if (status != handshake_status::token_differs) {
+        append(out, identity_bytes);
+        append(out, mac);
+    }
+    auto writing = write_one(to, out);
+    co_await writing;
+}
+
+/// Reads the identity that follows a verdict: its length was checked, its MAC is.
+inline task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most, side sender,
+                                    const handshake_keys* keys) {
+    if (bytes > most) {
+        throw error(errc::too_large,
+                    fmt::format("identity of {} bytes is above the limit of {}", bytes, most));
+    }
+    byte_buffer block(bytes);
+    auto reading = read_exactly(from, block);
+    co_await reading;
+    sha256_digest mac{};
+    auto reading_mac = read_exactly(from, mac);
+    co_await reading_mac;
+    if (!equal_constant_time(mac, keys->mac(sender, block))) {
+        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+    }
+    identity peer;
+    const auto decoded = wire::decode(block, peer);
+    if (!decoded)
+        throw error(errc::malformed, "the peer's identity does not decode")
+            .with_cause(decoded.error().what());
+    co_return peer;
+}
+
+inline std::optional<error> check_build(const connection_options& mine, const identity& peer) {
+    if (!mine.require_same_build) return std::nullopt;
+    const bool same_build = peer.build_id == mine.self.build_id;
+    if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
+    return error(errc::mismatch,
+                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, "
+                             "ours is {:016x}",
+                             peer.name, peer.pid, peer.host, same_build ? "registry" : "build",
+                             same_build ? peer.registry_hash : peer.build_id,
+                             same_build ? mine.self.registry_hash : mine.self.build_id))
+        .with_hint("start the same executable on both sides");
+}
+
+} // namespace detail
+
+/// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
+///   result  the peer's identity
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, build),
+///           too_large, reset
+inline task<identity> handshake(stream& with, side mine, const connection_options& options) {
+    using detail::handshake_status;
+    const bool connecting = mine == side::connecting;
+    const side theirs = connecting ? side::accepting : side::connecting;
+    detail::hello out, in;
+    out.fill(mine, protocol_version, system_random());
+    byte_buffer self = wire::encode(options.self);
+
+    if (connecting) {
+        auto sending = detail::write_one(&with, out.raw);
+        co_await sending;
+    }
+    for (std::size_t have = 0; have < detail::hello::bytes;) { // judged as it comes
+        auto reading = with.read_some(mut_byte_span(in.raw).subspan(have));
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset, "the peer closed the connection during the handshake")
+                .with_hint("its log says why; another program may be at the other end");
+        }
+        have += got;
+        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
+        if (fault && fault->code() == errc::mismatch && !connecting) {
+            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
+            co_await telling;
+        }
+        if (fault) throw *fault;
+    }
+    const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
+    const sha256_digest none{};
+    detail::verdict v;
+
+    if (connecting) {
+        sha256_digest proof{};
+        auto reading_proof = detail::read_exactly(&with, proof);
+        co_await reading_proof;
+        const bool good = equal_constant_time(proof, keys.accepting_proof);
+        if (!good) {
+            auto refusing = detail::send_verdict(&with, handshake_status::token_differs, none,
+                                                 byte_buffer(), none);
+            co_await refusing;
+            throw detail::token_refused(options.secret);
+        }
+        const auto mac = keys.mac(mine, self);
+        auto sending = detail::send_verdict(&with, handshake_status::good, keys.connecting_proof,
+                                            std::move(self), mac);
+        co_await sending;
+        auto reading_verdict = detail::read_exactly(&with, v.raw);
+        co_await reading_verdict;
+        if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
+            throw detail::token_refused(options.secret);
+        }
+        auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity,
+                                             theirs, &keys);
+        identity peer = co_await reading;
+        if (auto fault = detail::check_build(options, peer)) throw *fault;
+        if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+            throw error(errc::mismatch,
+                        fmt::format("'{}' (pid {} at {}) refuses another build of the program",
+                                    peer.name, peer.pid, peer.host))
+                .with_hint("start the same executable on both sides");
+        }
+        co_return peer;
+    }
+
+    byte_buffer answer = to_buffer(byte_span(out.raw));
+    append(answer, keys.accepting_proof);
+    auto answering = detail::write_one(&with, answer);
+    co_await answering;
+    auto reading_verdict = detail::read_exactly(&with, v.raw);
+    co_await reading_verdict;
+    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+        throw detail::token_refused(options.secret);
+    }
+    if (!equal_constant_time(v.proof(), keys.connecting_proof)) {
+        auto refusing =
+            detail::send_verdict(&with, handshake_status::token_differs, none, byte_buffer(), none);
+        co_await refusing;
+        throw detail::token_refused(options.secret);
+    }
+    auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity,
+                                         theirs, &keys);
+    identity peer = co_await reading;
+    const auto fault = detail::check_build(options, peer);
+    const auto mac = keys.mac(mine, self);
+    auto telling = detail::send_verdict(
+        &with, fault ? handshake_status::build_differs : handshake_status::good, none,
+        std::move(self), mac);
+    co_await telling;
+    if (fault) throw *fault;
+    co_return peer;
+}
+
+} // namespace skein::net
+
+#include <utility>
+
+namespace skein::net {
+
+// --- making one -------------------------------------------------------------------------------
+
+inline task<identity> connection::greet(stream* over, bool connecting,
+                                        const connection_options* options) {
+    std::optional<error> failure;
+    try {
+        auto shaking = with_timeout(
+            handshake(*over, connecting ? side::connecting : side::accepting, *options),
+            options->bounds.handshake_deadline);
+        auto peer = co_await shaking;
+        co_return peer;
+    } catch (const error& e) {
+        failure = e;
+    }
+    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
+    over->close_send();
+    over->close();
+    error e(failure->code(), "handshake with " + over->peer_name() + " failed: " + failure->text());
+    if (!failure->cause().empty()) e.with_cause(failure->cause());
+    if (!failure->hint().empty()) e.with_hint(failure->hint());
+    throw e;
+}
+
+inline task<connection::handle> connection::connect(network& via, address to,
+                                                    connection_options options) {
+    auto connecting = via.connect(std::move(to));
+    auto over = co_await connecting;
+    auto greeting = greet(over.get(), true, &options);
+    identity peer = co_await greeting;
+    co_return start(std::move(over), std::move(options), std::move(peer));
+}
+
+inline task<connection::handle> connection::accept(std::unique_ptr<stream> from,
+                                                   connection_options options) {
+    auto greeting = greet(from.get(), false, &options);
+    identity peer = co_await greeting;
+    co_return start(std::move(from), std::move(options), std::move(peer));
+}
+
+inline connection::connection(std::unique_ptr<stream> over, connection_options options,
+                              identity peer)
+    : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
+      peer_(std::move(peer)),
+      peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
+                             peer_.pid, peer_.host.empty() ? "?" : peer_.host,
+                             stream_->peer_name())),
+      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
+    const auto& alive = options_.alive;
+    const bool on = alive.mode == keep_alive_mode::on ||
+                    (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
+    if (on) {
+        timer_due_ = last_heard_ + alive.ping_after;
+        loop_.set_timer(timer_, timer_due_);
+    }
+}
+
+inline connection::handle connection::start(std::unique_ptr<stream> over,
+                                            connection_options options, identity peer) {
+    std::shared_ptr<connection> core(
+        new connection(std::move(over), std::move(options), std::move(peer)));
+    core->self_ = core;
+    core->parts_ = 2;
+    core->tasks_.spawn(read_loop(core));
+    core->tasks_.spawn(write_loop(core));
+    // What users hold: when the last of them lets go, the connection ends.
+    return handle(core.get(), [core](connection* c) {
+        c->closed_handler_ = nullptr;
+        c->end(error(errc::closed, "the connection was dropped without close()"));
+    });
+}
+
+// --- life and end -----------------------------------------------------------------------------
+
+inline void connection::begin_goodbye() noexcept {
+    if (state_ != state::open) return;
+    state_ = state::closing;
+    send_control(goodbye);
+    sent_goodbye_ = true;
+    drained_.wake_all();
+}
+
+/// Both sides have said goodbye and all our bytes are out: the orderly end.
+inline void connection::maybe_finished() noexcept {
+    if (got_goodbye_ && sent_goodbye_ && out_.empty() && in_flight_ == 0) end(std::nullopt);
+}
+
+inline void connection::end(std::optional<error> why) noexcept {
+    if (state_ == state::ended) return;
+    const auto keep = self_;
+    state_ = state::ended;
+    if (why) failure_ = std::move(*why);
+    timer_.cancel();
+    hook_.unlink();
+    if (stream_) {
+        if (!failure_) stream_->close_send();
+        stream_->close();
+    }
+    out_.clear();
+    wake_writer_.set();
+    resumed_.set();
+    drained_.wake_all();
+    receivers_.wake_all();
+    ended_.set();
+    if (auto told = std::move(closed_handler_)) {
+        closed_handler_ = nullptr;
+        try {
+            told(failure_ ? &*failure_ : nullptr);
+        } catch (const std::exception& e) {
+            log::error("net", "closed handler failed", {{"what", e.what()}});
+        }
+    }
+}
+
+inline void connection::set_closed_handler(unique_function<void(const error*)> handler) {
+    if (state_ == state::ended) {
+        if (handler) handler(failure_ ? &*failure_ : nullptr);
+        return;
+    }
+    closed_handler_ = std::move(handler);
+}
+
+/// The last loop to end lets the stream go at once (the world may end before the next turn), and the
+/// connection itself when the scope has seen the end of its child.
+inline void connection::part_ended() noexcept {
+    if (--parts_ > 0) return;
+    stream_.reset();
+    loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
+}
+
+inline task<void> connection::wait_closed() {
+    const auto keep = self_;
+    auto ended = ended_.wait();
+    co_await ended;
+}
+
+inline task<void> connection::close() {
+    const auto keep = self_;
+    begin_goodbye();
+    if (paused_) { // what the peer still sends is not wanted, its goodbye is
+        handler_ = [](const frame_view&) {};
+        resume_reading();
+    }
+    try {
+        auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
+        co_await ending;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) {
+            end(error(errc::cancelled,
+                      "close of the connection to " + peer_name_ + " was cancelled"));
+        } else {
+            log::debug("net", "no goodbye in time", {{"peer", peer_name_}});
+            end(std::nullopt);
+        }
+    }
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // the loops report through end()
+    }
+}
+
+inline void connection::on_timer() {
+    const auto keep = self_;
+    const auto& alive = options_.alive;
+    const auto now = loop_.now();
+    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
+    if (paused_ || now - timer_due_ > alive.ping_after) last_heard_ = now;
+    const duration silence = now - last_heard_;
+    if (silence >= alive.dead_after) {
+        end(error(errc::peer_lost,
+                  fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
+                .with_hint("its host is down, cut off, or its process is stopped"));
+        return;
+    }
+    suspect_ = silence >= alive.suspect_after;
+    if (paused_) {
+        send_control(pong);
+    } else if (silence >= alive.ping_after) {
+        send_control(ping);
+    }
+    timer_due_ = now + alive.ping_after;
+    loop_.set_timer(timer_, timer_due_);
+}
+
+} // namespace skein::net
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::cluster {
+
+/// What a rank says of itself when it joins.
+struct member_info {
+    std::int32_t rank = 0;
+    std::int32_t world_size = 1;
+    std::int32_t local_rank = 0;
+    std::int32_t local_size = 1;
+    std::string host;
+    std::int64_t pid = 0;
+};
+
+/// How a group ended: no failure = every rank left in order.
+struct group_outcome {
+    std::optional<error> failure;
+    int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
+    bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
+};
+
+struct group_options {
+    int world_size = 1;
+    int generation = 0;
+    net::token secret;
+    duration join_deadline = std::chrono::seconds(60);
+    std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
+    net::keep_alive alive{net::keep_alive_mode::on, std::chrono::milliseconds(100),
+                          std::chrono::seconds(1), std::chrono::seconds(3)};
+};
+
+/// The meeting point. Lives on the loop that made it.
+class group_server {
+public:
+    /// Listens at once (port 0: any). `via` must outlive it.
+    group_server(net::network& via, net::address at, group_options options);
+    ~group_server();
+
+    [[nodiscard]] net::address local() const;
+
+    /// Serves the group until it ends; all connections are closed by then. Await it once.
+    [[nodiscard]] task<group_outcome> run();
+
+    /// Ends the group as failed, for a reason from outside (a child process died).
+    void abort(error why, int culprit = -1);
+    /// The ranks that have not joined yet, for messages.
+    [[nodiscard]] std::vector<int> missing() const;
+    /// True when the rank has joined and left in order, or has said that it fails.
+    [[nodiscard]] bool has_left(int rank) const;
+
+private:
+    struct member;
+    task<void> accept_all();
+    task<void> serve(std::unique_ptr<net::stream> from);
+    task<void> watch_deadline();
+    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
+                                        const net::frame& first);
+    void handle(member& from, const net::frame& f);
+    void start_if_complete();
+    void end(group_outcome how);
+    void tell_everyone();
+
+    group_options options_;
+    std::unique_ptr<net::listener> listener_;
+    std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
+    std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
+    std::optional<group_outcome> outcome_;
+    bool running_ = false;
+    event ended_;
+    scope children_;
+};
+
+/// One rank's end of its group.
+class group_client {
+public:
+    /// Told once, when another rank is lost or fails, or when the server is.
+    using lost_callback = unique_function<void(int rank, const error& why)>;
+
+    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
+    /// until all ranks are there.
+    ///   errors  timeout, permission_denied, mismatch (another world size), already_exists (rank taken)
+    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
+                                                    member_info self, group_options options,
+                                                    lost_callback lost);
+    ~group_client();
+
+    /// Every rank's blob in rank order; see rendezvous::exchange.
+    [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
+    /// This rank is done: leaves in order and waits until the server has seen it.
+    [[nodiscard]] task<void> leave();
+    /// This rank fails; the server and all others are told why.
+    [[nodiscard]] task<void> fail(error why);
+
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
+    [[nodiscard]] int generation() const noexcept { return generation_; }
+    [[nodiscard]] const member_info& self() const noexcept { return self_; }
+
+private:
+    struct pending;
+    group_client() = default;
+    task<void> read_all();
+    void handle(const net::frame& f);
+    void lose(int rank, error why);
+    task<void> finish();
+
+    member_info self_;
+    int generation_ = 0;
+    std::shared_ptr<net::connection> link_;
+    std::vector<member_info> members_;
+    std::map<std::string, std::vector<byte_buffer>> gathered_;
+    std::optional<error> lost_;
+    bool leaving_ = false;
+    bool joined_ = false;
+    lost_callback on_lost_;
+    wait_queue changed_;
+    scope reader_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/group.hpp
+// Frames and state of the group protocol. Bodies are wire-encoded aggregates.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+namespace skein::cluster {
+namespace detail {
+
+/// Kinds of frames; client to server unless said.
+namespace kind {
+inline constexpr std::uint16_t join = 0x0101;       ///< join_body
+inline constexpr std::uint16_t contribute = 0x0102; ///< blob_body
+inline constexpr std::uint16_t leave = 0x0103;      ///< empty
+inline constexpr std::uint16_t failed = 0x0104;     ///< failed_body
+inline constexpr std::uint16_t refused = 0x0181;    ///< server: failed_body
+inline constexpr std::uint16_t formed = 0x0182;     ///< server: formed_body
+inline constexpr std::uint16_t gathered = 0x0183;   ///< server: gathered_body
+inline constexpr std::uint16_t lost = 0x0184;       ///< server: failed_body
+} // namespace kind
+
+struct failed_body {
+    std::int32_t rank = -1;
+    std::uint16_t code = 0;
+    std::string text;
+    std::string hint;
+};
+struct formed_body {
+    std::int32_t generation = 0;
+    std::vector<member_info> members;
+};
+struct blob_body {
+    std::string key;
+    byte_buffer blob;
+};
+struct gathered_body {
+    std::string key;
+    std::vector<byte_buffer> blobs;
+};
+
+inline failed_body to_body(int rank, const error& why) {
+    failed_body body;
+    body.rank = rank;
+    body.code = static_cast<std::uint16_t>(why.code());
+    body.text = why.text();
+    if (!why.where().empty()) body.text = why.where() + ": " + body.text;
+    if (!why.cause().empty()) body.text += ": " + why.cause();
+    body.hint = why.hint();
+    return body;
+}
+inline error to_error(const failed_body& body) {
+    error e(static_cast<errc>(body.code), body.text);
+    if (!body.hint.empty()) e.with_hint(body.hint);
+    return e;
+}
+
+template <class Body>
+void send(net::connection& link, std::uint16_t kind, const Body& body) {
+    net::frame f;
+    f.kind = kind;
+    f.body = wire::encode(body);
+    link.send(std::move(f));
+}
+
+inline net::connection_options link_options(const group_options& options, std::string name) {
+    net::connection_options o;
+    o.secret = options.secret;
+    o.self.name = std::move(name);
+    o.alive = options.alive;
+    o.bounds.max_frame = options.max_blob * static_cast<std::size_t>(options.world_size) + 65536;
+    return o;
+}
+
+} // namespace detail
+
+// ---- server
+
+struct group_server::member {
+    member_info info;
+    std::shared_ptr<net::connection> link;
+    bool left = false;
+};
+
+inline group_server::group_server(net::network& via, net::address at, group_options options)
+    : options_(std::move(options)), listener_(via.listen(std::move(at))),
+      members_(static_cast<std::size_t>(options_.world_size)) {}
+
+inline group_server::~group_server() = default;
+
+inline net::address group_server::local() const { return listener_->local(); }
+
+inline std::vector<int> group_server::missing() const {
+    std::vector<int> ranks;
+    for (std::size_t r = 0; r < members_.size(); ++r) {
+        if (!members_[r]) ranks.push_back(static_cast<int>(r));
+    }
+    return ranks;
+}
+
+inline bool group_server::has_left(int rank) const {
+    const auto& m = members_[static_cast<std::size_t>(rank)];
+    return m && m->left;
+}
+
+inline task<group_outcome> group_server::run() {
+    children_.spawn(accept_all());
+    children_.spawn(watch_deadline());
+    std::exception_ptr stopped;
+    try {
+        auto ended = ended_.wait();
+        co_await ended;
+    } catch (...) {
+        stopped = std::current_exception(); // the caller is cancelled: clean up all the same
+    }
+    listener_->close();
+    // Readers end by themselves when their connection is closed here, after the last word is flushed.
+    for (auto& m : members_) {
+        if (!m || !m->link) continue;
+        auto closed = shield(m->link->close());
+        co_await closed;
+    }
+    children_.cancel();
+    auto joined = shield(children_.join());
+    co_await joined;
+    if (stopped) std::rethrow_exception(stopped);
+    co_return *outcome_;
+}
+
+inline void group_server::abort(error why, int culprit) {
+    group_outcome how;
+    how.failure = std::move(why);
+    how.culprit = culprit;
+    end(std::move(how));
+}
+
+inline task<void> group_server::accept_all() {
+    for (;;) {
+        std::unique_ptr<net::stream> from;
+        try {
+            auto next = listener_->accept();
+            from = co_await next;
+        } catch (const error& e) {
+            if (e.code() == errc::closed || e.code() == errc::cancelled) co_return;
+            throw;
+        }
+        // A stranger's connection must not cost more than a handshake, and not end the group.
+        if (children_.size() < members_.size() + 64) children_.spawn(serve(std::move(from)));
+    }
+}
+
+inline task<void> group_server::watch_deadline() {
+    co_await sleep_for(options_.join_deadline);
+    if (running_ || outcome_) co_return;
+    abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
+                                           fmt::join(missing(), ", "), options_.world_size,
+                                           to_seconds(options_.join_deadline)))
+              .with_hint("did all processes start, and can they reach this host?"),
+          missing().front());
+}
+
+inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
+    std::shared_ptr<net::connection> link;
+    member* self = nullptr;
+    std::optional<error> why;
+    try {
+        auto shaken =
+            net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+        link = co_await shaken;
+        auto first_frame = with_timeout(link->receive(), std::chrono::seconds(5));
+        auto first = co_await first_frame;
+        if (!first) co_return;
+        auto admitted = admit(link, *first);
+        if (!admitted) {
+            detail::send(*link, detail::kind::refused, detail::to_body(-1, admitted.error()));
+            auto closed = link->close();
+            co_await closed;
+            co_return;
+        }
+        self = *admitted;
+        start_if_complete();
+        for (;;) {
+            auto next = link->receive();
+            auto f = co_await next;
+            if (!f) break;
+            handle(*self, *f);
+        }
+    } catch (const error& e) {
+        why = e;
+    }
+    // A stranger that fails the handshake is nobody's loss.
+    if (self == nullptr || self->left || outcome_) co_return;
+    group_outcome how;
+    how.culprit = self->info.rank;
+    how.failure =
+        error(errc::peer_lost, fmt::format("rank {} (pid {} at {}) is gone", self->info.rank,
+                                           self->info.pid, self->info.host))
+            .with_cause(why ? why->text() : "it closed its connection without leaving");
+    end(std::move(how));
+}
+
+inline result<group_server::member*> group_server::admit(std::shared_ptr<net::connection> link,
+                                                         const net::frame& first) {
+    if (first.kind != detail::kind::join) {
+        return error(errc::malformed,
+                     fmt::format("a group expects join first, got kind {}", first.kind));
+    }
+    auto info = wire::decode<member_info>(first.body);
+    if (!info) return info.error();
+    if (info->world_size != options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} thinks of a world of {}, this group is of {}", info->rank,
+                                 info->world_size, options_.world_size))
+            .with_hint("two jobs share one address, or were started with different sizes");
+    }
+    if (info->rank < 0 || info->rank >= options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} in a world of {}", info->rank, options_.world_size));
+    }
+    auto& place = members_[static_cast<std::size_t>(info->rank)];
+    if (place) {
+        return error(errc::already_exists,
+                     fmt::format("rank {} is taken by pid {} at {}", info->rank, place->info.pid,
+                                 place->info.host))
+            .with_hint("is an earlier run of the job still alive?");
+    }
+    if (outcome_) return *outcome_->failure;
+    place = std::make_unique<member>();
+    place->info = std::move(*info);
+    place->link = std::move(link);
+    return place.get();
+}
+
+inline void group_server::start_if_complete() {
+    if (running_ || outcome_ || !missing().empty()) return;
+    running_ = true;
+    detail::formed_body body;
+    body.generation = options_.generation;
+    for (auto& m : members_) body.members.push_back(m->info);
+    for (auto& m : members_) detail::send(*m->link, detail::kind::formed, body);
+}
+
+inline void group_server::handle(member& from, const net::frame& f) {
+    if (f.kind == detail::kind::leave) {
+        from.left = true;
+        const bool all = std::all_of(members_.begin(), members_.end(),
+                                     [](const auto& m) { return m && m->left; });
+        if (all) end({});
+        return;
+    }
+    if (f.kind == detail::kind::failed) {
+        auto body = wire::decode<detail::failed_body>(f.body);
+        group_outcome how;
+        how.culprit = from.info.rank;
+        how.reported = true;
+        how.failure = body ? detail::to_error(*body) : body.error();
+        from.left = true;
+        end(std::move(how));
+        return;
+    }
+    if (f.kind != detail::kind::contribute) {
+        throw error(errc::malformed, fmt::format("kind {} means nothing to a group", f.kind));
+    }
+    auto body = wire::decode<detail::blob_body>(f.body);
+    if (!body) throw body.error();
+    if (body->blob.size() > options_.max_blob) {
+        throw error(errc::too_large,
+                    fmt::format("rank {} gives {} bytes for '{}', the limit is {}", from.info.rank,
+                                body->blob.size(), body->key, options_.max_blob));
+    }
+    auto& blobs = exchanges_[body->key];
+    blobs.resize(members_.size());
+    auto& mine = blobs[static_cast<std::size_t>(from.info.rank)];
+    if (mine) throw error(errc::mismatch, fmt::format("'{}' was exchanged twice", body->key));
+    mine = std::move(body->blob);
+    if (!std::all_of(blobs.begin(), blobs.end(), [](const auto& b) { return b.has_value(); }))
+        return;
+
+    detail::gathered_body all;
+    all.key = body->key;
+    for (auto& b : blobs) all.blobs.push_back(std::move(*b));
+    exchanges_.erase(body->key);
+    for (auto& m : members_) {
+        if (!m->left) detail::send(*m->link, detail::kind::gathered, all);
+    }
+}
+
+inline void group_server::end(group_outcome how) {
+    if (outcome_) return;
+    outcome_ = std::move(how);
+    tell_everyone();
+    ended_.set();
+}
+
+inline void group_server::tell_everyone() {
+    if (!outcome_->failure) return;
+    const auto body = detail::to_body(outcome_->culprit, *outcome_->failure);
+    for (auto& m : members_) {
+        if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
+            detail::send(*m->link, detail::kind::lost, body);
+        }
+    }
+}
+
+// ---- client
+
+inline task<std::unique_ptr<group_client>> group_client::join(net::network& via, net::address at,
+                                                              member_info self,
+                                                              group_options options,
+                                                              lost_callback lost) {
+    const auto until = loop::current().now() + options.join_deadline;
+    std::unique_ptr<group_client> client(new group_client);
+    client->self_ = self;
+    client->on_lost_ = std::move(lost);
+    const auto link_options = detail::link_options(options, fmt::format("rank {}", self.rank));
+    duration pause = std::chrono::milliseconds(5);
+    for (;;) {
+        std::optional<error> why;
+        try {
+            auto connected = with_deadline(net::connection::connect(via, at, link_options), until);
+            client->link_ = co_await connected;
+            break;
+        } catch (const error& e) {
+            const bool later = e.code() == errc::refused || e.code() == errc::not_found ||
+                               e.code() == errc::reset || e.code() == errc::closed;
+            if (!later || loop::current().now() + pause >= until) {
+                if (!later) throw;
+                throw error(errc::timeout,
+                            fmt::format("rank {} could not reach its group at {} within "
+                                        "{:.3g} s",
+                                        self.rank, net::to_string(at),
+                                        to_seconds(options.join_deadline)))
+                    .with_cause(e.text())
+                    .with_hint("is rank 0 running, and can this host reach it?");
+            }
+        }
+        co_await sleep_for(pause);
+        pause = std::min<duration>(pause * 2, std::chrono::milliseconds(250));
+    }
+    client->reader_.spawn(client->read_all());
+    std::optional<error> failure;
+    try {
+        detail::send(*client->link_, detail::kind::join, self);
+        while (!client->joined_ && !client->lost_) {
+            auto changed = client->changed_.wait();
+            co_await changed;
+        }
+        failure = client->lost_;
+    } catch (const error& e) {
+        failure = e;
+    }
+    if (failure) {
+        auto finished = shield(client->finish());
+        co_await finished;
+        throw *failure;
+    }
+    co_return client;
+}
+
+inline group_client::~group_client() = default;
+
+inline task<void> group_client::read_all() {
+    try {
+        for (;;) {
+            auto next = link_->receive();
+            auto f = co_await next;
+            if (!f) break;
+            handle(*f);
+        }
+        if (!leaving_) {
+            lose(-1, error(errc::peer_lost, "the group's server closed the connection")
+                         .with_hint("the supervisor or rank 0 has ended"));
+        }
+    } catch (const error& e) {
+        if (!leaving_)
+            lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
+    }
+    changed_.wake_all();
+}
+
+inline void group_client::handle(const net::frame& f) {
+    switch (f.kind) {
+    case detail::kind::formed: {
+        auto body = wire::decode<detail::formed_body>(f.body);
+        if (!body) throw body.error();
+        members_ = std::move(body->members);
+        generation_ = body->generation;
+        joined_ = true;
+        break;
+    }
+    case detail::kind::gathered: {
+        auto body = wire::decode<detail::gathered_body>(f.body);
+        if (!body) throw body.error();
+        gathered_[body->key] = std::move(body->blobs);
+        break;
+    }
+    case detail::kind::refused:
+    case detail::kind::lost: {
+        auto body = wire::decode<detail::failed_body>(f.body);
+        if (!body) throw body.error();
+        lose(body->rank, detail::to_error(*body));
+        break;
+    }
+    default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
+    }
+    changed_.wake_all();
+}
+
+inline void group_client::lose(int rank, error why) {
+    if (lost_) return;
+    lost_ = std::move(why);
+    if (joined_ && on_lost_) on_lost_(rank, *lost_);
+    changed_.wake_all();
+}
+
+inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, byte_buffer mine) {
+    if (lost_) throw *lost_;
+    detail::blob_body body;
+    body.key = key;
+    body.blob = std::move(mine);
+    detail::send(*link_, detail::kind::contribute, body);
+    for (;;) {
+        if (auto found = gathered_.find(key); found != gathered_.end()) {
+            auto blobs = std::move(found->second);
+            gathered_.erase(found);
+            co_return blobs;
+        }
+        if (lost_) throw *lost_;
+        auto changed = changed_.wait();
+        co_await changed;
+    }
+}
+
+inline task<void> group_client::leave() {
+    leaving_ = true;
+    if (!lost_ && link_->is_open()) {
+        net::frame f;
+        f.kind = detail::kind::leave;
+        link_->send(std::move(f));
+    }
+    auto finished = shield(finish());
+    co_await finished;
+}
+
+inline task<void> group_client::fail(error why) {
+    leaving_ = true;
+    if (!lost_ && link_->is_open()) {
+        detail::send(*link_, detail::kind::failed, detail::to_body(self_.rank, why));
+    }
+    auto finished = shield(finish());
+    co_await finished;
+}
+
+inline task<void> group_client::finish() {
+    leaving_ = true;
+    auto closed = link_->close();
+    co_await closed;
+    reader_.cancel();
+    auto joined = reader_.join();
+    co_await joined;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/meeting.hpp
+// Where the ranks of a launched world meet, and with which secret.
+//
+// Under a supervisor both come from it. Under srun, mpirun or torchrun rank 0 hosts the group at an
+// address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
+// ~/.config/skein/token, made on first use, which hosts with a common home folder share.
+
+
+#include <string>
+
+namespace skein::cluster {
+
+/// Variables a supervisor gives its ranks besides SKEIN_RANK and its like.
+inline constexpr const char* group_variable =
+    "SKEIN_GROUP"; ///< address of the supervisor's group server
+inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal digits
+
+/// True in a rank that a skein supervisor has started: the supervisor serves the group and reports.
+[[nodiscard]] bool is_supervised(const variable_reader& read = process_environment());
+
+/// Where the group server of this world is (or, for rank 0, is to be). All ranks on one host meet on
+/// loopback.
+///   errors  invalid_argument: ranks on several hosts and nobody says where rank 0 is
+[[nodiscard]] net::address meeting_point(const launch_environment& where,
+                                         const variable_reader& read = process_environment());
+
+/// What rank 0 listens on: the meeting point, on all interfaces when other hosts have to reach it.
+[[nodiscard]] net::address listening_point(const launch_environment& where,
+                                           const variable_reader& read = process_environment());
+
+/// The secret of this world.
+///   errors  permission_denied: the token file is readable by others; invalid_argument: it is no token;
+///           io: it cannot be made
+[[nodiscard]] net::token group_token(const variable_reader& read = process_environment());
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/meeting.hpp
+// The token file and the addresses of cluster/meeting.hpp.
+
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/core.h>
+
+namespace skein::cluster {
+
+inline bool is_supervised(const variable_reader& read) {
+    return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
+}
+
+inline net::address meeting_point(const launch_environment& where, const variable_reader& read) {
+    if (const auto given = read(group_variable)) return net::address::parse(*given).value();
+    const bool one_host = where.local_size == where.world_size;
+    if (where.master_port <= 0 || where.master_port > 65535) {
+        throw error(errc::invalid_argument, fmt::format("{} launch: no usable port for rank 0 ({})",
+                                                        where.source, where.master_port))
+            .with_hint("set SKEIN_MASTER_PORT to a free port, the same for all ranks");
+    }
+    if (one_host)
+        return net::address::tcp("127.0.0.1", static_cast<std::uint16_t>(where.master_port));
+    if (where.master_host.empty()) {
+        throw error(errc::invalid_argument,
+                    fmt::format("{} launch over several hosts, but nobody says where rank 0 is",
+                                where.source))
+            .with_hint("set SKEIN_MASTER_HOST to the host of rank 0, the same for all ranks");
+    }
+    return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
+}
+
+inline net::address listening_point(const launch_environment& where, const variable_reader& read) {
+    auto at = meeting_point(where, read);
+    if (!at.is_loopback()) at.host = "0.0.0.0";
+    return at;
+}
+
+namespace detail {
+
+inline std::string read_token_file(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        const auto code = errno == ENOENT   ? errc::not_found
+                          : errno == EACCES ? errc::permission_denied
+                                            : errc::io;
+        throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
+    }
+    char text[256];
+    const auto n = ::read(fd, text, sizeof text);
+    struct stat info{};
+    ::fstat(fd, &info);
+    ::close(fd);
+    if ((info.st_mode & 077) != 0) {
+        throw error(errc::permission_denied,
+                    fmt::format("token file {} can be read by others (mode {:o})", path,
+                                info.st_mode & 0777))
+            .with_hint(fmt::format(
+                "chmod 600 {}; if others may have read it, delete it: a new one is made", path));
+    }
+    return std::string(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+/// Makes the file with a new token unless another process is first.
+inline void make_token_file(const std::string& path) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
+    const int fd = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        throw error(errc::io, fmt::format("make token file {}: {}", path, std::strerror(errno)))
+            .with_hint("set SKEIN_TOKEN or SKEIN_TOKEN_FILE instead");
+    }
+    const auto text = net::token::generate().to_hex() + "\n";
+    const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::close(fd);
+    // link() is the atomic "create with content": exactly one of several ranks succeeds.
+    if (written) [[maybe_unused]]
+        const int linked = ::link(draft.c_str(), path.c_str());
+    ::unlink(draft.c_str());
+}
+
+} // namespace detail
+
+inline net::token group_token(const variable_reader& read) {
+    if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
+    std::string path;
+    if (const auto file = read("SKEIN_TOKEN_FILE")) {
+        path = *file;
+        return net::token::from_hex(detail::read_token_file(path)).value();
+    }
+    if (const auto config = read("XDG_CONFIG_HOME"); config && !config->empty()) {
+        path = *config + "/skein/token";
+    } else if (const auto home = read("HOME"); home && !home->empty()) {
+        path = *home + "/.config/skein/token";
+    } else {
+        throw error(errc::not_found,
+                    "no token for this world: neither SKEIN_TOKEN, SKEIN_TOKEN_FILE nor HOME "
+                    "is set")
+            .with_hint("set SKEIN_TOKEN to the same 64 hexadecimal digits for all ranks");
+    }
+    if (!std::filesystem::exists(path)) detail::make_token_file(path);
+    auto secret = net::token::from_hex(detail::read_token_file(path));
+    if (!secret) {
+        throw error(errc::invalid_argument,
+                    fmt::format("token file {}: {}", path, secret.error().text()))
+            .with_hint("delete it: a new one is made on the next run");
+    }
+    return *secret;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/membership.hpp
+// One rank's place in its group, in the real world: the control thread with the group client, behind
+// the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
+//
+// The control thread never computes, so a long kernel cannot miss a heartbeat.
+
+
+// ======== skein/cluster/rendezvous.hpp
+// What a rank needs to know of its world before it can communicate: who is there, and a way to
+// exchange small blobs (addresses, shared-memory names, hashes).
+//
+// The training layers see only this interface. cluster::membership implements it over the control
+// connection of a rank; dist::local_rendezvous implements it for threads of one process.
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One rank's view of its world. Blocking; called on the compute thread.
+class rendezvous {
+public:
+    rendezvous() = default;
+    rendezvous(const rendezvous&) = delete;
+    rendezvous& operator=(const rendezvous&) = delete;
+    virtual ~rendezvous() = default;
+
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int world_size() const = 0;
+    [[nodiscard]] virtual int local_rank() const = 0;
+    [[nodiscard]] virtual int local_size() const = 0;
+    /// Grows with every restart of the group; messages of an older generation mean nothing.
+    [[nodiscard]] virtual int generation() const = 0;
+    /// The same text for all ranks of one host.
+    [[nodiscard]] virtual std::string host() const = 0;
+
+    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
+    /// key is used once.
+    ///   errors  peer_lost (names the rank), timeout (names who is missing), too_large
+    virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
+
+    /// The secret of this world, for the connections that ranks make among themselves.
+    [[nodiscard]] virtual net::token secret() const = 0;
+
+    /// `lost` is called once, on the control thread, when a rank is lost or fails: abort what waits for
+    /// it. It is called at once if that has happened. An empty function takes it back; after that call
+    /// returns it does not run.
+    virtual void on_lost(unique_function<void(int rank, const error& why)> lost) = 0;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/net/loop_thread.hpp
+// A thread of its own with a real loop: where sockets live while another thread computes.
+//
+//     net::loop_thread io("comm");
+//     int n = io.run([&] { return count_peers(network); });    // blocks this thread, not the loop
+//     // the destructor stops the loop and joins
+//
+// Signals are blocked on the thread, so that they reach the program's main thread.
+
+
+// ======== skein/net/real_loop.hpp
+// The real world's loop: Asio's io_context behind skein::loop.
+//
+//     net::real_loop loop;
+//     int code = loop.run(app(loop));
+//
+// One thread runs it (concurrency hint 1). Any Asio object made on context() can be used in its
+// tasks with skein::use_task.
+
+
+// ======== skein/net/asio.hpp
+// The door to Asio: the only header that includes it, with every shim for its versions.
+//
+// Standalone Asio >= 1.22. Includes pieces, not <asio.hpp> (0.9 s of compile time).
+
+
+#include <asio/version.hpp> // includes nothing, so the shims below still come first
+
+// Asio before 1.26 does not see coroutines under clang (its test asks for the old TS macro).
+#if defined(__clang__) && ASIO_VERSION < 102600
+#if !defined(ASIO_HAS_CO_AWAIT)
+#define ASIO_HAS_CO_AWAIT 1
+#endif
+#if !defined(ASIO_HAS_STD_COROUTINE)
+#define ASIO_HAS_STD_COROUTINE 1
+#endif
+#endif
+
+#if ASIO_VERSION < 102200
+#error "skein needs Asio >= 1.22"
+#endif
+
+#include <asio/associated_cancellation_slot.hpp>
+#include <asio/async_result.hpp>
+#include <asio/buffer.hpp>
+#include <asio/cancellation_signal.hpp>
+#include <asio/connect.hpp>
+#include <asio/error.hpp>
+#include <asio/executor_work_guard.hpp>
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
+#include <asio/read.hpp>
+#include <asio/read_until.hpp>
+#include <asio/signal_set.hpp>
+#include <asio/steady_timer.hpp>
+#include <asio/write.hpp>
+
+#include <chrono>
+#include <optional>
+
+namespace skein::net {
+
+/// A loop over system time and sockets.
+class real_loop final : public loop {
+public:
+    real_loop() : loop(system_now()), work_(context_.get_executor()) {}
+
+    /// Gives work that was aborted but not awaited (connections whose last owner let go) some turns
+    /// to end. Must not be called while the loop runs.
+    ~real_loop() override {
+        if (try_current() == nullptr) run(settle());
+    }
+
+    [[nodiscard]] asio::io_context& context() noexcept { return context_; }
+
+protected:
+    time_point read_clock() noexcept override { return system_now(); }
+
+    void poll(std::optional<time_point> until, bool may_block) override {
+        // One handler at a time: what it wakes runs before the next, and Asio asks the kernel only
+        // when none is left.
+        if (!may_block) {
+            context_.poll_one();
+        } else if (!until) {
+            context_.run_one();
+        } else {
+            context_.run_one_until(
+                std::chrono::steady_clock::time_point(until->time_since_epoch()));
+        }
+    }
+
+    void notify() noexcept override {
+        asio::post(context_, [] {});
+    }
+
+private:
+    static time_point system_now() noexcept {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    static task<void> settle() {
+        for (int turns = 0; turns < 64; ++turns) co_await yield();
+    }
+
+    asio::io_context context_{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work_;
+};
+
+} // namespace skein::net
+
+#include <condition_variable>
+#include <exception>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+
+/// Stops and joins in the destructor; all tasks started through run() have ended by then.
+class loop_thread {
+public:
+    explicit loop_thread(std::string name) {
+        std::promise<void> ready;
+        auto started = ready.get_future();
+        thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+        started.get();
+    }
+    loop_thread(const loop_thread&) = delete;
+    loop_thread& operator=(const loop_thread&) = delete;
+    ~loop_thread() {
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "a loop_thread is destroyed on its own thread");
+        loop_->post_from_any_thread([this] { stop_->set(); });
+        thread_.join();
+    }
+
+    /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
+    ///   result  T; an exception of f or of the task is rethrown here
+    ///   thread  any except the loop's own; blocks the caller. f lives until the task has ended
+    template <class F>
+        requires std::invocable<F&>
+    auto run(F f) {
+        using T = typename std::invoke_result_t<F&>::value_type;
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "loop_thread::run on its own thread");
+        outcome<T> answer;
+        loop_->post_from_any_thread(
+            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
+        std::unique_lock lock(answer.mutex);
+        answer.ended.wait(lock, [&] { return answer.done; });
+        if (answer.failure) std::rethrow_exception(std::move(answer.failure));
+        if constexpr (!std::is_void_v<T>) return T(std::move(*answer.value));
+    }
+
+    /// The loop; only post_from_any_thread may be called from other threads.
+    [[nodiscard]] real_loop& loop() noexcept { return *loop_; }
+
+private:
+    /// Where the caller waits. An exception is moved through it: no thread keeps a share of it, so
+    /// its last release never races with the reader.
+    template <class T>
+    struct outcome {
+        std::mutex mutex; // guards all
+        std::condition_variable ended;
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        bool done = false;
+    };
+
+    template <class T, class F>
+    static task<void> deliver(F* f, outcome<T>* answer) {
+        std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value;
+        std::exception_ptr failure;
+        try {
+            auto work = (*f)();
+            if constexpr (std::is_void_v<T>) {
+                co_await work;
+            } else {
+                value.emplace(co_await work);
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        const std::lock_guard lock(answer->mutex);
+        answer->value = std::move(value);
+        answer->failure = std::move(failure);
+        failure = nullptr;
+        answer->done = true;
+        answer->ended.notify_one();
+    }
+
+    static task<void> until_stopped(event* stop, scope* tasks) {
+        auto stopped = stop->wait();
+        co_await stopped;
+        tasks->cancel();
+        auto joined = tasks->join();
+        co_await joined;
+    }
+
+    void main(const std::string& name, std::promise<void>& ready) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+        real_loop here;
+        event stop;
+        scope tasks;
+        loop_ = &here;
+        stop_ = &stop;
+        tasks_ = &tasks;
+        ready.set_value();
+        here.run(until_stopped(&stop, &tasks));
+    }
+
+    // Written by the thread before `ready`, then only read.
+    real_loop* loop_ = nullptr;
+    event* stop_ = nullptr;
+    scope* tasks_ = nullptr;
+    std::thread thread_;
+};
+
+} // namespace skein::net
+
+// ======== skein/net/real_network.hpp
+// TCP and Unix sockets behind net::network.
+//
+//     net::real_loop loop;
+//     net::real_network network(loop);
+//     auto listener = network.listen(net::address::tcp("127.0.0.1", 0));
+//
+// TCP gets TCP_NODELAY; a Unix path is removed when its listener closes, and taken over when nobody
+// listens there any more. Streams and listeners must not outlive the loop.
+
+
+// ======== skein/net/detail/socket_stream.hpp
+// Sockets as net::stream and net::listener. See real_network.hpp.
+//
+// Reading tries the system call first when more is likely to be there (the last read filled its
+// buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
+// connection costs one failed recv per message, as a bare Asio program does.
+
+
+// ======== skein/net/system_error.hpp
+// From errno and Asio's error codes to skein::error, the same mapping everywhere.
+
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace skein::net {
+
+/// The kind of failure behind an errno value.
+[[nodiscard]] inline errc errc_of(int system) noexcept {
+    switch (system) {
+    case ECANCELED: return errc::cancelled;
+    case ETIMEDOUT: return errc::timeout;
+    case ECONNREFUSED: return errc::refused;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN: return errc::refused;
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ENOTCONN:
+    case ESHUTDOWN: return errc::reset;
+    case EADDRINUSE:
+    case EEXIST: return errc::already_exists;
+    case EACCES:
+    case EPERM: return errc::permission_denied;
+    case ENOENT:
+    case EADDRNOTAVAIL: return errc::not_found;
+    case ENOSPC:
+    case EDQUOT: return errc::disk_full;
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM: return errc::exhausted;
+    case EINVAL:
+    case ENAMETOOLONG:
+    case EAFNOSUPPORT: return errc::invalid_argument;
+    case EBADF: return errc::closed;
+    default: return errc::io;
+    }
+}
+
+/// The kind of failure behind a code of Asio or of the system.
+[[nodiscard]] inline errc errc_of(const std::error_code& code) noexcept {
+    if (code == asio::error::operation_aborted) return errc::cancelled;
+    if (code == asio::error::eof) return errc::closed;
+    if (code == asio::error::host_not_found || code == asio::error::host_not_found_try_again ||
+        code == asio::error::service_not_found) {
+        return errc::not_found;
+    }
+    if (code.category() == std::system_category() || code.category() == std::generic_category() ||
+        code.category() == asio::error::get_system_category()) {
+        return errc_of(code.value());
+    }
+    return errc::io;
+}
+
+/// "what: Connection refused", with the kind from the code.
+[[nodiscard]] inline error code_error(const std::error_code& code, std::string what) {
+    return error(errc_of(code), std::move(what)).with_cause(code.message());
+}
+[[nodiscard]] inline error system_error(int system, std::string what) {
+    return code_error(std::error_code(system, std::system_category()), std::move(what));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/use_task.hpp
+// Any Asio operation, awaited in a skein::task that runs on a real_loop.
+//
+//     asio::steady_timer timer(loop.context(), 10ms);
+//     co_await timer.async_wait(skein::use_task);                    // throws skein::error
+//     auto n = co_await socket.async_read_some(buffer, skein::use_task_result);   // result<size_t>
+//
+// The operation starts when it is awaited and ends before the await does: a cancelled task asks Asio
+// to cancel the operation (terminal) and goes on when its handler has been called. An operation that
+// drops its handler without calling it gives errc::cancelled.
+
+
+#include <coroutine>
+#include <exception>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// The completion token; use the objects below.
+template <bool AsResult>
+struct use_task_t {};
+
+/// Throws skein::error; gives what follows the error code: nothing, one value, or a tuple.
+inline constexpr use_task_t<false> use_task{};
+/// Gives result<...> instead of throwing (cancellation of the task still throws).
+inline constexpr use_task_t<true> use_task_result{};
+
+namespace net::detail {
+
+/// What an operation's signature means: a leading error_code or exception_ptr is a failure.
+template <class... Args>
+struct completion {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<Args...>&) { return std::nullopt; }
+    static std::tuple<Args...> rest(std::tuple<Args...>&& all) { return std::move(all); }
+};
+template <class... Args>
+struct completion<std::error_code, Args...> {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<std::error_code, Args...>& all) {
+        if (!std::get<0>(all)) return std::nullopt;
+        return code_error(std::get<0>(all), "asio operation failed");
+    }
+    static std::tuple<Args...> rest(std::tuple<std::error_code, Args...>&& all) {
+        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
+                          std::move(all));
+    }
+};
+template <class... Args>
+struct completion<std::exception_ptr, Args...> {
+    using value = std::conditional_t<sizeof...(Args) == 0, void, std::tuple<Args...>>;
+    static std::optional<error> failure(const std::tuple<std::exception_ptr, Args...>& all) {
+        if (!std::get<0>(all)) return std::nullopt;
+        return skein::to_error(std::get<0>(all));
+    }
+    static std::tuple<Args...> rest(std::tuple<std::exception_ptr, Args...>&& all) {
+        return std::apply([](auto&&, auto&&... r) { return std::tuple<Args...>(std::move(r)...); },
+                          std::move(all));
+    }
+};
+
+template <class Tuple>
+struct single_or_tuple {
+    using type = Tuple;
+};
+template <>
+struct single_or_tuple<void> {
+    using type = void;
+};
+template <class T>
+struct single_or_tuple<std::tuple<T>> {
+    using type = T;
+};
+
+/// One operation under way; lives in the awaiting frame.
+template <class... Args>
+class asio_operation : public waiter {
+public:
+    void complete(Args... args) {
+        outcome_.emplace(std::move(args)...);
+        finish();
+    }
+    void abandoned() noexcept { finish(); }
+    [[nodiscard]] asio::cancellation_slot slot() noexcept { return signal_.slot(); }
+
+protected:
+    void cancel_requested() noexcept override {
+        cancel_asked_ = true;
+        signal_.emit(asio::cancellation_type::terminal);
+    }
+    std::optional<std::tuple<Args...>> outcome_;
+
+private:
+    void finish() noexcept {
+        const bool lost = !outcome_ || is_abort(*outcome_);
+        if (cancel_asked_ && lost) {
+            end_cancelled();
+        } else {
+            wake();
+        }
+    }
+    template <class First, class... More>
+    static bool is_abort(const std::tuple<First, More...>& all) noexcept {
+        if constexpr (std::is_same_v<First, std::error_code>) {
+            return std::get<0>(all) == asio::error::operation_aborted;
+        } else {
+            return false;
+        }
+    }
+    static bool is_abort(const std::tuple<>&) noexcept { return false; }
+
+    asio::cancellation_signal signal_;
+    bool cancel_asked_ = false;
+};
+
+/// The handler given to Asio: owns the right to end the operation.
+template <class... Args>
+class asio_handler {
+public:
+    using cancellation_slot_type = asio::cancellation_slot;
+
+    explicit asio_handler(asio_operation<Args...>& op) noexcept : op_(&op), slot_(op.slot()) {}
+    asio_handler(asio_handler&& other) noexcept
+        : op_(std::exchange(other.op_, nullptr)), slot_(other.slot_) {}
+    asio_handler& operator=(asio_handler&&) = delete;
+    ~asio_handler() {
+        if (op_ != nullptr) op_->abandoned();
+    }
+    void operator()(Args... args) { std::exchange(op_, nullptr)->complete(std::move(args)...); }
+    [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept { return slot_; }
+
+private:
+    asio_operation<Args...>* op_;
+    asio::cancellation_slot slot_;
+};
+
+/// What an initiating function returns for use_task: starts the operation when awaited.
+template <bool AsResult, class Initiation, class Arguments, class... Args>
+class asio_awaitable : public asio_operation<Args...> {
+    using meaning = completion<Args...>;
+    using value_type = typename single_or_tuple<typename meaning::value>::type;
+    using return_type = std::conditional_t<AsResult, result<value_type>, value_type>;
+
+public:
+    template <class I, class... Rest>
+    explicit asio_awaitable(I&& initiation, Rest&&... rest)
+        : initiation_(std::forward<I>(initiation)), arguments_(std::forward<Rest>(rest)...) {}
+
+    // Moved only before it is awaited.
+    asio_awaitable(asio_awaitable&& other) noexcept
+        : asio_operation<Args...>(), initiation_(std::move(other.initiation_)),
+          arguments_(std::move(other.arguments_)) {}
+
+    bool await_ready() const noexcept { return false; }
+
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!this->arm(h)) return false;
+        // The caller may be resumed only by the loop, so `this` outlives the call.
+        std::apply(
+            [this](auto&&... rest) {
+                std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
+            },
+            std::move(arguments_));
+        return true;
+    }
+
+    return_type await_resume() {
+        this->throw_if_cancelled();
+        std::optional<error> failure;
+        if (!this->outcome_) {
+            failure = error(errc::cancelled, "asio operation dropped its handler");
+        } else {
+            failure = meaning::failure(*this->outcome_);
+        }
+        if constexpr (AsResult) {
+            if (failure) return *failure;
+        } else {
+            if (failure) throw *failure;
+        }
+        if constexpr (std::is_void_v<value_type>) {
+            return return_type();
+        } else {
+            auto rest = meaning::rest(std::move(*this->outcome_));
+            if constexpr (std::tuple_size_v<decltype(rest)> == 1) {
+                return return_type(std::get<0>(std::move(rest)));
+            } else {
+                return return_type(std::move(rest));
+            }
+        }
+    }
+
+private:
+    Initiation initiation_;
+    Arguments arguments_;
+};
+
+} // namespace net::detail
+} // namespace skein
+
+template <bool AsResult, class... Args>
+class asio::async_result<skein::use_task_t<AsResult>, void(Args...)> {
+public:
+    template <class Initiation, class... Rest>
+    static auto initiate(Initiation&& initiation, skein::use_task_t<AsResult>, Rest&&... rest) {
+        using awaitable = skein::net::detail::asio_awaitable<AsResult, std::decay_t<Initiation>,
+                                                             std::tuple<std::decay_t<Rest>...>,
+                                                             std::decay_t<Args>...>;
+        return awaitable(std::forward<Initiation>(initiation), std::forward<Rest>(rest)...);
+    }
+};
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <coroutine>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace skein::net::detail {
+
+/// Child processes must not inherit sockets: they would keep a dead peer's connection open.
+inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+/// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
+/// an operation that was only hit by its neighbour's cancellation is started again.
+template <class Socket>
+class socket_operation : public waiter {
+public:
+    socket_operation(Socket& socket, mut_byte_span into) noexcept : socket_(socket), into_(into) {}
+    explicit socket_operation(Socket& socket) noexcept : socket_(socket), writing_(true) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        start();
+        return true;
+    }
+    /// Bytes read (0 for a write wait); the code tells the rest.
+    std::size_t await_resume() const {
+        throw_if_cancelled();
+        return bytes_;
+    }
+    [[nodiscard]] const std::error_code& code() const noexcept { return code_; }
+
+private:
+    struct handler {
+        socket_operation* op;
+        void operator()(std::error_code code, std::size_t bytes) const { op->ended(code, bytes); }
+        void operator()(std::error_code code) const { op->ended(code, 0); }
+    };
+
+    void start() {
+        if (writing_) {
+            socket_.async_wait(Socket::wait_write, handler{this});
+        } else {
+            socket_.async_receive(asio::buffer(into_.data(), into_.size()), handler{this});
+        }
+    }
+    void ended(std::error_code code, std::size_t bytes) {
+        if (code == asio::error::operation_aborted && socket_.is_open()) {
+            if (cancel_asked_) return end_cancelled();
+            return start();
+        }
+        code_ = code;
+        bytes_ = bytes;
+        wake();
+    }
+    void cancel_requested() noexcept override {
+        cancel_asked_ = true;
+        std::error_code ignored;
+        socket_.cancel(ignored);
+    }
+
+    Socket& socket_;
+    mut_byte_span into_;
+    std::error_code code_;
+    std::size_t bytes_ = 0;
+    bool writing_ = false;
+    bool cancel_asked_ = false;
+};
+
+/// A connected socket as a stream.
+template <class Protocol>
+class socket_stream final : public stream {
+    using socket_type = typename Protocol::socket;
+
+public:
+    socket_stream(socket_type socket, std::string peer)
+        : socket_(std::move(socket)), peer_(std::move(peer)) {
+        std::error_code ignored;
+        socket_.non_blocking(true, ignored);
+        close_on_exec(socket_.native_handle());
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+        }
+    }
+    ~socket_stream() override {
+        SKEIN_CHECK(!reading_ && !writing_, "a stream is destroyed while it is read or written");
+    }
+
+    task<std::size_t> read_some(mut_byte_span into) override {
+        SKEIN_CHECK(!reading_, "two reads of one stream at a time");
+        if (into.empty()) co_return 0;
+        if (more_likely_) {
+            if (const auto got = try_read(into)) co_return *got;
+        }
+        check_open();
+        reading_ = true;
+        const flag_guard guard(reading_);
+        socket_operation<socket_type> operation(socket_, into);
+        const std::size_t got = co_await operation;
+        if (operation.code() == asio::error::eof) co_return 0;
+        if (operation.code()) fail(operation.code(), "read from");
+        more_likely_ = got == into.size();
+        co_return got;
+    }
+
+    task<void> write_all(std::span<const byte_span> batch) override {
+        SKEIN_CHECK(!writing_, "two writes of one stream at a time");
+        writing_ = true;
+        const flag_guard guard(writing_);
+        std::size_t skip = 0; // bytes of batch.front() already written
+        for (;;) {
+            while (!batch.empty() && skip >= batch.front().size()) {
+                skip -= batch.front().size();
+                batch = batch.subspan(1);
+            }
+            if (batch.empty()) co_return;
+            const std::size_t put = write_now(batch, skip);
+            skip += put;
+            if (put == 0) {
+                socket_operation<socket_type> operation(socket_);
+                co_await operation;
+                if (operation.code()) fail(operation.code(), "write to");
+            }
+        }
+    }
+
+    std::optional<std::size_t> try_read(mut_byte_span into) override {
+        if (into.empty()) return 0;
+        check_open();
+        for (;;) {
+            const auto got =
+                ::recv(socket_.native_handle(), into.data(), into.size(), MSG_DONTWAIT);
+            if (got >= 0) {
+                more_likely_ = static_cast<std::size_t>(got) == into.size();
+                return static_cast<std::size_t>(got);
+            }
+            if (errno == EINTR) continue;
+            more_likely_ = false;
+            if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+            fail(std::error_code(errno, std::system_category()), "read from");
+        }
+    }
+
+    std::size_t try_write(std::span<const byte_span> batch) override { return write_now(batch, 0); }
+
+    void close_send() noexcept override {
+        std::error_code ignored;
+        if (socket_.is_open()) socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+    }
+    void close() noexcept override {
+        std::error_code ignored;
+        if (socket_.is_open()) socket_.close(ignored);
+    }
+    [[nodiscard]] std::string peer_name() const override { return peer_; }
+    [[nodiscard]] bool is_local() const noexcept override {
+        return std::is_same_v<Protocol, asio::local::stream_protocol>;
+    }
+
+private:
+    struct flag_guard {
+        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        flag_guard(const flag_guard&) = delete;
+        ~flag_guard() { flag = false; }
+        bool& flag;
+    };
+
+    void check_open() const {
+        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " is closed");
+    }
+    [[noreturn]] void fail(const std::error_code& code, const char* what) const {
+        if (!socket_.is_open()) throw error(errc::closed, "stream to " + peer_ + " was closed");
+        throw code_error(code, fmt::format("{} {} failed", what, peer_));
+    }
+
+    /// Bytes written without waiting, at most 64 parts in one call; 0 = would wait.
+    std::size_t write_now(std::span<const byte_span> batch, std::size_t skip) {
+        check_open();
+        constexpr std::size_t most = 64;
+        std::array<iovec, most> parts;
+        std::size_t total = 0;
+        for (;;) {
+            std::size_t count = 0, asked = 0, offset = skip + total;
+            for (const byte_span& part : batch) {
+                if (offset >= part.size()) {
+                    offset -= part.size();
+                    continue;
+                }
+                if (count == most) break;
+                parts[count].iov_base = const_cast<std::byte*>(part.data() + offset);
+                parts[count].iov_len = part.size() - offset;
+                asked += part.size() - offset;
+                offset = 0;
+                ++count;
+            }
+            if (count == 0) return total;
+            msghdr message{};
+            message.msg_iov = parts.data();
+            message.msg_iovlen = count;
+            const auto put =
+                ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (put < 0) {
+                if (errno == EINTR) continue;
+                if (errno == EAGAIN || errno == EWOULDBLOCK) return total;
+                fail(std::error_code(errno, std::system_category()), "write to");
+            }
+            total += static_cast<std::size_t>(put);
+            if (static_cast<std::size_t>(put) < asked) return total;
+        }
+    }
+
+    socket_type socket_;
+    std::string peer_;
+    bool more_likely_ = false;
+    bool reading_ = false, writing_ = false;
+};
+
+inline std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
+    return to_string(address::tcp(e.address().to_string(), e.port()));
+}
+
+inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    std::error_code code;
+    const auto numeric = asio::ip::make_address(to.host, code);
+    if (!code) {
+        candidates.emplace_back(numeric, to.port);
+    } else {
+        asio::ip::tcp::resolver resolver(on->context());
+        const std::string port = std::to_string(to.port);
+        auto found = co_await resolver.async_resolve(to.host, port, use_task_result);
+        if (!found) {
+            throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
+                                                     to_string(to), to.host))
+                .with_cause(found.error().cause())
+                .with_hint("check the spelling, or give the numeric address");
+        }
+        for (const auto& entry : *found) candidates.push_back(entry.endpoint());
+    }
+
+    std::optional<error> last;
+    for (const auto& candidate : candidates) {
+        asio::ip::tcp::socket socket(on->context());
+        auto done = co_await socket.async_connect(candidate, use_task_result);
+        if (done) {
+            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
+                                                                     to_string(to));
+        }
+        last = done.error();
+    }
+    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
+        .with_cause(last ? last->cause() : "the name has no address")
+        .with_hint("is the program there running, and is this the right port?");
+}
+
+/// The socket address of a unix kind; throws invalid_argument when it does not fit.
+inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
+    std::string path = a.host;
+    if (a.kind == scheme::unix_abstract) path[0] = '\0';
+    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
+    if (path.size() > most) {
+        throw error(errc::invalid_argument,
+                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
+                                to_string(a), most, path.size()))
+            .with_hint("use a shorter folder, or unix-abstract:@name");
+    }
+    return asio::local::stream_protocol::endpoint(path);
+}
+
+inline task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
+    const auto endpoint = unix_endpoint(to);
+    asio::local::stream_protocol::socket socket(on->context());
+    auto done = co_await socket.async_connect(endpoint, use_task_result);
+    if (!done) {
+        const errc kind =
+            done.error().code() == errc::not_found ? errc::refused : done.error().code();
+        throw error(kind, "connect " + to_string(to) + " failed")
+            .with_cause(done.error().cause())
+            .with_hint("is the program there running?");
+    }
+    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                            to_string(to));
+}
+
+/// A listening socket. Knows which file it made, and removes just that one.
+template <class Protocol>
+class socket_listener final : public listener {
+    using acceptor_type = typename Protocol::acceptor;
+
+public:
+    socket_listener(acceptor_type acceptor, address local)
+        : acceptor_(std::move(acceptor)), local_(std::move(local)) {
+        struct stat info{};
+        if (local_.kind == scheme::unix_path && ::lstat(local_.host.c_str(), &info) == 0) {
+            device_ = info.st_dev;
+            inode_ = info.st_ino;
+        }
+    }
+    ~socket_listener() override { close(); }
+
+    task<std::unique_ptr<stream>> accept() override {
+        if (!acceptor_.is_open()) throw closed();
+        auto got = co_await acceptor_.async_accept(use_task_result);
+        if (!got) {
+            if (!acceptor_.is_open()) throw closed();
+            throw error(got.error().code(), "accept at " + to_string(local_) + " failed")
+                .with_cause(got.error().cause());
+        }
+        std::string peer = to_string(local_);
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            std::error_code code;
+            const auto remote = got->remote_endpoint(code);
+            if (!code) peer = endpoint_text(remote);
+        }
+        co_return std::make_unique<socket_stream<Protocol>>(std::move(*got), std::move(peer));
+    }
+    [[nodiscard]] address local() const override { return local_; }
+
+    void close() noexcept override {
+        std::error_code ignored;
+        if (!acceptor_.is_open()) return;
+        struct stat info{};
+        if (inode_ != 0 && ::lstat(local_.host.c_str(), &info) == 0 && info.st_ino == inode_ &&
+            info.st_dev == device_) {
+            ::unlink(local_.host.c_str());
+        }
+        acceptor_.close(ignored);
+    }
+
+private:
+    [[nodiscard]] error closed() const {
+        return error(errc::closed, "listener at " + to_string(local_) + " is closed");
+    }
+    acceptor_type acceptor_;
+    address local_;
+    dev_t device_ = 0;
+    ino_t inode_ = 0;
+};
+
+/// Opens, binds and listens; throws with what the user can do.
+template <class Protocol>
+typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoint& at,
+                                  const address& shown, const char* in_use_hint) {
+    typename Protocol::acceptor acceptor(on.context());
+    std::error_code code;
+    const auto check = [&](const char* step) {
+        if (!code) return;
+        error e(errc_of(code), fmt::format("listen {}: {} failed", to_string(shown), step));
+        e.with_cause(code.message());
+        if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
+        if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
+        if (code.value() == EADDRNOTAVAIL)
+            e.with_hint("no interface of this host has that address");
+        throw e;
+    };
+    acceptor.open(at.protocol(), code);
+    check("open");
+    close_on_exec(acceptor.native_handle());
+    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+        acceptor.set_option(asio::socket_base::reuse_address(true), code);
+        check("SO_REUSEADDR");
+    }
+    acceptor.bind(at, code);
+    check("bind");
+    acceptor.listen(asio::socket_base::max_listen_connections, code);
+    check("listen");
+    return acceptor;
+}
+
+inline std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
+    std::error_code code;
+    const std::string host = at.host == "localhost" ? "127.0.0.1"
+                             : at.host == "*"       ? "0.0.0.0"
+                                                    : at.host;
+    auto ip = asio::ip::make_address(host, code);
+    if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
+        asio::ip::tcp::resolver resolver(on.context());
+        const auto found = resolver.resolve(host, std::to_string(at.port), code);
+        if (code || found.empty()) {
+            throw error(errc::not_found,
+                        fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
+                .with_hint("give a numeric address such as 127.0.0.1 or 0.0.0.0");
+        }
+        ip = found.begin()->endpoint().address();
+    }
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
+                                         "another program, or another run of this one, holds the "
+                                         "port; choose another, or 0 for any");
+    at.port = acceptor.local_endpoint().port();
+    return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
+}
+
+/// Removes a socket file whose listener is gone; throws when somebody is there, or no socket.
+inline void take_over_path(const address& at) {
+    struct stat info{};
+    if (::lstat(at.host.c_str(), &info) != 0) return;
+    if (!S_ISSOCK(info.st_mode)) {
+        throw error(errc::already_exists,
+                    fmt::format("listen {}: a file is there that is not a socket", to_string(at)))
+            .with_hint("choose another path");
+    }
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) throw system_error(errno, "socket failed");
+    const auto endpoint = unix_endpoint(at);
+    const int rc = ::connect(fd, endpoint.data(), static_cast<socklen_t>(endpoint.size()));
+    const int why = rc == 0 ? 0 : errno;
+    ::close(fd);
+    if (why != ECONNREFUSED && why != ENOENT) {
+        throw error(errc::already_exists,
+                    fmt::format("listen {}: the path is in use", to_string(at)))
+            .with_hint("another program listens there; choose another path");
+    }
+    ::unlink(at.host.c_str());
+}
+
+inline std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
+    const auto endpoint = unix_endpoint(at);
+    if (at.kind == scheme::unix_path) take_over_path(at);
+    auto acceptor = bound<asio::local::stream_protocol>(
+        on, endpoint, at, "another program listens there; choose another path or name");
+    return std::make_unique<socket_listener<asio::local::stream_protocol>>(std::move(acceptor),
+                                                                           std::move(at));
+}
+
+} // namespace skein::net::detail
+
+#include <memory>
+
+namespace skein::net {
+
+/// The real world's network. Cheap; one per loop.
+class real_network final : public network {
+public:
+    explicit real_network(real_loop& on) noexcept : loop_(on) {}
+
+    task<std::unique_ptr<stream>> connect(address to) override {
+        switch (to.kind) {
+        case scheme::tcp: return detail::connect_tcp(&loop_, std::move(to));
+        case scheme::unix_path:
+        case scheme::unix_abstract: return detail::connect_unix(&loop_, std::move(to));
+        case scheme::sim: break;
+        }
+        throw error(errc::not_supported, "connect " + to_string(to) + ": not a real address");
+    }
+
+    std::unique_ptr<listener> listen(address at) override {
+        switch (at.kind) {
+        case scheme::tcp: return detail::listen_tcp(loop_, at);
+        case scheme::unix_path:
+        case scheme::unix_abstract: return detail::listen_unix(loop_, at);
+        case scheme::sim: break;
+        }
+        throw error(errc::not_supported, "listen " + to_string(at) + ": not a real address");
+    }
+
+private:
+    real_loop& loop_;
+};
+
+/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
+/// parent. Owns fd from now on, also when it throws.
+///   errors  io (not a socket)
+[[nodiscard]] inline std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd,
+                                                               std::string peer) {
+    asio::local::stream_protocol::socket socket(on.context());
+    std::error_code fault;
+    socket.assign(asio::local::stream_protocol(), fd, fault);
+    if (fault) {
+        ::close(fd);
+        throw code_error(fault, "cannot use an inherited socket to " + peer);
+    }
+    return std::make_unique<detail::socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                                 std::move(peer));
+}
+
+} // namespace skein::net
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
+/// the destructor without either looks to the others like a crash.
+class membership final : public rendezvous {
+public:
+    /// How long exchange() waits for the slowest rank.
+    duration exchange_deadline = std::chrono::seconds(120);
+
+    /// errors  those of group_client::join; already_exists: rank 0's port is in use
+    membership(launch_environment where, net::token secret,
+               duration join_deadline = std::chrono::seconds(60))
+        : where_(std::move(where)), secret_(secret), control_("control") {
+        control_.run([&] { return join_group(join_deadline); });
+    }
+    ~membership() override {
+        control_.run([this] { return leave_hard(); });
+    }
+
+    [[nodiscard]] int rank() const override { return where_.rank; }
+    [[nodiscard]] int world_size() const override { return where_.world_size; }
+    [[nodiscard]] int local_rank() const override { return where_.local_rank; }
+    [[nodiscard]] int local_size() const override { return where_.local_size; }
+    [[nodiscard]] int generation() const override { return generation_; }
+    [[nodiscard]] std::string host() const override { return host_; }
+    [[nodiscard]] net::token secret() const override { return secret_; }
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
+
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
+        auto blob = to_buffer(mine);
+        return control_.run([&] { return exchange_within(std::string(key), std::move(blob)); });
+    }
+
+    void on_lost(unique_function<void(int, const error&)> lost) override {
+        const std::lock_guard lock(lost_mutex_);
+        on_lost_ = std::move(lost);
+        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
+    }
+
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
+    /// What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(duration limit) {
+        std::unique_lock lock(lost_mutex_);
+        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
+    }
+
+    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
+    void leave() {
+        control_.run([this] { return end(std::nullopt); });
+    }
+    /// This rank fails; the others are told why.
+    void fail(const error& why) {
+        control_.run([this, &why] { return end(why); });
+    }
+
+private:
+    /// What lives on the control thread.
+    struct on_thread {
+        explicit on_thread(net::real_loop& loop) : network(loop) {}
+        net::real_network network;
+        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_client> client;
+        scope serving;
+    };
+
+    static std::string host_name() {
+        char name[256] = {};
+        ::gethostname(name, sizeof name - 1);
+        return name;
+    }
+    static task<void> serve(group_server* server) {
+        auto run = server->run();
+        (void)co_await run; // the ranks learn the outcome from the protocol
+    }
+
+    task<void> join_group(duration deadline) {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        group_options options;
+        options.world_size = where_.world_size;
+        options.generation = where_.attempt;
+        options.secret = secret_;
+        options.join_deadline = deadline;
+        const auto at = meeting_point(where_);
+        if (where_.rank == 0 && !is_supervised()) {
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where_), options);
+            state_->serving.spawn(serve(state_->server.get()));
+        }
+        member_info self;
+        self.rank = where_.rank;
+        self.world_size = where_.world_size;
+        self.local_rank = where_.local_rank;
+        self.local_size = where_.local_size;
+        self.host = host_ = host_name();
+        self.pid = ::getpid();
+        std::exception_ptr failure;
+        try {
+            auto joined =
+                group_client::join(state_->network, at, std::move(self), options,
+                                   [this](int rank, const error& why) { lose(rank, why); });
+            state_->client = co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) {
+            auto cleared = clear(true);
+            co_await cleared;
+            std::rethrow_exception(failure);
+        }
+        members_ = state_->client->members();
+        generation_ = state_->client->generation();
+    }
+
+    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
+        if (!state_ || !state_->client)
+            throw error(errc::closed, "exchange after leaving the group");
+        auto exchanged =
+            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline);
+        try {
+            co_return co_await exchanged;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    where_.rank, to_seconds(exchange_deadline), key));
+        }
+    }
+
+    task<void> end(std::optional<error> why) {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(false);
+        co_await cleared;
+    }
+    task<void> leave_hard() {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(true);
+        co_await cleared;
+    }
+    /// Ends serving: in order (waits for the other ranks) or at once.
+    task<void> clear(bool at_once) {
+        if (at_once) state_->serving.cancel();
+        try {
+            auto joined = state_->serving.join();
+            co_await joined;
+        } catch (const error&) { // cancelled, or a listener error that the join already reported
+        }
+        state_.reset();
+    }
+
+    void lose(int rank, const error& why) {
+        const std::lock_guard lock(lost_mutex_);
+        lost_.emplace(rank, why);
+        lost_seen_.notify_all();
+        if (on_lost_) on_lost_(rank, why);
+    }
+
+    launch_environment where_;
+    net::token secret_;
+    std::string host_;
+    int generation_ = 0;
+    std::vector<member_info> members_;
+    std::mutex lost_mutex_;
+    std::condition_variable lost_seen_;
+    std::optional<std::pair<int, error>> lost_;
+    unique_function<void(int, const error&)> on_lost_;
+    std::unique_ptr<on_thread> state_;
+    net::loop_thread control_;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/supervisor.hpp
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
+// all of them again from the last checkpoint when one is lost.
+//
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
+// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// however it dies, the kernel kills the ranks.
+
+
+// ======== skein/rt/process.hpp
+// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
+// that a loop can wait for, and it can hand its parent one last text that says why it left.
+//
+//     rt::process_options how;
+//     how.argv = {"/proc/self/exe", "--worker"};
+//     auto child = rt::child_process::spawn(how);
+//     child.kill(SIGTERM);
+//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
+//
+// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] inline std::string signal_name(int number) {
+    switch (number) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "signal " + std::to_string(number);
+    }
+}
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const {
+        if (exited()) return fmt::format("exited with {}", code());
+        return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
+                           dumped_core() ? ", core dumped" : "");
+    }
+
+private:
+    int raw_;
+};
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
+    std::string executable;                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
+    std::vector<std::string> unset_env;                   ///< names the child does not inherit
+    std::string cwd;                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds;
+    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    bool own_group = false;      ///< a process group of its own: no Ctrl-C from the terminal
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws.
+inline void leave_last_words(std::string_view text) noexcept {
+    const char* number = std::getenv(last_words_variable);
+    if (number == nullptr) return;
+    auto bytes = std::min<std::size_t>(text.size(), 4096);
+    [[maybe_unused]] auto ignored = ::write(std::atoi(number), text.data(), bytes);
+}
+
+namespace detail {
+
+/// Owns a file descriptor.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+    void reset() noexcept {
+        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+    }
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe: first is the end to read.
+inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+/// Everything the child needs between fork and exec, prepared before it: no allocation there.
+struct child_plan {
+    const char* executable;
+    char* const* argv;
+    char* const* env;
+    const char* cwd;
+    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
+    int first_free;                       // above every target
+    const char *out_file, *err_file;
+    bool null_stdin, own_group, die_with_parent;
+    pid_t parent;
+    int report; // write {step, errno} here if something fails
+};
+
+[[noreturn]] inline void child_failed(const child_plan& plan, int step) {
+    int message[2] = {step, errno};
+    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
+    ::_exit(127);
+}
+
+/// Closes (on exec) all descriptors but the standard three.
+inline void close_others_on_exec(int first) noexcept {
+#ifdef SYS_close_range
+    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
+#endif
+    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+inline void open_over(const child_plan& plan, const char* path, int target, int flags) {
+    int fd = ::open(path, flags | O_CLOEXEC, 0644);
+    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
+    // dup2 onto itself would keep close-on-exec.
+    if (fd == target) ::fcntl(fd, F_SETFD, 0);
+}
+
+/// Runs in the child; only async-signal-safe calls.
+[[noreturn]] inline void become(child_plan& plan) {
+    if (plan.own_group) ::setpgid(0, 0);
+    if (plan.die_with_parent) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        // The parent may have died before the line above took effect.
+        if (::getppid() != plan.parent) ::_exit(127);
+    }
+    close_others_on_exec(3);
+    for (auto& [source, target] : plan.fds) {
+        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
+        if (source < 0) child_failed(plan, 1);
+    }
+    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
+    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
+    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
+    for (auto& [source, target] : plan.fds)
+        if (::dup2(source, target) < 0) child_failed(plan, 1);
+    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
+
+    // Ignored signals and the mask survive exec: give the child the defaults.
+    ::signal(SIGPIPE, SIG_DFL);
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(plan.executable, plan.argv, plan.env);
+    child_failed(plan, 4);
+}
+
+inline std::vector<std::string> merged_environment(const process_options& how) {
+    auto replaced = [&](std::string_view entry) {
+        auto name = entry.substr(0, entry.find('='));
+        for (auto& [key, value] : how.env)
+            if (key == name) return true;
+        for (auto& key : how.unset_env)
+            if (key == name) return true;
+        return name == last_words_variable;
+    };
+    std::vector<std::string> out;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (!replaced(*entry)) out.emplace_back(*entry);
+    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    return out;
+}
+
+inline std::vector<char*> c_strings(std::vector<std::string>& strings) {
+    std::vector<char*> out;
+    for (auto& s : strings) out.push_back(s.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+} // namespace detail
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
+    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept { *this = std::move(other); }
+    child_process& operator=(child_process&& other) noexcept {
+        std::swap(pid_, other.pid_);
+        std::swap(own_group_, other.own_group_);
+        std::swap(pidfd_, other.pidfd_);
+        std::swap(words_, other.words_);
+        std::swap(status_, other.status_);
+        return *this;
+    }
+    ~child_process() {
+        if (!running()) return;
+        kill(SIGKILL);
+        wait_blocking();
+    }
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept {
+        if (running()) ::kill(pid_, signal);
+    }
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept {
+        if (!running()) return;
+        if (own_group_) ::kill(-pid_, signal);
+        ::kill(pid_, signal);
+    }
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept {
+        if (running()) reap(WNOHANG);
+        return status_;
+    }
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking() {
+        SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
+        if (running()) reap(0);
+        return *status_;
+    }
+    /// Blocks at most so long; nullopt if it still runs.
+    std::optional<exit_status> wait_blocking_for(int milliseconds) {
+        if (!running()) return status_;
+        pollfd waits{pidfd_.get(), POLLIN, 0};
+        ::poll(&waits, 1, milliseconds);
+        return try_wait();
+    }
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words() {
+        std::string text;
+        char piece[4096];
+        for (;;) {
+            auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
+            if (n <= 0 || text.size() > 65536) return text;
+            text.append(piece, std::size_t(n));
+        }
+    }
+
+private:
+    void reap(int flags) noexcept {
+        int raw = 0;
+        pid_t got = 0;
+        do {
+            got = ::waitpid(pid_, &raw, flags);
+        } while (got < 0 && errno == EINTR);
+        if (got == pid_) status_ = exit_status(raw);
+        // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
+        if (got < 0) status_ = exit_status(0xff00);
+    }
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    detail::unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+inline child_process child_process::spawn(process_options how) {
+    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
+    if (how.executable.empty()) how.executable = how.argv[0];
+
+    detail::unique_fd words_in, words_out;
+    int words_target = -1;
+    int first_free = 3;
+    for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+    if (how.last_words) {
+        std::tie(words_in, words_out) = detail::make_pipe();
+        words_target = first_free++;
+        how.fds.emplace_back(words_out.get(), words_target);
+    }
+    if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+    if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+    auto environment = detail::merged_environment(how);
+    if (how.last_words)
+        environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+    auto env = detail::c_strings(environment);
+    auto argv = detail::c_strings(how.argv);
+    auto [report_in, report_out] = detail::make_pipe();
+
+    detail::child_plan plan;
+    plan.executable = how.executable.c_str();
+    plan.argv = argv.data();
+    plan.env = env.data();
+    plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+    plan.fds = how.fds;
+    plan.first_free = first_free;
+    plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+    plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+    plan.null_stdin = !how.keep_stdin;
+    plan.own_group = how.own_group;
+    plan.die_with_parent = how.die_with_parent;
+    plan.parent = ::getpid();
+    // The report must not sit on a number that the child gives to something else.
+    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
+    detail::unique_fd report_copy(plan.report);
+
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t pid = ::fork();
+    if (pid == 0) detail::become(plan);
+    int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", how.executable,
+                                          std::strerror(fork_error)));
+
+    report_out.reset();
+    report_copy.reset();
+    child_process child;
+    child.pid_ = pid;
+    child.own_group_ = how.own_group;
+    // Until exec the report pipe is open in the child; its closing without a message is success.
+    pollfd waits{report_in.get(), POLLIN, 0};
+    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
+    int message[2];
+    if (::read(report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+        child.wait_blocking();
+        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
+                                                "change to its folder", "execute"};
+        auto code = message[1] == ENOENT   ? errc::not_found
+                    : message[1] == EACCES ? errc::permission_denied
+                                           : errc::io;
+        throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
+                                      std::strerror(message[1])));
+    }
+    child.pidfd_ = detail::unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    if (child.pidfd_.get() < 0)
+        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
+                                                     "is needed)",
+                                                     std::strerror(errno)));
+    child.words_ = std::move(words_in);
+    return child;
+}
+
+} // namespace skein::rt
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+struct supervisor_options {
+    int workers = 2;
+    int max_failures = 3;                              ///< restarts before it gives up
+    duration backoff = std::chrono::milliseconds(200); ///< before a restart; doubles each time
+    duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
+    duration crash_grace =
+        std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
+    duration join_deadline = std::chrono::seconds(120);
+    std::string executable = "/proc/self/exe";
+    std::vector<std::string> argv; ///< of each rank; empty: this process's own
+    std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
+    net::keep_alive alive = group_options{}.alive;
+    /// Told of each restart: the failure and how many restarts there have been, this one included.
+    std::function<void(const error& why, int restart, int max_failures)> on_restart;
+};
+
+/// How the job ended.
+struct supervisor_outcome {
+    std::optional<error> failure; ///< the last attempt's; nothing = done
+    int restarts = 0;
+    int stop_signal = 0; ///< SIGINT or SIGTERM if a person or a system stopped it
+};
+
+/// True for failures that come again on every attempt.
+[[nodiscard]] constexpr bool is_lasting(errc code) noexcept {
+    switch (code) {
+    case errc::usage:
+    case errc::invalid_argument:
+    case errc::not_supported:
+    case errc::not_finite:
+    case errc::mismatch:
+    case errc::permission_denied:
+    case errc::not_found:
+    case errc::disk_full: return true;
+    default: return false;
+    }
+}
+
+/// Runs the job to its end; blocks. Call it on the thread that lives longest (main): the ranks die with
+/// it. Takes SIGINT and SIGTERM meanwhile.
+[[nodiscard]] supervisor_outcome supervise(supervisor_options options);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/supervisor.hpp
+// One attempt = one group server + N children. It ends when the group has ended and every child is gone.
+
+
+// ======== skein/core/awaitable.hpp
+// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns into
+// one (a remote ref has such an overload beside it).
+
+
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A task is already one.
+template <class T>
+[[nodiscard]] task<T> as_task(task<T> work) noexcept {
+    return work;
+}
+
+/// Anything that as_task turns into a task.
+template <class A>
+concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
+
+/// What awaiting an A gives.
+template <task_like A>
+using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
+
+/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting task
+/// it gives errc::cancelled like any other error.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(task<T> work) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+            co_return result<void>{};
+        } else {
+            co_return result<T>(co_await work);
+        }
+    } catch (...) {
+        co_return to_error(std::current_exception());
+    }
+}
+
+} // namespace skein
+
+// ======== skein/net/signals.hpp
+// Signals of the process as something to await.
+//
+//     net::signals stop(loop, {SIGINT, SIGTERM});
+//     auto next = stop.next();
+//     int which = co_await next;
+
+
+#include <initializer_list>
+
+namespace skein::net {
+
+/// Takes the signals over while it lives: they do not end the process. Belongs to one loop; several
+/// objects may watch the same signal, each sees it.
+class signals {
+public:
+    signals(real_loop& on, std::initializer_list<int> numbers) : set_(on.context()) {
+        for (const int number : numbers) set_.add(number);
+    }
+
+    /// Suspends until the next of the signals; one that came since the last call counts. Gives its
+    /// number; throws cancelled, then none is lost.
+    [[nodiscard]] task<int> next() {
+        auto waited = set_.async_wait(use_task);
+        co_return co_await waited;
+    }
+
+private:
+    asio::signal_set set_;
+};
+
+} // namespace skein::net
+
+// ======== skein/rt/process_wait.hpp
+// Waiting for a child process on a real loop, without a thread and without SIGCHLD.
+//
+//     auto ended = rt::wait(loop, child);
+//     rt::exit_status status = co_await ended;
+
+
+// ======== skein/net/readable_fd.hpp
+// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can poll.
+//
+//     auto ended = net::wait_readable(loop, child.pidfd());
+//     co_await ended;
+
+
+#include <cerrno>
+#include <system_error>
+
+#include <fcntl.h>
+
+namespace skein::net {
+
+/// Suspends until fd is readable or its other end has gone; reads nothing.
+///   fd      stays the caller's; must be open when this starts
+///   errors  io (not a descriptor that can be polled), cancelled
+[[nodiscard]] inline task<void> wait_readable(real_loop& on, int fd) {
+    // A copy: Asio wants to own what it waits for.
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        throw code_error(std::error_code(errno, std::system_category()),
+                         fmt::format("cannot wait for file descriptor {}", fd));
+    }
+    asio::posix::stream_descriptor watched(on.context(), copy);
+    auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);
+    co_await readable;
+}
+
+} // namespace skein::net
+
+namespace skein::rt {
+
+/// Suspends until the child has ended; reaps it.
+///   child   must outlive the task
+///   errors  cancelled: the child is not touched, wait again later
+[[nodiscard]] inline task<exit_status> wait(net::real_loop& on, child_process& child) {
+    while (!child.try_wait()) {
+        auto ended = net::wait_readable(on, child.pidfd());
+        co_await ended;
+    }
+    co_return *child.status();
+}
+
+} // namespace skein::rt
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include <fmt/core.h>
+
+namespace skein::cluster::detail {
+
+/// argv of this process, as the kernel keeps it.
+inline std::vector<std::string> own_arguments() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::vector<std::string> argv;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = all.find('\0', at);
+        argv.push_back(all.substr(at, end - at));
+        if (end == std::string::npos) break;
+        at = end + 1;
+    }
+    if (argv.empty()) argv.emplace_back("skein");
+    return argv;
+}
+
+inline task<void> wait_until_set(event* e) {
+    auto waited = e->wait();
+    co_await waited;
+}
+
+/// One job of N ranks on this host.
+class job {
+public:
+    job(net::real_loop& loop, supervisor_options options)
+        : options_(std::move(options)), loop_(loop), network_(loop),
+          signals_(loop, {SIGINT, SIGTERM}) {
+        if (options_.argv.empty()) options_.argv = own_arguments();
+    }
+
+    task<supervisor_outcome> run() {
+        scope watching;
+        watching.spawn(watch_signals());
+        std::exception_ptr failure;
+        try {
+            auto attempts = run_attempts();
+            co_await attempts;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        watching.cancel();
+        auto joined = shield(watching.join());
+        co_await joined;
+        if (failure) std::rethrow_exception(failure);
+        outcome_.stop_signal = stop_signal_;
+        co_return outcome_;
+    }
+
+private:
+    /// For a last word that is on its way, or for the kernel to clear a dead process away.
+    static constexpr auto moment = std::chrono::milliseconds(50);
+
+    struct rank_process {
+        rt::child_process process;
+        bool running = false;
+        bool killed_by_us = false;
+        std::optional<error> why; ///< of a bad end
+    };
+    struct attempt {
+        std::unique_ptr<group_server> server;
+        std::vector<rank_process> ranks;
+        std::optional<group_outcome> group; ///< how the group ended
+        event changed;                      ///< a rank or the group has ended
+
+        [[nodiscard]] bool any_running() const {
+            for (const auto& r : ranks) {
+                if (r.running) return true;
+            }
+            return false;
+        }
+    };
+
+    task<void> run_attempts() {
+        auto pause = options_.backoff;
+        for (int number = 0;; ++number) {
+            auto attempted = run_attempt(number);
+            outcome_.failure = co_await attempted;
+            auto& failure = outcome_.failure;
+            if (!failure || stop_signal_ != 0 || is_lasting(failure->code())) co_return;
+            if (number >= options_.max_failures) {
+                if (number > 0) {
+                    failure->with_hint(
+                        fmt::format("the job was restarted {} times already; the last "
+                                    "checkpoint is kept, --resume goes on from it",
+                                    number));
+                }
+                co_return;
+            }
+            ++outcome_.restarts;
+            if (options_.on_restart)
+                options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
+            (void)co_await pausing;
+            if (stop_signal_ != 0) co_return;
+            pause *= 2;
+        }
+    }
+
+    /// Gives nothing when every rank has left in order.
+    task<std::optional<error>> run_attempt(int number) {
+        attempt now;
+        group_options group;
+        group.world_size = options_.workers;
+        group.generation = number;
+        group.secret = net::token::generate();
+        group.join_deadline = options_.join_deadline;
+        group.alive = options_.alive;
+        const auto name =
+            fmt::format("@skein-{}-{}-{:016x}", ::getpid(), number, system_random().next());
+        now.server =
+            std::make_unique<group_server>(network_, net::address::abstract_unix(name), group);
+        const auto at = now.server->local();
+
+        scope watching;
+        watching.spawn(watch_group(&now));
+        std::optional<error> failed;
+        try {
+            now.ranks.resize(static_cast<std::size_t>(options_.workers));
+            for (int r = 0; r < options_.workers; ++r) start_rank(now, r, number, at, group.secret);
+        } catch (const error& e) {
+            failed = e;
+            now.server->abort(e);
+        }
+        for (int r = 0; r < options_.workers; ++r) {
+            if (now.ranks[static_cast<std::size_t>(r)].running) watching.spawn(watch_rank(&now, r));
+        }
+        current_ = &now;
+        auto over = until_over(&now);
+        co_await over;
+        current_ = nullptr;
+        auto joined = watching.join();
+        co_await joined;
+        if (failed) co_return failed;
+        co_return verdict(now);
+    }
+
+    void start_rank(attempt& now, int rank, int number, const net::address& at,
+                    const net::token& secret) {
+        rt::process_options how;
+        how.argv = options_.argv;
+        how.executable = options_.executable;
+        how.env = options_.env;
+        const auto add = [&](const char* key, std::string value) {
+            how.env.emplace_back(key, std::move(value));
+        };
+        add("SKEIN_RANK", std::to_string(rank));
+        add("SKEIN_WORLD_SIZE", std::to_string(options_.workers));
+        add("SKEIN_LOCAL_RANK", std::to_string(rank));
+        add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
+        add("SKEIN_ATTEMPT", std::to_string(number));
+        add("SKEIN_JOB_ID", job_id_);
+        add(group_variable, net::to_string(at));
+        add(token_variable, secret.to_hex());
+        how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
+        auto& place = now.ranks[static_cast<std::size_t>(rank)];
+        place.process = rt::child_process::spawn(std::move(how));
+        place.running = true;
+    }
+
+    task<void> watch_group(attempt* now) {
+        group_outcome how;
+        try {
+            auto run = now->server->run();
+            how = co_await run;
+        } catch (const error& e) {
+            how.failure = e;
+        }
+        now->group = std::move(how);
+        now->changed.set();
+    }
+
+    task<void> watch_rank(attempt* now, int rank) {
+        auto& self = now->ranks[static_cast<std::size_t>(rank)];
+        auto waited = rt::wait(loop_, self.process);
+        const auto status = co_await waited;
+        if (!status.success() && !self.killed_by_us) {
+            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                            self.process.pid(), status.describe()));
+            if (const auto words = self.process.last_words(); !words.empty())
+                self.why->with_cause(words);
+        }
+        // What it said last may still be on its way through the socket: that is the better reason.
+        if (!now->group) {
+            auto word = as_result(with_timeout(wait_until_set(&now->changed), moment));
+            (void)co_await word;
+        }
+        if (!now->group && !now->server->has_left(rank)) {
+            now->server->abort(
+                self.why ? *self.why
+                         : error(errc::worker_lost,
+                                 fmt::format("worker {} exited before the job was done", rank))
+                               .with_hint("it must return from launch(), not call exit()"),
+                rank);
+        }
+        self.running = false;
+        now->changed.set();
+    }
+
+    /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
+    task<void> until_over(attempt* now) {
+        std::optional<time_point> limit, silent_limit;
+        while (now->any_running() || !now->group) {
+            const auto time = loop::current().now();
+            if (!limit && now->group) {
+                limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
+                // A rank that fell silent will not leave; a dead one is reaped within the moment.
+                if (now->group->failure && !now->group->reported) silent_limit = time + moment;
+            }
+            if (silent_limit && time >= *silent_limit) {
+                silent_limit.reset();
+                if (now->group->culprit >= 0)
+                    kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
+            }
+            if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
+            if (stop_signal_ != 0 && !told_to_stop_) {
+                told_to_stop_ = true;
+                for (auto& r : now->ranks) r.process.kill(SIGTERM);
+            }
+            now->changed.reset();
+            if (kill_now_ || (limit && time >= *limit)) {
+                kill_all(*now);
+                limit.reset();
+                kill_now_ = false;
+                if (!now->group)
+                    now->server->abort(error(errc::timeout, "the ranks did not stop in time"));
+            }
+            const auto until = std::min(silent_limit.value_or(time_point::max()),
+                                        limit.value_or(time + std::chrono::hours(1)));
+            auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
+            auto waited = co_await change;
+            if (!waited && waited.error().code() == errc::cancelled) {
+                kill_all(*now);
+                throw waited.error();
+            }
+        }
+        told_to_stop_ = false;
+    }
+    static void kill_all(attempt& now) {
+        for (auto& r : now.ranks) kill(r);
+    }
+    static void kill(rank_process& r) {
+        if (!r.running) return;
+        r.killed_by_us = true;
+        r.process.kill_group(SIGKILL);
+    }
+
+    /// The best account of what went wrong.
+    [[nodiscard]] static std::optional<error> verdict(const attempt& now) {
+        const auto& group = *now.group;
+        if (!group.failure) {
+            for (const auto& r : now.ranks) {
+                if (r.why) return r.why; // it failed after its training was done
+            }
+            return std::nullopt;
+        }
+        if (!group.reported && group.culprit >= 0) {
+            const auto& r = now.ranks[static_cast<std::size_t>(group.culprit)];
+            if (r.why) return r.why;
+        }
+        return group.failure;
+    }
+
+    task<void> watch_signals() {
+        for (;;) {
+            auto next = signals_.next();
+            const int signal = co_await next;
+            if (stop_signal_ != 0) kill_now_ = true;
+            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            stop_.set();
+            if (current_ != nullptr) current_->changed.set();
+        }
+    }
+
+    supervisor_options options_;
+    net::real_loop& loop_;
+    std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
+    net::real_network network_;
+    net::signals signals_;
+    supervisor_outcome outcome_;
+    attempt* current_ = nullptr;
+    int stop_signal_ = 0;
+    bool told_to_stop_ = false;
+    bool kill_now_ = false;
+    event stop_;
+};
+
+} // namespace skein::cluster::detail
+
+namespace skein::cluster {
+
+inline supervisor_outcome supervise(supervisor_options options) {
+    SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
+    net::real_loop loop;
+    detail::job work(loop, std::move(options));
+    return loop.run(work.run());
+}
+
+} // namespace skein::cluster
+
+// ======== skein/core.hpp
+// Every public header of the layer core.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/core/all.hpp
+// all: run several tasks at once and wait for all of them.
+//
+//     auto both = all(load(1), load(2));
+//     auto [a, b] = co_await std::move(both);
+
+
+#include <cstddef>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein {
+namespace detail {
+
+/// void has no values: all() gives std::monostate for it.
+template <class T>
+using value_or_monostate = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+template <class T>
+task<void> keep_value(task<T> work, std::optional<value_or_monostate<T>>* out) {
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        out->emplace();
+    } else {
+        out->emplace(co_await work);
+    }
+}
+
+} // namespace detail
+
+/// Runs all tasks concurrently; gives their values in order (std::monostate for void). The first error
+/// cancels the others, and is rethrown when all have ended. Resumed by the loop.
+template <class... Ts>
+    requires(sizeof...(Ts) > 0)
+[[nodiscard]] task<std::tuple<detail::value_or_monostate<Ts>...>> all(task<Ts>... work) {
+    std::tuple<std::optional<detail::value_or_monostate<Ts>>...> slots;
+    scope children;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
+    }(std::index_sequence_for<Ts...>{});
+    auto joined = children.join();
+    co_await joined;
+    co_return std::apply(
+        [](auto&... slot) {
+            return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
+        },
+        slots);
+}
+
+/// The same for things that as_task turns into tasks (refs).
+template <task_like... As>
+    requires(sizeof...(As) > 0 &&
+             !(requires { typename std::remove_cvref_t<As>::promise_type; } && ...))
+[[nodiscard]] auto all(As&&... work) {
+    return all(as_task(std::forward<As>(work))...);
+}
+
+/// The same for any number of one type; void gives a task<void>.
+template <class T>
+[[nodiscard]] auto all(std::vector<task<T>> work) -> task<
+    std::conditional_t<std::is_void_v<T>, void, std::vector<detail::value_or_monostate<T>>>> {
+    std::vector<std::optional<detail::value_or_monostate<T>>> slots(work.size());
+    scope children;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
+    }
+    auto joined = children.join();
+    co_await joined;
+    if constexpr (!std::is_void_v<T>) {
+        std::vector<T> values;
+        values.reserve(slots.size());
+        for (auto& slot : slots) values.push_back(std::move(*slot));
+        co_return values;
+    }
+}
+
+/// The same for a vector of refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto all(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return all(std::move(tasks));
+}
+
+} // namespace skein
+
+// ======== skein/core/any.hpp
+// any: run several tasks at once and take the first that succeeds.
+//
+// Errors are only the answer when all have failed; then the first one is rethrown.
+
+
+// ======== skein/core/race.hpp
+// race: run several tasks at once and take the first that ends, well or badly.
+//
+//     auto first = race(primary(), backup());      // finished<T>{index, value}
+
+
+#include <cstddef>
+#include <exception>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Which task it was, and its value (std::monostate for void).
+template <class T>
+struct finished {
+    std::size_t index = 0;
+    detail::value_or_monostate<T> value;
+};
+
+namespace detail {
+
+template <class T>
+struct race_state {
+    std::optional<finished<T>> winner;
+    std::exception_ptr failure;
+    bool over = false;
+    scope children;
+};
+
+/// One runner. keep_errors: an error ends the race (race) or only this runner (any).
+template <class T>
+task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
+    std::exception_ptr failure;
+    std::optional<value_or_monostate<T>> value;
+    try {
+        auto kept = keep_value<T>(std::move(work), &value);
+        co_await kept;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    if (race->over) co_return;
+    if (failure) {
+        if (!race->failure) race->failure = failure;
+        if (!error_ends) co_return;
+    } else {
+        race->winner.emplace(finished<T>{index, std::move(*value)});
+    }
+    race->over = true;
+    race->children.cancel();
+}
+
+template <class T>
+task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
+    if (work.empty()) throw error(errc::invalid_argument, "a race of no tasks");
+    race_state<T> race;
+    for (std::size_t i = 0; i < work.size(); ++i) {
+        race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
+    }
+    auto joined = race.children.join();
+    co_await joined;
+    if (race.winner) co_return std::move(*race.winner);
+    std::rethrow_exception(race.failure);
+}
+
+template <class T, class... Rest>
+std::vector<task<T>> to_vector(task<T> first, task<Rest>... rest) {
+    std::vector<task<T>> tasks;
+    tasks.reserve(1 + sizeof...(rest));
+    tasks.push_back(std::move(first));
+    (tasks.push_back(std::move(rest)), ...);
+    return tasks;
+}
+
+} // namespace detail
+
+/// Gives the first task that ends; its error is rethrown. The others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> race(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), true);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> race(task<T> first, task<Rest>... rest) {
+    return race(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto race(A&& first, As&&... rest) {
+    return race(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Gives the first task that ends without an error; the others are cancelled and waited for.
+template <class T>
+[[nodiscard]] task<finished<T>> any(std::vector<task<T>> work) {
+    return detail::hold_race<T>(std::move(work), false);
+}
+template <class T, class... Rest>
+    requires(std::same_as<T, Rest> && ...)
+[[nodiscard]] task<finished<T>> any(task<T> first, task<Rest>... rest) {
+    return any(detail::to_vector(std::move(first), std::move(rest)...));
+}
+/// The same for refs.
+template <task_like A, task_like... As>
+    requires(
+        !requires { typename std::remove_cvref_t<A>::promise_type; } &&
+        !requires { typename std::remove_cvref_t<A>::allocator_type; })
+[[nodiscard]] auto any(A&& first, As&&... rest) {
+    return any(as_task(std::forward<A>(first)), as_task(std::forward<As>(rest))...);
+}
+
+} // namespace skein
+
+// ======== skein/core/as_completed.hpp
+// as_completed: outcomes in the order in which tasks end.
+//
+//     auto results = as_completed(std::move(tasks));
+//     while (auto done = co_await results.next()) use(done->index, done->value);
+//
+// Read it to the end, or co_await close(), before it is destroyed.
+
+
+// ======== skein/core/channel.hpp
+// channel<T>: a bounded queue between tasks of one loop. Values come out in the order they went in, each
+// to exactly one receiver; a full channel makes its senders wait (back-pressure). Capacity 0 is a
+// rendezvous: a send ends when its value is received.
+//
+//     while (auto item = co_await jobs.receive()) use(*item);
+
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class channel {
+public:
+    explicit channel(std::size_t capacity) noexcept : capacity_(capacity) {}
+    channel(const channel&) = delete;
+    channel& operator=(const channel&) = delete;
+
+    class send_awaiter : public waiter {
+    public:
+        send_awaiter(channel& c, T value) : channel_(c), value_(std::move(value)) {}
+        bool await_ready() {
+            if (channel_.closed_) return true;
+            sent_ = channel_.offer(value_);
+            return sent_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.senders_.push_back(*this);
+            return true;
+        }
+        void await_resume() const {
+            if (sent_) return;
+            throw_if_cancelled();
+            throw error(errc::closed, "send on a closed channel");
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        T value_;
+        bool sent_ = false;
+    };
+
+    class receive_awaiter : public waiter {
+    public:
+        explicit receive_awaiter(channel& c) noexcept : channel_(c) {}
+        bool await_ready() {
+            value_ = channel_.try_receive();
+            return value_.has_value() || channel_.closed_;
+        }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            channel_.receivers_.push_back(*this);
+            return true;
+        }
+        std::optional<T> await_resume() {
+            if (!value_) throw_if_cancelled();
+            return std::move(value_);
+        }
+
+    private:
+        friend class channel;
+        channel& channel_;
+        std::optional<T> value_;
+    };
+
+    /// Suspends while the channel is full; resumed by the loop. Throws closed, or cancelled (then the
+    /// value was not sent).
+    [[nodiscard]] send_awaiter send(T value) { return send_awaiter(*this, std::move(value)); }
+    /// Suspends until there is a value; nothing when the channel is closed and empty. Throws cancelled;
+    /// then no value is taken.
+    [[nodiscard]] receive_awaiter receive() noexcept { return receive_awaiter(*this); }
+
+    /// Sends if there is room; false if not, or if closed (value is then unchanged).
+    [[nodiscard]] bool try_send(T& value) { return !closed_ && offer(value); }
+    [[nodiscard]] bool try_send(T&& value) { return !closed_ && offer(value); }
+
+    /// Takes a value if there is one.
+    [[nodiscard]] std::optional<T> try_receive() {
+        std::optional<T> out;
+        if (!queue_.empty()) {
+            out.emplace(std::move(queue_.front()));
+            queue_.pop_front();
+            if (!senders_.empty()) queue_.push_back(take_from_sender());
+        } else if (!senders_.empty()) {
+            out.emplace(take_from_sender());
+        }
+        return out;
+    }
+
+    /// No more sends: those that wait throw closed, receivers drain what is queued and then get nothing.
+    void close() noexcept {
+        closed_ = true;
+        while (!senders_.empty()) senders_.front().wake();
+        while (!receivers_.empty()) receivers_.front().wake();
+    }
+    [[nodiscard]] bool is_closed() const noexcept { return closed_; }
+    [[nodiscard]] std::size_t size() const noexcept { return queue_.size(); }
+
+private:
+    bool offer(T& value) {
+        if (!receivers_.empty()) {
+            auto& first = static_cast<receive_awaiter&>(receivers_.front());
+            first.value_.emplace(std::move(value));
+            first.wake();
+            return true;
+        }
+        if (queue_.size() >= capacity_) return false;
+        queue_.push_back(std::move(value));
+        return true;
+    }
+    T take_from_sender() {
+        auto& first = static_cast<send_awaiter&>(senders_.front());
+        T value = std::move(first.value_);
+        first.sent_ = true;
+        first.wake();
+        return value;
+    }
+
+    std::size_t capacity_;
+    bool closed_ = false;
+    std::deque<T> queue_;
+    intrusive_list<waiter, waiter> senders_, receivers_;
+};
+
+} // namespace skein
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// One task's end: which it was and its value or error.
+template <class T>
+struct completed {
+    std::size_t index = 0;
+    result<T> value;
+};
+
+/// The stream of ends. Move-only; runs its tasks from construction on.
+template <class T>
+class completion_stream {
+public:
+    explicit completion_stream(std::vector<task<T>> work)
+        : state_(std::make_unique<state>(work.size())) {
+        for (std::size_t i = 0; i < work.size(); ++i) {
+            state_->children.spawn(report(std::move(work[i]), i, state_.get()));
+        }
+    }
+
+    /// The next that ended, or nothing when all have. Resumed by the loop; throws cancelled.
+    [[nodiscard]] task<std::optional<completed<T>>> next() {
+        if (state_->left == 0) {
+            auto joined = state_->children.join();
+            co_await joined;
+            co_return std::nullopt;
+        }
+        auto received = co_await state_->ended.receive();
+        --state_->left;
+        co_return received;
+    }
+    /// Cancels what still runs and waits for its end.
+    [[nodiscard]] task<void> close() {
+        state_->children.cancel();
+        auto joined = state_->children.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    }
+
+private:
+    struct state {
+        explicit state(std::size_t n) : left(n), ended(n) {}
+        std::size_t left;
+        channel<completed<T>> ended;
+        scope children;
+    };
+    static task<void> report(task<T> work, std::size_t index, state* s) {
+        auto guarded = as_result(std::move(work));
+        auto value = co_await guarded;
+        (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    std::unique_ptr<state> state_;
+};
+
+template <class T>
+[[nodiscard]] completion_stream<T> as_completed(std::vector<task<T>> work) {
+    return completion_stream<T>(std::move(work));
+}
+/// The same for refs.
+template <task_like A>
+    requires(!requires { typename A::promise_type; })
+[[nodiscard]] auto as_completed(std::vector<A> work) {
+    std::vector<decltype(as_task(std::declval<A>()))> tasks;
+    tasks.reserve(work.size());
+    for (auto& w : work) tasks.push_back(as_task(std::move(w)));
+    return as_completed(std::move(tasks));
+}
+
+} // namespace skein
+
+// ======== skein/core/clock.hpp
+// Time as a parameter, for code that must also run in the simulated world.
+//
+// now() is for deciding (deadlines, rates); wall() is for people (log lines, file names) and may
+// jump. Inside a task prefer loop::now().
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+class clock {
+public:
+    virtual ~clock() = default;
+    /// Monotonic.
+    [[nodiscard]] virtual time_point now() noexcept = 0;
+    /// Since 1970-01-01 UTC.
+    [[nodiscard]] virtual std::chrono::milliseconds wall() noexcept = 0;
+};
+
+/// The machine's clocks.
+class system_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override {
+        return time_point(std::chrono::duration_cast<duration>(
+            std::chrono::steady_clock::now().time_since_epoch()));
+    }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return std::chrono::duration_cast<std::chrono::milliseconds>(
+            std::chrono::system_clock::now().time_since_epoch());
+    }
+};
+
+/// A clock that stands still until it is moved; for tests.
+class manual_clock final : public clock {
+public:
+    [[nodiscard]] time_point now() noexcept override { return now_; }
+    [[nodiscard]] std::chrono::milliseconds wall() noexcept override {
+        return wall_start_ +
+               std::chrono::duration_cast<std::chrono::milliseconds>(now_.time_since_epoch());
+    }
+    void advance(duration by) noexcept { now_ += by; }
+
+private:
+    time_point now_{};
+    std::chrono::milliseconds wall_start_{1'700'000'000'000};
+};
+
+} // namespace skein
+
+// ======== skein/core/disk.hpp
+// Files as a small interface, so that the code that writes checkpoints runs on a simulated disk too.
+//
+// Calls block and are meant for a thread that may wait; nothing here throws: a failing disk is a
+// result. Durable replacement of a file is: write a temporary, sync it, rename it, sync the folder;
+// replace() does just that.
+//
+//     auto done = disk.replace("run/manifest.json", bytes);
+//     if (!done) return done.error();
+
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+enum class open_mode : std::uint8_t {
+    read,       ///< an existing file, for reading
+    write,      ///< created or emptied, for writing (and reading back)
+    append,     ///< created if missing, kept if not; write position at the end
+    create_new, ///< as write, but errc::already_exists if there is one
+};
+
+/// An open file. The destructor closes it; close() also tells whether that worked.
+class file {
+public:
+    file() = default;
+    file(const file&) = delete;
+    file& operator=(const file&) = delete;
+    virtual ~file() = default;
+
+    /// Reads at an offset; gives fewer bytes than asked only at the end of the file.
+    virtual result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) = 0;
+    /// Writes all bytes at an offset, extending the file where needed; disk_full if they do not fit
+    /// (then an unknown part of them is written).
+    virtual result<void> write_at(std::uint64_t offset, byte_span bytes) = 0;
+    /// Writes all bytes at the end.
+    virtual result<void> append(byte_span bytes) = 0;
+    virtual result<std::uint64_t> size() = 0;
+    /// Cuts or extends (with zeros) to `bytes`.
+    virtual result<void> truncate(std::uint64_t bytes) = 0;
+    /// Returns when content and size have reached the medium.
+    virtual result<void> sync() = 0;
+    /// Closes; later calls fail with errc::closed. Closing twice is fine.
+    virtual result<void> close() = 0;
+};
+
+struct dir_entry {
+    std::string name; ///< without the folder
+    bool is_directory = false;
+    std::uint64_t bytes = 0; ///< 0 for folders
+};
+
+/// A tree of files. Thread-safe as far as different files are concerned.
+/// Codes: not_found, already_exists, permission_denied, disk_full, io; texts name the path.
+class disk {
+public:
+    virtual ~disk() = default;
+
+    virtual result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) = 0;
+    /// Replaces `to` at once, if it is there. Durable after sync_dir of the folder.
+    virtual result<void> rename(const std::string& from, const std::string& to) = 0;
+    /// Makes creations, renames and removals inside the folder durable.
+    virtual result<void> sync_dir(const std::string& path) = 0;
+    /// What is in a folder, ordered by name.
+    virtual result<std::vector<dir_entry>> list(const std::string& path) = 0;
+    /// Removes a file or an empty folder; not_found if there is none.
+    virtual result<void> remove(const std::string& path) = 0;
+    /// Creates a folder and those above it; fine if it is there already.
+    virtual result<void> make_dirs(const std::string& path) = 0;
+    /// Bytes an ordinary user may still write where `path` is.
+    virtual result<std::uint64_t> free_space(const std::string& path) = 0;
+    /// Size and kind of a path; not_found if there is none.
+    virtual result<dir_entry> status(const std::string& path) = 0;
+
+    /// The whole content; too_large if it has more than max_bytes.
+    result<byte_buffer> read_whole(const std::string& path, std::uint64_t max_bytes = 1u << 30);
+    /// Writes a file from the start and syncs it; a crash may leave a part of it.
+    result<void> write_whole(const std::string& path, byte_span bytes);
+    /// Replaces a file durably: after a crash either the old or the new content is there.
+    result<void> replace(const std::string& path, byte_span bytes);
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing.
+    result<void> remove_tree(const std::string& path);
+};
+
+/// The folder part of a path ("." for a bare name, "/" for the root).
+[[nodiscard]] inline std::string parent_path(const std::string& path) {
+    const auto slash = path.find_last_of('/');
+    if (slash == std::string::npos) return ".";
+    return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// folder + "/" + name.
+[[nodiscard]] inline std::string join_path(const std::string& folder, std::string_view name) {
+    std::string path = folder;
+    if (!path.empty() && path.back() != '/') path += '/';
+    return path.append(name);
+}
+
+inline result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+    auto opened = open(path, open_mode::read);
+    if (!opened) return opened.error();
+    file& from = **opened;
+    const auto bytes = from.size();
+    if (!bytes) return bytes.error();
+    if (*bytes > max_bytes)
+        return error(errc::too_large, fmt::format("read {}: {} bytes are more than the limit of {}",
+                                                  path, *bytes, max_bytes));
+    byte_buffer content(static_cast<std::size_t>(*bytes));
+    const auto got = from.read_at(0, content);
+    if (!got) return got.error();
+    content.resize(*got);
+    return content;
+}
+
+inline result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+    auto opened = open(path, open_mode::write);
+    if (!opened) return opened.error();
+    file& to = **opened;
+    if (auto done = to.write_at(0, bytes); !done) return done;
+    if (auto done = to.sync(); !done) return done;
+    return to.close();
+}
+
+inline result<void> disk::replace(const std::string& path, byte_span bytes) {
+    const std::string temporary = path + ".tmp";
+    auto done = write_whole(temporary, bytes);
+    if (done) done = rename(temporary, path);
+    if (!done) {
+        (void)remove(temporary);
+        return done;
+    }
+    return sync_dir(parent_path(path));
+}
+
+inline result<void> disk::remove_tree(const std::string& path) {
+    const auto what = status(path);
+    if (!what) {
+        if (what.error().code() == errc::not_found) return {};
+        return what.error();
+    }
+    if (what->is_directory) {
+        const auto inside = list(path);
+        if (!inside) return inside.error();
+        for (const auto& entry : *inside) { // a link to a folder is removed, not what it points at
+            const auto child = join_path(path, entry.name);
+            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done)
+                return done;
+        }
+    }
+    return remove(path);
+}
+
+} // namespace skein
+
+// ======== skein/core/metrics.hpp
+// Counters, gauges and histograms in a registry, and their Prometheus text.
+//
+// Look a metric up once and keep the reference: it stays valid as long as the registry. Updating is
+// one relaxed atomic operation, from any thread.
+//
+//     static auto& sent = telemetry::metrics().counter("skein_net_bytes_sent_total", "bytes sent");
+//     sent.add(n);
+
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::telemetry {
+
+/// Label name and value pairs, in the order they are written.
+using labels = std::vector<std::pair<std::string, std::string>>;
+
+/// Only grows.
+class counter {
+public:
+    void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t value() const noexcept {
+        return value_.load(std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<std::uint64_t> value_{0};
+};
+
+/// Goes up and down.
+class gauge {
+public:
+    void set(double v) noexcept { value_.store(v, std::memory_order_relaxed); }
+    void add(double v) noexcept { value_.fetch_add(v, std::memory_order_relaxed); }
+    [[nodiscard]] double value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+private:
+    std::atomic<double> value_{0};
+};
+
+/// Counts observations by upper bound; the last bucket has none.
+class histogram {
+public:
+    /// bounds: strictly increasing, finite, inclusive upper bounds.
+    explicit histogram(std::vector<double> bounds)
+        : bounds_(std::move(bounds)),
+          counts_(new std::atomic<std::uint64_t>[bounds_.size() + 1] {}) {
+        for (std::size_t i = 0; i < bounds_.size(); ++i)
+            SKEIN_CHECK(std::isfinite(bounds_[i]) && (i == 0 || bounds_[i - 1] < bounds_[i]),
+                        "bound {} of a histogram is {}: bounds must be finite and increase", i,
+                        bounds_[i]);
+    }
+    void observe(double v) noexcept {
+        const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), v) - bounds_.begin();
+        counts_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
+        sum_.fetch_add(v, std::memory_order_relaxed);
+    }
+    [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
+    /// One count per bound, then the count above all of them; not cumulative.
+    [[nodiscard]] std::vector<std::uint64_t> counts() const {
+        std::vector<std::uint64_t> out(bounds_.size() + 1);
+        for (std::size_t i = 0; i < out.size(); ++i)
+            out[i] = counts_[i].load(std::memory_order_relaxed);
+        return out;
+    }
+    [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
+
+private:
+    std::vector<double> bounds_;
+    std::unique_ptr<std::atomic<std::uint64_t>[]> counts_;
+    std::atomic<double> sum_{0};
+};
+
+/// first, first*factor, ... : `count` bounds for a histogram.
+[[nodiscard]] inline std::vector<double> exponential_bounds(double first, double factor,
+                                                            int count) {
+    std::vector<double> bounds;
+    for (double b = first; count > 0; --count, b *= factor) bounds.push_back(b);
+    return bounds;
+}
+
+enum class kind : std::uint8_t { counter, gauge, histogram };
+
+/// The value of one metric at one moment.
+struct sample {
+    std::string name, help;
+    labels with;
+    kind type = kind::counter;
+    double value = 0;                  ///< counter, gauge: value; histogram: number of observations
+    double sum = 0;                    ///< histogram only
+    std::vector<double> bounds;        ///< histogram only
+    std::vector<std::uint64_t> counts; ///< histogram only, as histogram::counts()
+};
+
+/// Owns metrics by name and labels. Thread-safe.
+class registry {
+public:
+    registry() = default;
+    registry(const registry&) = delete;
+    registry& operator=(const registry&) = delete;
+
+    /// The counter of that name and labels, made at first use. Names: [a-zA-Z_:][a-zA-Z0-9_:]*.
+    telemetry::counter& counter(std::string_view name, std::string_view help, labels with = {}) {
+        return *find(kind::counter, name, help, std::move(with), {}).as_counter;
+    }
+    telemetry::gauge& gauge(std::string_view name, std::string_view help, labels with = {}) {
+        return *find(kind::gauge, name, help, std::move(with), {}).as_gauge;
+    }
+    telemetry::histogram& histogram(std::string_view name, std::string_view help,
+                                    std::vector<double> bounds, labels with = {}) {
+        return *find(kind::histogram, name, help, std::move(with), std::move(bounds)).as_histogram;
+    }
+
+    /// All values, ordered by name and labels.
+    [[nodiscard]] std::vector<sample> snapshot() const {
+        const std::lock_guard lock(mutex_);
+        std::vector<sample> out;
+        for (const auto& [name, family] : families_)
+            for (const auto& [with, one] : family.members)
+                out.push_back(read(name, family, with, one));
+        return out;
+    }
+
+private:
+    struct member {
+        std::unique_ptr<telemetry::counter> as_counter;
+        std::unique_ptr<telemetry::gauge> as_gauge;
+        std::unique_ptr<telemetry::histogram> as_histogram;
+    };
+    struct family {
+        kind type = kind::counter;
+        std::string help;
+        std::map<labels, member> members;
+    };
+
+    static bool is_name(std::string_view name) noexcept {
+        if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
+        return std::all_of(name.begin(), name.end(), [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                   c == '_' || c == ':';
+        });
+    }
+    member& find(kind type, std::string_view name, std::string_view help, labels with,
+                 std::vector<double> bounds) {
+        SKEIN_CHECK(is_name(name), "\"{}\" is not a metric name", name);
+        const std::lock_guard lock(mutex_);
+        const auto [at, is_new] = families_.try_emplace(std::string(name));
+        auto& f = at->second;
+        if (is_new) {
+            f.type = type;
+            f.help = help;
+        }
+        SKEIN_CHECK(f.type == type, "metric {} is registered with two kinds", name);
+        auto& m = f.members[std::move(with)];
+        if (type == kind::counter && !m.as_counter)
+            m.as_counter = std::make_unique<telemetry::counter>();
+        if (type == kind::gauge && !m.as_gauge) m.as_gauge = std::make_unique<telemetry::gauge>();
+        if (type == kind::histogram && !m.as_histogram)
+            m.as_histogram = std::make_unique<telemetry::histogram>(std::move(bounds));
+        return m;
+    }
+    static sample read(const std::string& name, const family& f, const labels& with,
+                       const member& m) {
+        sample s;
+        s.name = name;
+        s.help = f.help;
+        s.with = with;
+        s.type = f.type;
+        if (m.as_counter) s.value = static_cast<double>(m.as_counter->value());
+        if (m.as_gauge) s.value = m.as_gauge->value();
+        if (m.as_histogram) {
+            s.sum = m.as_histogram->sum();
+            s.bounds = m.as_histogram->bounds();
+            s.counts = m.as_histogram->counts();
+            for (const auto n : s.counts) s.value += static_cast<double>(n);
+        }
+        return s;
+    }
+
+    mutable std::mutex mutex_; // guards the maps, not the values
+    std::map<std::string, family, std::less<>> families_;
+};
+
+/// The registry of this process.
+[[nodiscard]] inline registry& metrics() {
+    static registry* const all = new registry; // never destroyed: references outlive static objects
+    return *all;
+}
+
+namespace detail {
+inline std::string number(double v) {
+    if (std::isnan(v)) return "NaN";
+    if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
+    return fmt::format("{}", v);
+}
+inline void append_escaped(std::string& to, std::string_view text, bool quotes) {
+    for (const char c : text) {
+        if (c == '\\')
+            to += "\\\\";
+        else if (c == '\n')
+            to += "\\n";
+        else if (c == '"' && quotes)
+            to += "\\\"";
+        else
+            to += c;
+    }
+}
+inline std::string label_text(const labels& with, std::string_view le) {
+    if (with.empty() && le.empty()) return {};
+    std::string out = "{";
+    for (const auto& [name, value] : with) {
+        if (out.size() > 1) out += ',';
+        out += name + "=\"";
+        append_escaped(out, value, true);
+        out += '"';
+    }
+    if (!le.empty()) {
+        if (out.size() > 1) out += ',';
+        out += "le=\"";
+        out += le;
+        out += '"';
+    }
+    return out + "}";
+}
+} // namespace detail
+
+/// The Prometheus text format, version 0.0.4. Counters should be named ..._total.
+[[nodiscard]] inline std::string prometheus_text(const std::vector<sample>& samples) {
+    static constexpr std::string_view kinds[] = {"counter", "gauge", "histogram"};
+    std::string out;
+    const std::string* family = nullptr;
+    for (const auto& s : samples) {
+        if (family == nullptr || *family != s.name) {
+            out += "# HELP " + s.name + " ";
+            detail::append_escaped(out, s.help, false);
+            out += fmt::format("\n# TYPE {} {}\n", s.name, kinds[static_cast<int>(s.type)]);
+            family = &s.name;
+        }
+        if (s.type != kind::histogram) {
+            out += s.name + detail::label_text(s.with, "") + " " + detail::number(s.value) + "\n";
+            continue;
+        }
+        std::uint64_t below = 0;
+        for (std::size_t i = 0; i < s.counts.size(); ++i) {
+            below += s.counts[i];
+            const auto le = i < s.bounds.size() ? detail::number(s.bounds[i]) : "+Inf";
+            out += fmt::format("{}_bucket{} {}\n", s.name, detail::label_text(s.with, le), below);
+        }
+        const auto plain = detail::label_text(s.with, "");
+        out += fmt::format("{}_sum{} {}\n", s.name, plain, detail::number(s.sum));
+        out += fmt::format("{}_count{} {}\n", s.name, plain, below);
+    }
+    return out;
+}
+
+} // namespace skein::telemetry
+
+// ======== skein/core/mutex.hpp
+// mutex: mutual exclusion between tasks of one loop, first come first served. For state that must stay
+// consistent across awaits; a thread is never blocked.
+//
+//     auto held = co_await m.lock();
+
+
+#include <utility>
+
+namespace skein {
+
+class mutex {
+public:
+    mutex() noexcept = default;
+    mutex(const mutex&) = delete;
+    mutex& operator=(const mutex&) = delete;
+
+    /// Holds the lock until destroyed.
+    class [[nodiscard]] guard {
+    public:
+        explicit guard(mutex& m) noexcept : mutex_(&m) {}
+        guard(guard&& other) noexcept : mutex_(std::exchange(other.mutex_, nullptr)) {}
+        guard& operator=(guard&& other) noexcept {
+            if (this != &other) {
+                unlock();
+                mutex_ = std::exchange(other.mutex_, nullptr);
+            }
+            return *this;
+        }
+        ~guard() { unlock(); }
+        /// Gives the lock to the first who waits; that task is resumed by the loop, not in this call.
+        void unlock() noexcept {
+            if (auto* m = std::exchange(mutex_, nullptr)) m->release();
+        }
+
+    private:
+        mutex* mutex_;
+    };
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(mutex& m) noexcept : wait_queue::awaiter(m.waiting_, true), mutex_(m) {}
+        bool await_ready() noexcept { return mutex_.try_acquire(); }
+        guard await_resume() {
+            throw_if_cancelled();
+            return guard(mutex_);
+        }
+
+    private:
+        mutex& mutex_;
+    };
+    /// Suspends until the lock is this task's; resumed by the loop. Throws cancelled; then the lock is
+    /// not taken.
+    [[nodiscard]] awaiter lock() noexcept { return awaiter(*this); }
+    [[nodiscard]] bool is_locked() const noexcept { return locked_; }
+
+private:
+    bool try_acquire() noexcept { return !std::exchange(locked_, true); }
+    void release() noexcept {
+        if (!waiting_.wake_one()) locked_ = false; // else the lock passes on, still locked
+    }
+
+    bool locked_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/permutation.hpp
+// A shuffled order of n items without a table: a keyed bijection on [0, n).
+//
+// A balanced Feistel network permutes the next larger even power of two; results outside [0, n) are
+// walked on until they fall inside (less than four steps on average). Any position is found in O(1)
+// and no memory, so each rank computes just its own samples. The function is fixed for ever:
+// checkpoints rely on it. Source: Black, Rogaway, "Ciphers with arbitrary finite domains" (2002).
+//
+//     keyed_permutation order(samples, seed ^ epoch);
+//     std::uint64_t sample = order(position);
+
+
+#include <bit>
+#include <cstdint>
+
+namespace skein {
+
+class keyed_permutation {
+public:
+    /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
+    explicit keyed_permutation(std::uint64_t n, std::uint64_t key) : n_(n) {
+        SKEIN_CHECK(n >= 1 && n <= std::uint64_t{1} << 62,
+                    "a permutation needs 1 to 2^62 items, not {}", n);
+        const int bits = n <= 4 ? 2 : static_cast<int>(std::bit_width(n - 1));
+        half_ = (bits + 1) / 2;
+        mask_ = (std::uint64_t{1} << half_) - 1;
+        for (auto& k : keys_) k = mix(key += 0x9E3779B97F4A7C15u);
+    }
+
+    [[nodiscard]] std::uint64_t size() const noexcept { return n_; }
+
+    /// The item at position i.
+    [[nodiscard]] std::uint64_t operator()(std::uint64_t i) const {
+        SKEIN_CHECK(i < n_, "position {} >= {} items", i, n_);
+        do i = forward(i);
+        while (i >= n_);
+        return i;
+    }
+    /// The position of an item: inverse((*this)(i)) == i.
+    [[nodiscard]] std::uint64_t inverse(std::uint64_t item) const {
+        SKEIN_CHECK(item < n_, "item {} >= {} items", item, n_);
+        do item = backward(item);
+        while (item >= n_);
+        return item;
+    }
+
+private:
+    static constexpr int rounds = 8;
+
+    /// The finaliser of splitmix64.
+    static constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        return x ^ (x >> 31);
+    }
+    [[nodiscard]] std::uint64_t forward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = 0; r < rounds; ++r) {
+            const std::uint64_t next = left ^ (mix(right ^ keys_[r]) & mask_);
+            left = right;
+            right = next;
+        }
+        return left << half_ | right;
+    }
+    [[nodiscard]] std::uint64_t backward(std::uint64_t x) const noexcept {
+        std::uint64_t left = x >> half_, right = x & mask_;
+        for (int r = rounds - 1; r >= 0; --r) {
+            const std::uint64_t next = right ^ (mix(left ^ keys_[r]) & mask_);
+            right = left;
+            left = next;
+        }
+        return left << half_ | right;
+    }
+
+    std::uint64_t n_, mask_ = 0;
+    int half_ = 1;
+    std::uint64_t keys_[rounds]{};
+};
+
+} // namespace skein
+
+// ======== skein/core/posix_disk.hpp
+// The disk of the real world: POSIX calls, whole reads and writes, errno as typed errors.
+//
+//     skein::posix_disk disk;
+//     auto content = disk.read_whole("corpus.txt");
+
+
+#include <cerrno>
+#include <cstring>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// errno of a file operation as an error: "write run/a: no space left on device".
+[[nodiscard]] inline error errno_error(int number, std::string_view verb, const std::string& path) {
+    errc code = errc::io;
+    const char* hint = "";
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT:
+        code = errc::disk_full;
+        hint = "free some space there or choose another folder";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        code = errc::permission_denied;
+        hint = "check the owner and the mode, or choose another folder";
+        break;
+    case ENOENT:
+    case ENOTDIR: code = errc::not_found; break;
+    case EEXIST: code = errc::already_exists; break;
+    case EFBIG: code = errc::too_large; break;
+    case EMFILE:
+    case ENFILE:
+        code = errc::exhausted;
+        hint = "raise the limit of open files (ulimit -n)";
+        break;
+    default: break;
+    }
+    std::string reason = std::strerror(number);
+    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
+        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
+    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
+    if (*hint != '\0') failure.with_hint(hint);
+    return failure;
+}
+
+namespace detail {
+
+/// Repeats a system call that a signal interrupted.
+template <class Call>
+auto retry_eintr(Call call) noexcept(noexcept(call())) {
+    for (;;) {
+        const auto r = call();
+        if (r != -1 || errno != EINTR) return r;
+    }
+}
+
+class posix_file final : public file {
+public:
+    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+    ~posix_file() override {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        std::size_t got = 0;
+        while (got < into.size()) {
+            const auto n = retry_eintr([&] {
+                return ::pread(fd_, into.data() + got, into.size() - got,
+                               static_cast<off_t>(offset + got));
+            });
+            if (n < 0) return failed("read");
+            if (n == 0) break;
+            got += static_cast<std::size_t>(n);
+        }
+        return got;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        while (!bytes.empty()) {
+            const auto n = retry_eintr([&] {
+                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            });
+            if (n < 0) return failed("write");
+            offset += static_cast<std::uint64_t>(n);
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+        }
+        return {};
+    }
+    result<void> append(byte_span bytes) override {
+        const auto end = size();
+        if (!end) return end.error();
+        return write_at(*end, bytes);
+    }
+    result<std::uint64_t> size() override {
+        struct stat info{};
+        if (::fstat(fd_, &info) != 0) return failed("stat");
+        return static_cast<std::uint64_t>(info.st_size);
+    }
+    result<void> truncate(std::uint64_t bytes) override {
+        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
+            return failed("truncate");
+        return {};
+    }
+    result<void> sync() override {
+        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
+        return {};
+    }
+    result<void> close() override {
+        if (fd_ < 0) return {};
+        const int fd = std::exchange(fd_, -1);
+        // Linux has released the descriptor even when close() was interrupted: never repeat it.
+        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
+        return {};
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view verb) const {
+        if (fd_ < 0)
+            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
+        return errno_error(errno, verb, path_);
+    }
+
+    int fd_;
+    std::string path_;
+};
+
+} // namespace detail
+
+class posix_disk final : public disk {
+public:
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override {
+        int flags = O_CLOEXEC;
+        const char* verb = "open";
+        switch (mode) {
+        case open_mode::read: flags |= O_RDONLY; break;
+        case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
+        case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
+        case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
+        }
+        const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+        if (fd < 0) return errno_error(errno, verb, path);
+        std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
+        struct stat info{};
+        if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
+            return errno_error(EISDIR, verb, path);
+        return opened;
+    }
+    result<void> rename(const std::string& from, const std::string& to) override {
+        if (::rename(from.c_str(), to.c_str()) != 0)
+            return errno_error(errno, "rename", from + " to " + to);
+        return {};
+    }
+    result<void> sync_dir(const std::string& path) override {
+        const int fd = detail::retry_eintr(
+            [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+        if (fd < 0) return errno_error(errno, "open folder", path);
+        const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
+        const int number = errno;
+        ::close(fd);
+        // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
+        if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
+        return {};
+    }
+    result<std::vector<dir_entry>> list(const std::string& path) override {
+        const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                      [](DIR* d) { return ::closedir(d); });
+        if (!dir) return errno_error(errno, "list", path);
+        std::vector<dir_entry> entries;
+        for (;;) {
+            errno = 0;
+            const dirent* item = ::readdir(dir.get());
+            if (item == nullptr) break;
+            dir_entry entry;
+            entry.name = item->d_name;
+            if (entry.name == "." || entry.name == "..") continue;
+            struct stat info{};
+            if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+                if (errno == ENOENT) continue; // removed in the meantime
+                return errno_error(errno, "stat", join_path(path, item->d_name));
+            }
+            entry.is_directory = S_ISDIR(info.st_mode);
+            entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+            entries.push_back(std::move(entry));
+        }
+        if (errno != 0) return errno_error(errno, "list", path);
+        std::sort(entries.begin(), entries.end(),
+                  [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+        return entries;
+    }
+    result<void> remove(const std::string& path) override {
+        if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
+        return {};
+    }
+    result<void> make_dirs(const std::string& path) override {
+        for (std::size_t end = 0; end != std::string::npos;) {
+            end = path.find('/', end + 1);
+            const std::string folder = path.substr(0, end);
+            if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
+            const int number = errno;
+            struct stat info{};
+            if (::stat(folder.c_str(), &info) != 0)
+                return errno_error(number, "create folder", folder);
+            if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
+        }
+        return {};
+    }
+    result<std::uint64_t> free_space(const std::string& path) override {
+        struct statvfs info{};
+        if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
+            return errno_error(errno, "free space of", path);
+        return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+    }
+    result<dir_entry> status(const std::string& path) override {
+        struct stat info{};
+        if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+        dir_entry entry;
+        const auto slash = path.find_last_of('/');
+        entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+        entry.is_directory = S_ISDIR(info.st_mode);
+        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+        return entry;
+    }
+};
+
+} // namespace skein
+
+// ======== skein/core/semaphore.hpp
+// semaphore: a counted budget (bytes, slots) shared by tasks of one loop. First come first served, so a
+// large request is not starved by small ones.
+
+
+#include <cstddef>
+
+namespace skein {
+
+class semaphore {
+public:
+    explicit semaphore(std::size_t available) noexcept : available_(available) {}
+    semaphore(const semaphore&) = delete;
+    semaphore& operator=(const semaphore&) = delete;
+
+    class awaiter : public waiter {
+    public:
+        awaiter(semaphore& s, std::size_t n) noexcept : semaphore_(s), need_(n) {}
+        bool await_ready() noexcept { return semaphore_.try_acquire(need_); }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h)) return false;
+            semaphore_.waiting_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    protected:
+        void cancel_requested() noexcept override {
+            end_cancelled();
+            semaphore_.serve(); // the next in line may need less
+        }
+
+    private:
+        friend class semaphore;
+        semaphore& semaphore_;
+        std::size_t need_;
+    };
+    /// Suspends until n units are this task's; resumed by the loop. Throws cancelled; then none are taken.
+    [[nodiscard]] awaiter acquire(std::size_t n = 1) noexcept { return awaiter(*this, n); }
+    /// Takes n units if they are there and nobody waits.
+    [[nodiscard]] bool try_acquire(std::size_t n = 1) noexcept {
+        if (!waiting_.empty() || available_ < n) return false;
+        available_ -= n;
+        return true;
+    }
+    void release(std::size_t n = 1) noexcept {
+        available_ += n;
+        serve();
+    }
+    [[nodiscard]] std::size_t available() const noexcept { return available_; }
+
+private:
+    void serve() noexcept {
+        while (!waiting_.empty()) {
+            auto& first = static_cast<awaiter&>(waiting_.front());
+            if (first.need_ > available_) return;
+            available_ -= first.need_;
+            first.wake();
+        }
+    }
+
+    std::size_t available_;
+    intrusive_list<waiter, waiter> waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/net.hpp
+// Every public header of the layer net.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/net/endpoint.hpp
+// The listening side as a whole (accept, handshake, one task per connection), and the patient
+// connecting side.
+//
+//     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
+//
+//     auto dialing = net::connect_patiently(network, to, options, net::reconnect_policy());
+//     auto c = co_await dialing;
+
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// Bounds of an endpoint.
+struct endpoint_limits {
+    std::size_t concurrent_handshakes = 64; ///< further streams wait in the kernel's backlog
+};
+
+/// Listens and serves until it is closed or cancelled.
+class endpoint {
+public:
+    using handler = unique_function<task<void>(connection::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    endpoint(network& via, const address& at, connection_options options,
+             endpoint_limits bounds = {})
+        : options_(std::move(options)), handshakes_(bounds.concurrent_handshakes) {
+        if (options_.secret.empty() && !at.is_loopback()) {
+            throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+                .with_hint("give a token, or listen on 127.0.0.1");
+        }
+        listener_ = via.listen(at);
+    }
+
+    [[nodiscard]] address local() const { return listener_->local(); }
+
+    /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
+    /// error of one (handshake or handler) is logged and ends that one only. Returns when all ended.
+    ///   errors  cancelled (then the tasks are cancelled too), errors of the listener
+    [[nodiscard]] task<void> serve(handler serve_one) {
+        handler_ = std::move(serve_one);
+        return with_scope(&endpoint::accept_loop, this);
+    }
+
+    /// Stops accepting; connections that are served go on.
+    void close() noexcept { listener_->close(); }
+
+    /// Handshakes that failed, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
+
+private:
+    static task<void> accept_loop(scope& children, endpoint* self) {
+        for (;;) {
+            auto slot = self->handshakes_.acquire(1);
+            co_await slot;
+            std::unique_ptr<stream> next;
+            std::optional<error> fault;
+            try {
+                auto accepting = self->listener_->accept();
+                next = co_await accepting;
+            } catch (const error& e) {
+                fault = e;
+            }
+            if (!fault) {
+                children.spawn(one(self, std::move(next)));
+                continue;
+            }
+            self->handshakes_.release(1);
+            if (fault->code() == errc::closed) co_return;
+            if (fault->code() != errc::exhausted && fault->code() != errc::reset) throw *fault;
+            // Out of descriptors, or a stream that broke before we took it: go on later.
+            log::warn("net", "accept failed", {{"what", fault->what()}});
+            auto pause = sleep_for(std::chrono::milliseconds(100));
+            co_await pause;
+        }
+    }
+
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from) {
+        const std::string peer = from->peer_name();
+        connection::handle c;
+        std::optional<error> fault;
+        try {
+            auto greeting = connection::accept(std::move(from), self->options_);
+            c = co_await greeting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        self->handshakes_.release(1);
+        if (fault) {
+            if (fault->code() == errc::cancelled) throw *fault;
+            ++self->refused_;
+            log::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
+            co_return;
+        }
+        ++self->accepted_;
+        try {
+            auto serving = self->handler_(c);
+            co_await serving;
+        } catch (const error& e) {
+            fault = e;
+        } catch (const std::exception& e) {
+            fault = error(errc::unknown, e.what());
+        }
+        if (fault) c->abort(*fault);
+        auto closing = shield(c->close());
+        co_await closing;
+        if (!fault) co_return;
+        if (fault->code() == errc::cancelled) throw *fault;
+        log::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+    }
+
+    connection_options options_;
+    semaphore handshakes_;
+    std::unique_ptr<listener> listener_;
+    handler handler_;
+    std::uint64_t refused_ = 0, accepted_ = 0;
+};
+
+/// How often and how long to try.
+struct reconnect_policy {
+    int max_tries = 8;
+    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
+    duration most_delay = time_constants::lan().reconnect_most;
+    double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
+    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one try
+
+    /// The pause after the given failed try (from 1 on).
+    [[nodiscard]] duration delay(int tries, random_source& random) const {
+        duration d = first_delay;
+        for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
+        d = std::min(d, most_delay);
+        const double part = 1.0 - jitter * random.unit();
+        return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+    }
+    /// Worth another try: nobody there yet, or the way broke. A wrong token or build is not.
+    [[nodiscard]] static bool is_transient(errc code) noexcept {
+        return code == errc::refused || code == errc::timeout || code == errc::reset ||
+               code == errc::closed || code == errc::exhausted;
+    }
+};
+
+/// Connects, again and again as the policy says. `via` and `random` must outlive the task.
+///   errors  the last one, with the number of tries and the time they took; not transient ones at once
+inline task<connection::handle> connect_patiently(network& via, address to,
+                                                  connection_options options,
+                                                  reconnect_policy policy = {},
+                                                  random_source& random = system_random()) {
+    const auto begin = loop::current().now();
+    for (int tries = 1;; ++tries) {
+        std::optional<error> fault;
+        try {
+            auto trying =
+                with_timeout(connection::connect(via, to, options), policy.connect_timeout);
+            auto made = co_await trying;
+            co_return made;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (!reconnect_policy::is_transient(fault->code())) throw *fault;
+        if (tries >= policy.max_tries) {
+            error e(fault->code(), fmt::format("connect {} failed after {} {} ({:.1f} s)",
+                                               to_string(to), tries, tries == 1 ? "try" : "tries",
+                                               to_seconds(loop::current().now() - begin)));
+            e.with_cause(fault->what());
+            throw e;
+        }
+        auto pause = sleep_for(policy.delay(tries, random));
+        co_await pause;
+    }
+}
+
+} // namespace skein::net
+
+// ======== skein/net/offload.hpp
+// Work that would block the loop (a file, a long computation) on a small pool of threads.
+//
+//     auto sum = net::offload([data] { return checksum(data); });
+//     auto value = co_await sum;           // resumed on the loop it was called from
+//
+// On a simulated loop the work runs inline and its end comes after a drawn time.
+
+
+// ======== skein/net/sim_loop.hpp
+// The simulated world's loop: virtual time, one thread, everything drawn from one seed.
+//
+//     net::sim_loop loop(seed);
+//     loop.run(scenario());              // an hour of virtual time takes what its events take
+//     loop.trace_hash();                 // the same for the same seed, on every compiler
+//
+// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
+// A world in which nothing can happen any more although a task waits is an error, not a hang.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// A loop whose time is counted, not measured.
+class sim_loop final : public loop {
+public:
+    explicit sim_loop(std::uint64_t seed) : seed_(seed), random_(seed, 1) {}
+
+    [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+    /// Where everything random of this world comes from. Draws are part of the trace.
+    [[nodiscard]] random_source& random() noexcept { return random_; }
+    /// Uniform in [least, most].
+    duration draw_delay(duration least, duration most) {
+        const auto width = static_cast<std::uint64_t>((most - least).count()) + 1;
+        return least + duration(static_cast<std::int64_t>(random_.below(width)));
+    }
+    /// True with probability p.
+    bool draw(double p) {
+        if (p <= 0) return false;
+        return random_.unit() < p;
+    }
+
+    /// Runs `call` at a virtual time (at once if it is past).
+    void at(time_point when, unique_function<void()> call) {
+        event_item e;
+        e.when = std::max(when, virtual_);
+        e.key = random_.next();
+        e.number = ++scheduled_;
+        e.call = std::move(call);
+        heap_.push_back(std::move(e));
+        std::push_heap(heap_.begin(), heap_.end(), later);
+    }
+    void after(duration delay, unique_function<void()> call) {
+        at(virtual_ + delay, std::move(call));
+    }
+
+    /// How many events have run.
+    [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
+    [[nodiscard]] duration elapsed() const noexcept { return virtual_.time_since_epoch(); }
+    /// A fold over every event (time and number) and every advance of time.
+    [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
+    /// Adds to the trace: a protocol may record what it decided.
+    void trace(std::uint64_t value) noexcept {
+        std::uint64_t x = trace_ ^ (value + 0x9e3779b97f4a7c15ULL + (trace_ << 6) + (trace_ >> 2));
+        x ^= x >> 30;
+        x *= 0xbf58476d1ce4e5b9ULL;
+        x ^= x >> 27;
+        x *= 0x94d049bb133111ebULL;
+        trace_ = x ^ (x >> 31);
+    }
+
+    /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
+    void set_budget(std::uint64_t most_events, duration most_time) noexcept {
+        most_events_ = most_events;
+        most_time_ = most_time;
+    }
+
+protected:
+    time_point read_clock() noexcept override { return virtual_; }
+
+    void poll(std::optional<time_point> until, bool may_block) override {
+        if (++turns_ > 64 * most_events_ || ran_ > most_events_ || elapsed() > most_time_) {
+            throw error(errc::timeout,
+                        fmt::format("simulated world of seed {} exceeds its budget after {} "
+                                    "events, {:.3f} s",
+                                    seed_, ran_, to_seconds(elapsed())));
+        }
+        virtual_ += duration(100); // work takes time: a task that only yields still gets older
+        const bool have = !heap_.empty();
+        if (!may_block) {
+            if (have && heap_.front().when <= virtual_) run_next();
+            return;
+        }
+        if (have && (!until || heap_.front().when <= *until)) {
+            virtual_ = std::max(virtual_, heap_.front().when);
+            run_next();
+        } else if (until) {
+            virtual_ = std::max(virtual_, *until);
+            trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
+        } else {
+            throw error(errc::internal,
+                        fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
+                                    "waits, but no event and no timer is left",
+                                    seed_, to_seconds(elapsed())));
+        }
+    }
+    void notify() noexcept override {}
+
+private:
+    struct event_item {
+        time_point when;
+        std::uint64_t key = 0, number = 0;
+        unique_function<void()> call;
+    };
+    static bool later(const event_item& a, const event_item& b) noexcept {
+        if (a.when != b.when) return a.when > b.when;
+        if (a.key != b.key) return a.key > b.key;
+        return a.number > b.number;
+    }
+    void run_next() {
+        std::pop_heap(heap_.begin(), heap_.end(), later);
+        event_item e = std::move(heap_.back());
+        heap_.pop_back();
+        ++ran_;
+        trace(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
+        e.call();
+    }
+
+    std::uint64_t seed_;
+    seeded_random random_;
+    time_point virtual_{};
+    std::vector<event_item> heap_;
+    std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
+    std::uint64_t most_events_ = 50'000'000;
+    duration most_time_ = std::chrono::hours(24 * 365);
+};
+
+} // namespace skein::net
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <signal.h>
+
+namespace skein::net {
+
+/// A pool of threads for blocking work. The destructor waits for the work in it.
+class offload_pool {
+public:
+    explicit offload_pool(unsigned threads) {
+        SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
+    }
+    offload_pool(const offload_pool&) = delete;
+    offload_pool& operator=(const offload_pool&) = delete;
+    ~offload_pool() {
+        {
+            const std::lock_guard lock(mutex_);
+            stopping_ = true;
+        }
+        wake_.notify_all();
+        for (auto& t : threads_) t.join();
+    }
+
+    /// Thread-safe.
+    void submit(unique_function<void()> work) {
+        {
+            const std::lock_guard lock(mutex_);
+            queue_.push_back(std::move(work));
+        }
+        wake_.notify_one();
+    }
+
+    /// The process's own pool: as many threads as there are cores, two at least, made when first used.
+    static offload_pool& shared() {
+        static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+        return pool;
+    }
+
+private:
+    void main() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+            if (queue_.empty()) return;
+            auto work = std::move(queue_.front());
+            queue_.pop_front();
+            lock.unlock();
+            work();
+            work = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_; // guards queue_ and stopping_
+    std::condition_variable wake_;
+    std::deque<unique_function<void()>> queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> threads_;
+};
+
+namespace detail {
+
+/// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
+class pool_wait : public waiter {
+public:
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
+    bool await_ready() const noexcept { return false; }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        (void)arm(h, false);
+        loop* const home = &loop::current();
+        pool_.submit([this, home] {
+            call_();
+            home->post_from_any_thread([this] { wake(); });
+        });
+        return true;
+    }
+    void await_resume() const noexcept {}
+
+private:
+    offload_pool& pool_;
+    unique_function<void()> call_;
+};
+
+inline task<void> pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
+}
+
+} // namespace detail
+
+/// Runs f on a thread of the pool; gives its result or rethrows its exception.
+///   f       must not touch the loop's objects; it is destroyed on the loop's thread
+///   errors  those of f. A cancelled task still waits for the end of f, then throws cancelled at its
+///           next await
+///   resumes the caller, on its own loop
+template <class F>
+    requires std::invocable<F&>
+[[nodiscard]] task<std::invoke_result_t<F&>> offload(F f, offload_pool* pool = nullptr) {
+    using T = std::invoke_result_t<F&>;
+    std::exception_ptr failure;
+    std::conditional_t<std::is_void_v<T>, std::optional<bool>, std::optional<T>> value;
+    const auto work = [&f, &value, &failure] {
+        try {
+            if constexpr (std::is_void_v<T>) {
+                f();
+                value = true;
+            } else {
+                value.emplace(f());
+            }
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    };
+    if (auto* simulated = dynamic_cast<sim_loop*>(&loop::current())) {
+        work();
+        const auto length =
+            simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
+        auto later = detail::pause(length);
+        auto shielded = shield(std::move(later));
+        co_await shielded;
+    } else {
+        detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
+        co_await done;
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+    if constexpr (!std::is_void_v<T>) co_return std::move(*value);
+}
+
+} // namespace skein::net
+
+// ======== skein/net/sim_disk.hpp
+// A disk in memory that forgets like a real one: at a crash, what was not synced is lost, kept, or torn.
+//
+//     net::sim_disk disk(loop.random(), {.capacity = 1 << 20});
+//     disk.replace("run/manifest.json", bytes);
+//     disk.crash();                       // power loss: open files are gone, the random source decides
+//
+// Content is durable after file::sync, names (creation, rename, removal) after sync_dir of their folder.
+// Renames are atomic. Unsynced writes survive a crash whole, in part, or not at all, each on its own.
+
+
+// ======== skein/net/sim_faults.hpp
+// What goes wrong in a simulated world, and how often. Drawn per seed ("swarm": each seed has its own
+// mix, one in five has none), so that rare combinations are met and false alarms are seen.
+
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace skein::net {
+
+/// Kinds of faults that are counted.
+enum class fault : std::uint8_t {
+    delay,        ///< a chunk came much later than usual
+    partial_read, ///< fewer bytes than were there
+    partial_write,
+    connect_refused, ///< although somebody listens
+    reset,           ///< a stream broke
+    block,           ///< one direction between two hosts went silent
+    partition,       ///< both directions
+    heal,
+    crash, ///< a host went away
+    disk_io,
+    disk_full,
+    disk_lost, ///< unsynced data gone at a crash
+    disk_torn, ///< half a write survived a crash
+};
+inline constexpr std::size_t fault_kinds = 13;
+
+[[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
+    constexpr std::array<std::string_view, fault_kinds> names = {
+        "delay",     "partial_read", "partial_write", "connect_refused", "reset",
+        "block",     "partition",    "heal",          "crash",           "disk_io",
+        "disk_full", "disk_lost",    "disk_torn"};
+    return names[static_cast<std::size_t>(f)];
+}
+
+/// Counts by kind.
+struct fault_counts {
+    std::array<std::uint64_t, fault_kinds> by_kind{};
+    void add(fault f) noexcept { ++by_kind[static_cast<std::size_t>(f)]; }
+    [[nodiscard]] std::uint64_t of(fault f) const noexcept {
+        return by_kind[static_cast<std::size_t>(f)];
+    }
+    [[nodiscard]] std::uint64_t total() const noexcept {
+        std::uint64_t n = 0;
+        for (const auto k : by_kind) n += k;
+        return n;
+    }
+};
+
+/// Rates; all zero = a perfect world with ordinary delays.
+struct sim_faults {
+    duration least_delay = std::chrono::microseconds(20);
+    duration most_delay = std::chrono::microseconds(500);
+    double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
+    duration slow_delay = std::chrono::milliseconds(50);
+    double partial_read = 0;                     ///< of reads
+    double partial_write = 0;                    ///< of writes
+    double refuse = 0;                           ///< of connects
+    double reset = 0;                            ///< of writes: the stream breaks
+    double disk_io = 0;                          ///< of disk calls: EIO
+    std::size_t window = std::size_t{256} << 10; ///< bytes under way per direction
+    /// Between two random events on the links (block, partition, heal); zero = none by themselves.
+    duration link_fault_every{0};
+    duration link_fault_lasts = std::chrono::seconds(2);
+
+    /// A mix drawn from `random`. Reset and link faults are drawn too if `harsh`.
+    static sim_faults draw(random_source& random, bool harsh = true) {
+        sim_faults f;
+        const bool calm = random.below(5) == 0;
+        // Always the same number of draws: a mix differs from another in values, not in the sequence.
+        const auto rate = [&](double most) {
+            const bool on = random.below(2) == 0;
+            const double value = random.unit() * most;
+            return on && !calm ? value : 0.0;
+        };
+        f.slow_chunk = rate(0.05);
+        f.partial_read = rate(0.5);
+        f.partial_write = rate(0.5);
+        f.refuse = rate(0.3);
+        f.reset = rate(0.01);
+        f.disk_io = rate(0.02);
+        const double link = rate(1.0);
+        const std::uint64_t small_window = random.below(4);
+        if (!harsh) f.reset = 0;
+        if (harsh && link > 0)
+            f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
+        if (!calm && small_window == 0)
+            f.window = 1024 + static_cast<std::size_t>(random.below(8192));
+        return f;
+    }
+};
+
+} // namespace skein::net
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// Room and fault rates of a simulated disk.
+struct sim_disk_options {
+    std::uint64_t capacity = std::uint64_t{1} << 40;
+    double io_error = 0; ///< of calls that read, write or sync
+};
+
+/// One machine's disk. Single-threaded; the random source must outlive it.
+class sim_disk final : public disk {
+public:
+    explicit sim_disk(random_source& random, sim_disk_options options = {},
+                      fault_counts* counts = nullptr)
+        : random_(random), options_(options), counts_(counts) {}
+
+    /// Power loss: open files fail from now on with errc::closed, what was not synced is drawn.
+    void crash();
+
+    [[nodiscard]] sim_disk_options& options() noexcept { return options_; }
+    /// Flips one bit of a file's content at rest; false if there is no such byte.
+    bool flip_bit(const std::string& path, std::uint64_t bit);
+
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
+    result<void> rename(const std::string& from, const std::string& to) override;
+    result<void> sync_dir(const std::string& path) override;
+    result<std::vector<dir_entry>> list(const std::string& path) override;
+    result<void> remove(const std::string& path) override;
+    result<void> make_dirs(const std::string& path) override;
+    result<std::uint64_t> free_space(const std::string&) override {
+        const auto used = used_bytes();
+        return used < options_.capacity ? options_.capacity - used : 0;
+    }
+    result<dir_entry> status(const std::string& path) override;
+
+private:
+    struct change {
+        std::uint64_t offset = 0;
+        byte_buffer bytes;
+        bool is_truncate = false; // to `offset` bytes
+    };
+    struct inode {
+        byte_buffer now, durable;
+        std::vector<change> unsynced;
+    };
+    using inode_ptr = std::shared_ptr<inode>;
+    /// A change of names: `path` becomes target (null: is removed); a rename removes `from` as well.
+    struct name_change {
+        std::string path, from;
+        inode_ptr target;
+        bool is_folder = false;
+    };
+    /// What becomes durable at once, by a sync of one of these folders.
+    struct step {
+        std::vector<name_change> parts;
+        std::set<std::string> parents;
+    };
+    struct names {
+        std::map<std::string, inode_ptr> files;
+        std::set<std::string> folders{".", "/"};
+        void apply(const name_change& c) {
+            if (!c.from.empty()) files.erase(c.from);
+            if (c.is_folder) {
+                if (c.target)
+                    folders.insert(c.path);
+                else
+                    folders.erase(c.path);
+            } else if (c.target) {
+                files[c.path] = c.target;
+            } else {
+                files.erase(c.path);
+            }
+        }
+    };
+
+    class handle;
+
+    static std::string clean(const std::string& path) {
+        std::string out;
+        for (const char c : path) {
+            if (c == '/' && !out.empty() && out.back() == '/') continue;
+            out += c;
+        }
+        while (out.size() > 1 && out.back() == '/') out.pop_back();
+        return out.empty() ? "." : out;
+    }
+    static void apply(byte_buffer& to, const change& c, std::size_t part) {
+        if (c.is_truncate) {
+            to.resize(c.offset);
+            return;
+        }
+        if (part == 0) return;
+        if (to.size() < c.offset + part) to.resize(c.offset + part);
+        std::copy_n(c.bytes.begin(), part, to.begin() + static_cast<std::ptrdiff_t>(c.offset));
+    }
+    static error missing(const std::string& path) {
+        return error(errc::not_found, "no such file or folder: " + path);
+    }
+    [[nodiscard]] bool io_fault() {
+        if (options_.io_error <= 0 || random_.unit() >= options_.io_error) return false;
+        count(fault::disk_io);
+        return true;
+    }
+    void count(fault f) {
+        if (counts_ != nullptr) counts_->add(f);
+    }
+    void change_names(name_change c) {
+        step s;
+        s.parents.insert(parent_path(c.path));
+        if (!c.from.empty()) s.parents.insert(parent_path(c.from));
+        now_.apply(c);
+        s.parts.push_back(std::move(c));
+        journal_.push_back(std::move(s));
+    }
+    [[nodiscard]] std::uint64_t used_bytes() const {
+        std::uint64_t used = 0;
+        for (const auto& [path, node] : now_.files) used += node->now.size();
+        return used;
+    }
+    result<void> write(const std::string& path, inode& node, std::uint64_t offset, byte_span bytes);
+
+    random_source& random_;
+    sim_disk_options options_;
+    fault_counts* counts_;
+    names now_, durable_;
+    std::vector<step> journal_; // changes of names that are not durable, in order
+    std::uint64_t life_ = 0;    // counts crashes: handles of an earlier life are dead
+};
+
+class sim_disk::handle final : public file {
+public:
+    handle(sim_disk& on, std::string path, inode_ptr node, bool writable)
+        : disk_(on), path_(std::move(path)), node_(std::move(node)), writable_(writable),
+          life_(on.life_) {}
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        if (auto bad = check(false, true)) return *bad;
+        if (offset >= node_->now.size()) return std::size_t{0};
+        const std::size_t n = std::min<std::size_t>(into.size(), node_->now.size() - offset);
+        std::copy_n(node_->now.begin() + static_cast<std::ptrdiff_t>(offset), n, into.begin());
+        return n;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        if (auto bad = check(true, true)) return *bad;
+        return disk_.write(path_, *node_, offset, bytes);
+    }
+    result<void> append(byte_span bytes) override {
+        if (auto bad = check(true, true)) return *bad;
+        return disk_.write(path_, *node_, node_->now.size(), bytes);
+    }
+    result<std::uint64_t> size() override {
+        if (auto bad = check(false, false)) return *bad;
+        return std::uint64_t{node_->now.size()};
+    }
+    result<void> truncate(std::uint64_t bytes) override {
+        if (auto bad = check(true, true)) return *bad;
+        change c;
+        c.offset = bytes;
+        c.is_truncate = true;
+        apply(node_->now, c, 0);
+        node_->unsynced.push_back(std::move(c));
+        return {};
+    }
+    result<void> sync() override {
+        if (auto bad = check(false, true)) {
+            // A failed sync drops the dirty pages: a second one would succeed and prove nothing.
+            if (bad->code() == errc::io) node_->unsynced.clear();
+            return *bad;
+        }
+        node_->durable = node_->now;
+        node_->unsynced.clear();
+        return {};
+    }
+    result<void> close() override {
+        closed_ = true;
+        return {};
+    }
+
+private:
+    std::optional<error> check(bool writing, bool may_fail) {
+        if (closed_ || life_ != disk_.life_) return error(errc::closed, path_ + " is closed");
+        if (writing && !writable_)
+            return error(errc::permission_denied, path_ + " is open for reading");
+        if (may_fail && disk_.io_fault())
+            return error(errc::io, path_ + ": simulated input/output error");
+        return std::nullopt;
+    }
+    sim_disk& disk_;
+    std::string path_;
+    inode_ptr node_;
+    bool writable_, closed_ = false;
+    std::uint64_t life_;
+};
+
+inline result<void> sim_disk::write(const std::string& path, inode& node, std::uint64_t offset,
+                                    byte_span bytes) {
+    const std::uint64_t grows =
+        offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
+    const auto room = free_space(path);
+    change c;
+    c.offset = offset;
+    if (grows > *room) { // what fits is written, as a kernel does
+        count(fault::disk_full);
+        const std::uint64_t missing_bytes = grows - *room;
+        bytes = bytes.first(bytes.size() - std::min<std::uint64_t>(bytes.size(), missing_bytes));
+        c.bytes = to_buffer(bytes);
+        apply(node.now, c, bytes.size());
+        node.unsynced.push_back(std::move(c));
+        return error(errc::disk_full, fmt::format("write {}: no space left, {} bytes do not fit",
+                                                  path, missing_bytes));
+    }
+    c.bytes = to_buffer(bytes);
+    apply(node.now, c, bytes.size());
+    node.unsynced.push_back(std::move(c));
+    return {};
+}
+
+inline result<std::unique_ptr<file>> sim_disk::open(const std::string& raw, open_mode mode) {
+    const std::string path = clean(raw);
+    if (now_.folders.contains(path)) return error(errc::invalid_argument, path + " is a folder");
+    const auto found = now_.files.find(path);
+    if (mode == open_mode::create_new && found != now_.files.end()) {
+        return error(errc::already_exists, path + " is there already");
+    }
+    inode_ptr node;
+    if (found != now_.files.end()) {
+        node = found->second;
+        if (mode == open_mode::write && !node->now.empty()) {
+            change c;
+            c.is_truncate = true;
+            apply(node->now, c, 0);
+            node->unsynced.push_back(std::move(c));
+        }
+    } else {
+        if (mode == open_mode::read || !now_.folders.contains(parent_path(path)))
+            return missing(path);
+        node = std::make_shared<inode>();
+        name_change c;
+        c.path = path;
+        c.target = node;
+        change_names(std::move(c));
+    }
+    return std::unique_ptr<file>(
+        std::make_unique<handle>(*this, path, node, mode != open_mode::read));
+}
+
+inline result<void> sim_disk::rename(const std::string& raw_from, const std::string& raw_to) {
+    const std::string from = clean(raw_from), to = clean(raw_to);
+    if (now_.folders.contains(from)) { // a folder moves with all that is in it
+        if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
+        step s;
+        s.parents = {parent_path(from), parent_path(to)};
+        for (const auto& path : now_.folders) {
+            if (path != from && !path.starts_with(from + "/")) continue;
+            name_change made, gone;
+            made.path = to + path.substr(from.size());
+            made.is_folder = gone.is_folder = true;
+            made.target = std::make_shared<inode>();
+            gone.path = path;
+            s.parts.push_back(std::move(made));
+            s.parts.push_back(std::move(gone));
+        }
+        for (const auto& [path, node] : now_.files) {
+            if (!path.starts_with(from + "/")) continue;
+            name_change c;
+            c.path = to + path.substr(from.size());
+            c.from = path;
+            c.target = node;
+            s.parts.push_back(std::move(c));
+        }
+        for (const auto& c : s.parts) now_.apply(c);
+        journal_.push_back(std::move(s));
+        return {};
+    }
+    const auto found = now_.files.find(from);
+    if (found == now_.files.end()) return missing(from);
+    if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
+    name_change c;
+    c.path = to;
+    c.from = from;
+    c.target = found->second;
+    change_names(std::move(c));
+    return {};
+}
+
+inline result<void> sim_disk::sync_dir(const std::string& raw) {
+    const std::string path = clean(raw);
+    if (!now_.folders.contains(path)) return missing(path);
+    if (io_fault()) return error(errc::io, path + ": simulated input/output error");
+    std::vector<step> left;
+    for (auto& s : journal_) {
+        if (s.parents.contains(path)) {
+            for (const auto& c : s.parts) durable_.apply(c);
+        } else {
+            left.push_back(std::move(s));
+        }
+    }
+    journal_ = std::move(left);
+    return {};
+}
+
+inline result<std::vector<dir_entry>> sim_disk::list(const std::string& raw) {
+    const std::string path = clean(raw);
+    if (!now_.folders.contains(path)) return missing(path);
+    std::vector<dir_entry> out;
+    const auto add = [&](const std::string& entry, bool folder, std::uint64_t bytes) {
+        if (entry == "." || entry == "/" || parent_path(entry) != path) return;
+        dir_entry e;
+        e.name = entry.substr(entry.find_last_of('/') + 1);
+        e.is_directory = folder;
+        e.bytes = bytes;
+        out.push_back(std::move(e));
+    };
+    for (const auto& folder : now_.folders) add(folder, true, 0);
+    for (const auto& [name, node] : now_.files) add(name, false, node->now.size());
+    std::sort(out.begin(), out.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    return out;
+}
+
+inline result<void> sim_disk::remove(const std::string& raw) {
+    const std::string path = clean(raw);
+    name_change c;
+    c.path = path;
+    if (now_.folders.contains(path)) {
+        const auto inside = list(path);
+        if (!inside->empty())
+            return error(errc::io, "remove " + path + ": the folder is not empty");
+        c.is_folder = true;
+    } else if (!now_.files.contains(path)) {
+        return missing(path);
+    }
+    change_names(std::move(c));
+    return {};
+}
+
+inline result<void> sim_disk::make_dirs(const std::string& raw) {
+    const std::string path = clean(raw);
+    if (now_.folders.contains(path)) return {};
+    if (now_.files.contains(path)) return error(errc::already_exists, path + " is a file");
+    if (auto above = make_dirs(parent_path(path)); !above) return above;
+    name_change c;
+    c.path = path;
+    c.is_folder = true;
+    c.target = std::make_shared<inode>();
+    change_names(std::move(c));
+    return {};
+}
+
+inline result<dir_entry> sim_disk::status(const std::string& raw) {
+    const std::string path = clean(raw);
+    dir_entry e;
+    e.name = path.substr(path.find_last_of('/') + 1);
+    if (now_.folders.contains(path)) {
+        e.is_directory = true;
+        return e;
+    }
+    const auto found = now_.files.find(path);
+    if (found == now_.files.end()) return missing(path);
+    e.bytes = found->second->now.size();
+    return e;
+}
+
+inline bool sim_disk::flip_bit(const std::string& path, std::uint64_t bit) {
+    const auto found = now_.files.find(clean(path));
+    if (found == now_.files.end() || bit / 8 >= found->second->now.size()) return false;
+    const auto flip = [&](byte_buffer& in) {
+        if (bit / 8 < in.size()) in[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    };
+    flip(found->second->now);
+    flip(found->second->durable);
+    return true;
+}
+
+inline void sim_disk::crash() {
+    ++life_;
+    // Names: the changes that had reached the medium by themselves, in their order.
+    const std::uint64_t kept = random_.below(journal_.size() + 1);
+    for (std::uint64_t i = 0; i < kept; ++i) {
+        for (const auto& c : journal_[i].parts) durable_.apply(c);
+    }
+    journal_.clear();
+    now_ = durable_;
+    // Content: every unsynced write has its own fate. Files in the order of their names; a file that
+    // has two names is done once.
+    for (auto& [path, node] : now_.files) {
+        for (const auto& c : node->unsynced) {
+            switch (random_.below(3)) {
+            case 0: count(fault::disk_lost); break;
+            case 1:
+                count(fault::disk_torn);
+                apply(node->durable, c,
+                      static_cast<std::size_t>(random_.below(c.bytes.size() + 1)));
+                break;
+            default: apply(node->durable, c, c.bytes.size()); break;
+            }
+        }
+        node->unsynced.clear();
+        node->now = node->durable;
+    }
+}
+
+} // namespace skein::net
+
+// ======== skein/net/sim_net.hpp
+// The simulated network: hosts, listeners and ordered byte streams in memory, with seeded delays and
+// faults. What arrives, and when, depends on the seed only.
+//
+//     net::sim_loop loop(seed);
+//     net::sim_network net(loop, net::sim_faults::draw(loop.random()));
+//     net::network& a = net.host("a");     // listens at sim:a:1, connects to sim:b:1
+//     net.partition("a", "b");  net.heal_all();  net.crash("a");
+//
+// A stream delivers each chunk no earlier than the one before it. Cut bytes wait and arrive after the
+// link heals, as TCP would send them again. tcp: addresses name hosts of the simulation too.
+
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+class sim_network;
+
+namespace detail {
+
+/// One direction of a stream. Shared by both ends and by the events under way.
+struct sim_pipe {
+    struct item {
+        byte_buffer bytes;
+        bool end = false; // no more bytes follow
+    };
+    std::string from, to; // hosts
+    byte_buffer ready;    // arrived; the first `taken` bytes are read already
+    std::size_t taken = 0;
+    std::deque<item> held; // came to a cut link, in order
+    bool release_pending = false;
+    std::size_t under_way = 0; // sent, not arrived (held ones included)
+    time_point last_arrival{};
+    bool end_sent = false, end_arrived = false;
+    bool broken = false;      // a reset is known at one of the ends
+    bool reader_gone = false; // arrivals are answered by a reset
+    bool reader_dead = false; // arrivals are answered by nothing
+    wait_queue readable, writable;
+
+    [[nodiscard]] std::size_t unread() const noexcept { return ready.size() - taken; }
+};
+
+/// Both directions; forward is from the connecting end.
+struct sim_link {
+    sim_pipe forward, back;
+};
+
+struct sim_listener_state {
+    address at;
+    bool open = true;
+    std::deque<std::unique_ptr<stream>> pending;
+    wait_queue waiting;
+};
+
+class sim_stream;
+class sim_listener;
+class sim_host;
+
+} // namespace detail
+
+/// All hosts of one world. Must outlive their streams and the loop's run.
+class sim_network {
+public:
+    sim_network(sim_loop& on, sim_faults faults) : loop_(on), faults_(faults) {}
+    sim_network(const sim_network&) = delete;
+    sim_network& operator=(const sim_network&) = delete;
+
+    /// The network as this host sees it; made at first use. After a crash it is a new machine.
+    network& host(const std::string& name);
+
+    [[nodiscard]] sim_loop& loop() noexcept { return loop_; }
+    [[nodiscard]] sim_faults& faults() noexcept { return faults_; }
+    [[nodiscard]] const fault_counts& counts() const noexcept { return counts_; }
+    [[nodiscard]] fault_counts& counts() noexcept { return counts_; }
+
+    /// Cuts the direction from one host to another.
+    void block(const std::string& from, const std::string& to) {
+        if (blocked_.insert({from, to}).second) counts_.add(fault::block);
+    }
+    /// Cuts both directions.
+    void partition(const std::string& a, const std::string& b) {
+        counts_.add(fault::partition);
+        blocked_.insert({a, b});
+        blocked_.insert({b, a});
+    }
+    /// Cuts one host off from all others that exist.
+    void isolate(const std::string& name);
+    /// Cuts and heals links at random from now on, as faults().link_fault_every says.
+    void begin_link_faults() {
+        if (faults_.link_fault_every > duration(0)) schedule_link_fault();
+    }
+    /// The calm at the end of a scenario: no new faults, all links whole. What was pending must end.
+    void stop_faults() {
+        faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.disk_io = 0;
+        faults_.link_fault_every = duration(0);
+        heal_all();
+    }
+    /// Ends the cuts between two hosts; what waited arrives.
+    void heal(const std::string& a, const std::string& b) {
+        counts_.add(fault::heal);
+        blocked_.erase({a, b});
+        blocked_.erase({b, a});
+        release_held();
+    }
+    void heal_all() {
+        if (!blocked_.empty()) counts_.add(fault::heal);
+        blocked_.clear();
+        release_held();
+    }
+    [[nodiscard]] bool is_blocked(const std::string& from, const std::string& to) const {
+        return blocked_.contains({from, to});
+    }
+    /// The host's sockets are gone. loudly: peers see a reset (the process died, the kernel lives);
+    /// else they hear nothing any more (the machine died).
+    void crash(const std::string& name, bool loudly = true);
+    /// Breaks all streams between two hosts.
+    void reset(const std::string& a, const std::string& b);
+
+    /// Open streams, for leak checks (I14).
+    [[nodiscard]] std::size_t open_streams() const noexcept { return streams_.size(); }
+
+private:
+    friend class detail::sim_stream;
+    friend class detail::sim_listener;
+    friend class detail::sim_host;
+
+    duration draw_delay() {
+        duration d = loop_.draw_delay(faults_.least_delay, faults_.most_delay);
+        if (loop_.draw(faults_.slow_chunk)) {
+            counts_.add(fault::delay);
+            d += loop_.draw_delay(duration(0), faults_.slow_delay);
+        }
+        return d;
+    }
+    using link_ptr = std::shared_ptr<detail::sim_link>;
+    void send(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
+    void arrive(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
+    void deliver(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
+    void tell_broken(const link_ptr& link, detail::sim_pipe& pipe, bool to_reader);
+    void release(const link_ptr& link, detail::sim_pipe& pipe);
+    void schedule_link_fault();
+    void release_held();
+
+    sim_loop& loop_;
+    sim_faults faults_;
+    fault_counts counts_;
+    std::map<std::string, std::unique_ptr<detail::sim_host>> hosts_;
+    std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_listener_state>>
+        listeners_;
+    std::map<std::string, std::shared_ptr<detail::sim_listener_state>> paths_; // "host\npath"
+    std::set<std::pair<std::string, std::string>> blocked_;
+    std::map<std::uint64_t, detail::sim_stream*> streams_; // by number: a fixed order
+    std::map<std::uint64_t, std::weak_ptr<detail::sim_link>> links_;
+    std::uint64_t next_stream_ = 0, next_link_ = 0;
+    std::uint16_t next_port_ = 30000;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/sim_net.hpp
+// Streams, listeners and hosts of the simulated network; included by sim_net.hpp.
+
+
+namespace skein::net {
+namespace detail {
+
+class sim_stream final : public stream {
+public:
+    sim_stream(sim_network& on, std::shared_ptr<sim_link> link, bool connecting)
+        : net_(on), link_(std::move(link)), in_(connecting ? link_->back : link_->forward),
+          out_(connecting ? link_->forward : link_->back), number_(++on.next_stream_) {
+        net_.streams_.emplace(number_, this);
+    }
+    ~sim_stream() override {
+        SKEIN_CHECK(!reading_ && !writing_,
+                    "a simulated stream is destroyed while it is read or written");
+        close();
+        net_.streams_.erase(number_);
+    }
+
+    task<std::size_t> read_some(mut_byte_span into) override {
+        SKEIN_CHECK(!reading_, "two reads of one stream at a time");
+        if (into.empty()) co_return 0;
+        if (net_.loop_.draw(0.1)) { // sometimes an inline completion is none
+            auto others = yield();
+            co_await others;
+        }
+        while (true) {
+            if (const auto got = take(into)) co_return *got;
+            reading_ = true;
+            const flag_guard guard(reading_);
+            auto more = in_.readable.wait();
+            co_await more;
+        }
+    }
+
+    task<void> write_all(std::span<const byte_span> batch) override {
+        SKEIN_CHECK(!writing_, "two writes of one stream at a time");
+        std::size_t skip = 0;
+        for (;;) {
+            while (!batch.empty() && skip >= batch.front().size()) {
+                skip -= batch.front().size();
+                batch = batch.subspan(1);
+            }
+            if (batch.empty()) co_return;
+            const std::size_t put = put_some(batch, skip);
+            skip += put;
+            if (put == 0) {
+                writing_ = true;
+                const flag_guard guard(writing_);
+                auto room = out_.writable.wait();
+                co_await room;
+            }
+        }
+    }
+
+    std::optional<std::size_t> try_read(mut_byte_span into) override {
+        if (into.empty()) return 0;
+        return take(into);
+    }
+    std::size_t try_write(std::span<const byte_span> batch) override { return put_some(batch, 0); }
+
+    void close_send() noexcept override {
+        if (closed_ || out_.end_sent) return;
+        out_.end_sent = true;
+        if (is_broken()) return; // a broken stream has nothing more to say
+        sim_pipe::item end;
+        end.end = true;
+        net_.send(link_, out_, std::move(end));
+    }
+    void close() noexcept override {
+        if (closed_) return;
+        if (in_.unread() > 0 && !is_broken())
+            break_both(); // like a kernel: unread bytes make it a reset
+        close_send();
+        closed_ = true;
+        in_.reader_gone = true; // like a kernel: what still comes is answered by a reset
+        in_.ready.clear();
+        in_.taken = 0;
+        in_.readable.wake_all();
+        out_.writable.wake_all();
+    }
+    [[nodiscard]] std::string peer_name() const override { return "sim:" + in_.from; }
+    [[nodiscard]] const std::string& host() const noexcept { return in_.to; }
+    [[nodiscard]] const std::string& peer_host() const noexcept { return in_.from; }
+
+    /// Breaks both ends: here now, there when the news arrives.
+    void break_both() {
+        net_.tell_broken(link_, out_, true);
+        net_.tell_broken(link_, in_, false);
+        here_broken_ = true;
+        in_.readable.wake_all();
+        out_.writable.wake_all();
+    }
+    /// The host dies without a word: its own tasks see errors, the peer nothing at all.
+    void go_silent() {
+        in_.reader_dead = true;
+        out_.end_sent = true; // close() must not tell
+        here_broken_ = true;
+        in_.readable.wake_all();
+        out_.writable.wake_all();
+    }
+
+private:
+    struct flag_guard {
+        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        flag_guard(const flag_guard&) = delete;
+        ~flag_guard() { flag = false; }
+        bool& flag;
+    };
+
+    [[nodiscard]] bool is_broken() const noexcept {
+        return here_broken_ || in_.broken || out_.broken;
+    }
+    void check_open() const {
+        if (closed_) throw error(errc::closed, "stream to " + peer_name() + " was closed");
+    }
+    [[noreturn]] void fail(const char* what) const {
+        throw error(errc::reset, fmt::format("{} {} failed", what, peer_name()))
+            .with_cause("simulated reset");
+    }
+
+    std::optional<std::size_t> take(mut_byte_span into) {
+        check_open();
+        if (here_broken_) fail("read from");
+        if (in_.unread() == 0) {
+            if (in_.broken) fail("read from");
+            if (in_.end_arrived) return 0;
+            return std::nullopt;
+        }
+        std::size_t n = std::min(into.size(), in_.unread());
+        if (n > 1 && net_.loop_.draw(net_.faults_.partial_read)) {
+            net_.counts_.add(fault::partial_read);
+            n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));
+        }
+        std::copy_n(in_.ready.begin() + static_cast<std::ptrdiff_t>(in_.taken), n, into.begin());
+        in_.taken += n;
+        if (in_.unread() == 0) {
+            in_.ready.clear();
+            in_.taken = 0;
+        }
+        in_.writable.wake_all(); // room in the window
+        return n;
+    }
+
+    std::size_t put_some(std::span<const byte_span> batch, std::size_t skip) {
+        check_open();
+        if (out_.broken || here_broken_) fail("write to");
+        SKEIN_CHECK(!out_.end_sent, "a write after close_send");
+        std::size_t total = 0;
+        for (const auto& part : batch) total += part.size();
+        total -= skip;
+        if (total == 0) return 0;
+        if (net_.loop_.draw(net_.faults_.reset)) {
+            net_.counts_.add(fault::reset);
+            break_both();
+            fail("write to");
+        }
+        const std::size_t used = out_.under_way + out_.unread();
+        const std::size_t room = net_.faults_.window > used ? net_.faults_.window - used : 0;
+        std::size_t n = std::min(total, room);
+        if (n > 1 && net_.loop_.draw(net_.faults_.partial_write)) {
+            net_.counts_.add(fault::partial_write);
+            n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));
+        }
+        if (n == 0) return 0;
+        sim_pipe::item what;
+        auto& bytes = what.bytes;
+        bytes.reserve(n);
+        for (auto part : batch) {
+            const std::size_t drop = std::min(skip, part.size());
+            skip -= drop;
+            part = part.subspan(drop);
+            append(bytes, part.first(std::min(part.size(), n - bytes.size())));
+        }
+        net_.send(link_, out_, std::move(what));
+        return n;
+    }
+
+    sim_network& net_;
+    std::shared_ptr<sim_link> link_;
+    sim_pipe& in_;
+    sim_pipe& out_;
+    std::uint64_t number_;
+    bool closed_ = false, here_broken_ = false, reading_ = false, writing_ = false;
+};
+
+class sim_listener final : public listener {
+public:
+    explicit sim_listener(std::shared_ptr<sim_listener_state> state) : state_(std::move(state)) {}
+    ~sim_listener() override { close(); }
+
+    task<std::unique_ptr<stream>> accept() override {
+        const auto keep = state_;
+        for (;;) {
+            if (!keep->open)
+                throw error(errc::closed, "listener at " + to_string(keep->at) + " is closed");
+            if (!keep->pending.empty()) {
+                auto next = std::move(keep->pending.front());
+                keep->pending.pop_front();
+                co_return next;
+            }
+            auto more = keep->waiting.wait();
+            co_await more;
+        }
+    }
+    [[nodiscard]] address local() const override { return state_->at; }
+    void close() noexcept override {
+        state_->open = false;
+        state_->pending.clear();
+        state_->waiting.wake_all();
+    }
+
+private:
+    std::shared_ptr<sim_listener_state> state_;
+};
+
+class sim_host final : public network {
+public:
+    sim_host(sim_network& on, std::string name) : net_(on), name_(std::move(name)) {}
+
+    task<std::unique_ptr<stream>> connect(address to) override { return dial(this, std::move(to)); }
+
+    std::unique_ptr<listener> listen(address at) override {
+        auto state = std::make_shared<sim_listener_state>();
+        if (at.is_unix()) {
+            auto& slot = net_.paths_[name_ + "\n" + at.host];
+            if (slot && slot->open) throw in_use(at);
+            slot = state;
+        } else {
+            at.host = name_;
+            if (at.port == 0) at.port = net_.next_port_++;
+            auto& slot = net_.listeners_[{name_, at.port}];
+            if (slot && slot->open) throw in_use(at);
+            slot = state;
+        }
+        state->at = std::move(at);
+        return std::make_unique<sim_listener>(std::move(state));
+    }
+
+private:
+    static error in_use(const address& at) {
+        return error(errc::already_exists, "listen " + to_string(at) + ": the address is in use");
+    }
+
+    static task<std::unique_ptr<stream>> dial(sim_host* self, address to) {
+        sim_network& net = self->net_;
+        const bool local = to.is_unix();
+        const std::string there = local ? self->name_ : to.host;
+        const std::string here = self->name_;
+        auto first = sleep_for(net.draw_delay());
+        co_await first;
+        // A cut link: the kernel asks again and again, then gives up.
+        for (int tries = 0; net.is_blocked(here, there) || net.is_blocked(there, here); ++tries) {
+            if (tries == 20) {
+                throw error(errc::timeout, "connect " + to_string(to) + " timed out");
+            }
+            auto wait = sleep_for(std::chrono::milliseconds(150));
+            co_await wait;
+        }
+        std::shared_ptr<sim_listener_state> state;
+        if (local) {
+            const auto found = net.paths_.find(here + "\n" + to.host);
+            if (found != net.paths_.end()) state = found->second;
+        } else {
+            const auto found = net.listeners_.find(std::make_pair(there, to.port));
+            if (found != net.listeners_.end()) state = found->second;
+        }
+        bool refused = !state || !state->open;
+        if (!refused && net.loop_.draw(net.faults_.refuse)) {
+            net.counts_.add(fault::connect_refused);
+            refused = true;
+        }
+        if (refused) {
+            throw error(errc::refused, "connect " + to_string(to) + " failed")
+                .with_cause("connection refused")
+                .with_hint("is the program there running?");
+        }
+        auto link = std::make_shared<sim_link>();
+        net.links_.emplace(++net.next_link_, link);
+        link->forward.from = link->back.to = here;
+        link->forward.to = link->back.from = there;
+        state->pending.push_back(std::make_unique<sim_stream>(net, link, false));
+        state->waiting.wake_one();
+        auto mine = std::make_unique<sim_stream>(net, std::move(link), true);
+        auto second = sleep_for(net.draw_delay());
+        co_await second;
+        co_return mine;
+    }
+
+    sim_network& net_;
+    std::string name_;
+};
+
+} // namespace detail
+
+inline network& sim_network::host(const std::string& name) {
+    auto& slot = hosts_[name];
+    if (!slot) slot = std::make_unique<detail::sim_host>(*this, name);
+    return *slot;
+}
+
+inline void sim_network::isolate(const std::string& name) {
+    for (const auto& [other, host] : hosts_) {
+        if (other != name) partition(name, other);
+    }
+}
+
+inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe,
+                              detail::sim_pipe::item what) {
+    pipe.under_way += what.bytes.size();
+    const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));
+    pipe.last_arrival = arrival;
+    loop_.at(arrival, [this, link, &pipe, what = std::move(what)]() mutable {
+        arrive(link, pipe, std::move(what));
+    });
+}
+
+/// Cut links hold what comes, in order; it is delivered after they heal.
+inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe,
+                                detail::sim_pipe::item what) {
+    if (!pipe.held.empty() || is_blocked(pipe.from, pipe.to)) {
+        pipe.held.push_back(std::move(what));
+        return;
+    }
+    deliver(link, pipe, std::move(what));
+}
+
+inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe,
+                                 detail::sim_pipe::item what) {
+    if (pipe.reader_dead) return; // nobody answers; the sender's window fills up
+    pipe.under_way -= what.bytes.size();
+    if (pipe.broken) return;
+    if (pipe.reader_gone) {
+        if (!what.end) tell_broken(link, pipe, false);
+        return;
+    }
+    append(pipe.ready, what.bytes);
+    if (what.end) pipe.end_arrived = true;
+    pipe.readable.wake_all();
+}
+
+/// The news of a reset travels to one end of a pipe, unless its way is cut (then that end stays half
+/// open: resets are not sent twice).
+inline void sim_network::tell_broken(const link_ptr& link, detail::sim_pipe& pipe, bool to_reader) {
+    loop_.after(draw_delay(), [this, link, &pipe, to_reader] {
+        if (to_reader ? is_blocked(pipe.from, pipe.to) : is_blocked(pipe.to, pipe.from)) return;
+        pipe.broken = true;
+        pipe.readable.wake_all();
+        pipe.writable.wake_all();
+    });
+}
+
+inline void sim_network::release_held() {
+    for (auto at = links_.begin(); at != links_.end();) {
+        if (const auto link = at->second.lock()) {
+            release(link, link->forward);
+            release(link, link->back);
+            ++at;
+        } else {
+            at = links_.erase(at);
+        }
+    }
+}
+
+inline void sim_network::release(const link_ptr& link, detail::sim_pipe& pipe) {
+    if (pipe.held.empty() || pipe.release_pending || is_blocked(pipe.from, pipe.to)) return;
+    pipe.release_pending = true;
+    loop_.after(draw_delay(), [this, link, &pipe] {
+        pipe.release_pending = false;
+        while (!pipe.held.empty() && !is_blocked(pipe.from, pipe.to)) {
+            auto what = std::move(pipe.held.front());
+            pipe.held.pop_front();
+            deliver(link, pipe, std::move(what));
+        }
+    });
+}
+
+inline void sim_network::crash(const std::string& name, bool loudly) {
+    counts_.add(fault::crash);
+    for (auto& [key, state] : listeners_) {
+        if (key.first == name) detail::sim_listener(state).close();
+    }
+    for (auto& [key, state] : paths_) {
+        if (key.starts_with(name + "\n")) detail::sim_listener(state).close();
+    }
+    std::vector<detail::sim_stream*> mine;
+    for (auto& [number, s] : streams_) {
+        if (s->host() == name) mine.push_back(s);
+    }
+    for (auto* s : mine) {
+        if (loudly) {
+            s->break_both();
+        } else {
+            s->go_silent();
+        }
+    }
+}
+
+inline void sim_network::reset(const std::string& a, const std::string& b) {
+    counts_.add(fault::reset);
+    std::vector<detail::sim_stream*> hit;
+    for (auto& [number, s] : streams_) {
+        if (s->host() == a && s->peer_host() == b) hit.push_back(s);
+    }
+    for (auto* s : hit) s->break_both();
+}
+
+inline void sim_network::schedule_link_fault() {
+    const auto pause = loop_.draw_delay(faults_.link_fault_every / 2, faults_.link_fault_every * 2);
+    loop_.after(pause, [this] {
+        if (faults_.link_fault_every == duration(0)) return;
+        if (hosts_.size() >= 2) {
+            const auto pick = [&](std::uint64_t n) {
+                auto at = hosts_.begin();
+                std::advance(at, static_cast<std::ptrdiff_t>(n));
+                return at->first;
+            };
+            const std::uint64_t n = loop_.random().below(hosts_.size());
+            const std::uint64_t m =
+                (n + 1 + loop_.random().below(hosts_.size() - 1)) % hosts_.size();
+            const std::string a = pick(n), b = pick(m);
+            switch (loop_.random().below(3)) {
+            case 0: block(a, b); break;
+            case 1: partition(a, b); break;
+            default: reset(a, b); break;
+            }
+            loop_.after(loop_.draw_delay(duration(0), faults_.link_fault_lasts),
+                        [this, a, b] { heal(a, b); });
+        }
+        schedule_link_fault();
+    });
+}
+
+} // namespace skein::net
+
+// ======== skein/rt.hpp
+// Every public header of the layer rt.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/rt/actor.hpp
+// Actors: an object that lives on one worker and is called through a handle.
+//
+//     struct counter { int n = 0; int add(int k) { return n += k; } };
+//     auto c = co_await skein::actor<counter>(10);
+//     auto r = c.call<&counter::add>(5);
+//     int n = co_await r;                                    // 15
+//
+// Calls of one caller run in the order in which they were made, also when an argument is a ref that
+// is still pending. Plain methods run one after the other; coroutine methods start in order and
+// interleave only where they suspend. A call runs at most once. When the worker dies, the actor is
+// gone and its calls fail with worker_lost. The actor ends with the last handle in the process that
+// made it; a handle given to a remote call as an argument keeps it for that call.
+
+
+// ======== skein/rt/remote.hpp
+// remote<&f>(args...): calls a function on some worker and gives a ref to its result.
+//
+//     row load(int shard);                               // plain function or coroutine
+//     auto r = skein::remote<&load>(7);                  // submitted now
+//     auto s = skein::remote<&score>.with({.cpus = 2})(r, 2.f);
+//     float x = co_await s;
+//
+// Arguments are converted to the parameter types here and encoded once. A ref<T> stands for its T:
+// the call is sent when it is there. A task may run again after its worker died (.retries); what it
+// does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
+
+
+// ======== skein/rt/node.hpp
+// node: the runtime of one process. It turns calls into frames, frames into calls, and keeps the
+// books: which call is where, which actor lives on which worker, what was lost when one died.
+//
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
+// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
+// through the driver. Both run unchanged on the real and on the simulated loop.
+//
+//     rt::node driver(rt::node_options{"driver", "here", 1});
+//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
+//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current node
+//
+// Programs use skein::run, which makes the node and its workers.
+
+
+// ======== skein/rt/detail/call.hpp
+// One remote call as its submitter sees it, from remote<&f>(...) to its one outcome.
+//
+//     preparing  an argument is a ref that is not there yet, or an earlier call of the same actor waits
+//     queued     complete, waits for a worker                              (did not run)
+//     sent       handed to a worker                                        (may have run)
+//     started    the worker said that it is in the middle of it            (had started)
+//     done       value or failure is there; final
+//
+// A call is counted (not atomically: everything belongs to one loop). The node's slot table holds one
+// count from submit to done, refs hold the others.
+
+
+// ======== skein/rt/options.hpp
+// What a caller may say about one call.
+//
+//     auto r = skein::remote<&score>.with({.cpus = 2, .retries = 5, .deadline = 200ms})(row);
+//
+// Trivially destructible on purpose: braces in an expression with co_await are safe with it on g++ 12.
+
+
+#include <string_view>
+#include <type_traits>
+
+namespace skein {
+
+/// Options of one call. Zero or -1 means "the default".
+struct call_options {
+    int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
+    int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
+    duration deadline{0}; ///< from now; then the ref fails with timeout and the call is cancelled
+    std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
+};
+static_assert(std::is_trivially_destructible_v<call_options>);
+
+/// Times a task is run again when its worker dies, unless .retries says otherwise.
+inline constexpr int default_task_retries = 3;
+
+} // namespace skein
+
+// ======== skein/rt/registry.hpp
+// Which functions of this program can be called from another process, and under which number.
+//
+// A function names itself: remote<&f> puts its record into the registry before main runs, in the
+// driver as in the worker, because both are the same binary. The key is the 64-bit hash of its mangled
+// name, the signature hash covers the types of arguments and result. At first use the records are
+// sorted by key and numbered 0, 1, 2...; calls carry that dense index. The hash over the whole table
+// is compared when two processes meet, so equal indices mean equal functions.
+
+
+// ======== skein/rt/detail/signature.hpp
+// What a function pointer says about a remote function: its arguments, its result, its class, and
+// whether they can travel. Every rule a user can break has its one readable line here.
+
+
+// ======== skein/wire/schema.hpp
+// The shape of a type as text and as a 64-bit hash, equal on every compiler.
+//
+// Two builds compare hashes before they decode anything from each other. Field names and order
+// count, the names of the types do not: "{id:u64,names:vec<str>}". A type inside itself is "^n",
+// n aggregates up.
+
+
+namespace skein::wire {
+
+namespace detail {
+
+/// FNV-1a, 64 bits, then mixed.
+class hash_sink {
+public:
+    constexpr void operator()(std::string_view text) noexcept {
+        for (const char c : text) {
+            state_ ^= static_cast<unsigned char>(c);
+            state_ *= 0x100000001B3u;
+        }
+    }
+    [[nodiscard]] constexpr std::uint64_t value() const noexcept {
+        std::uint64_t x = state_;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+        return x ^ (x >> 31);
+    }
+
+private:
+    std::uint64_t state_ = 0xCBF29CE484222325u;
+};
+
+struct text_sink {
+    std::string text;
+    void operator()(std::string_view piece) { text += piece; }
+};
+
+template <class Sink>
+constexpr void describe_number(Sink& sink, std::uint64_t n) {
+    char digits[20] = {};
+    std::size_t at = sizeof digits;
+    do digits[--at] = static_cast<char>('0' + n % 10);
+    while ((n /= 10) != 0);
+    sink(std::string_view(digits + at, sizeof digits - at));
+}
+
+template <class T>
+consteval std::string_view scalar_name() {
+    if constexpr (std::is_same_v<T, bool>)
+        return "bool";
+    else if constexpr (std::is_same_v<T, char>)
+        return "char";
+    else if constexpr (std::is_same_v<T, std::byte>)
+        return "byte";
+    else if constexpr (std::is_floating_point_v<T>)
+        return sizeof(T) == 4 ? "f32" : "f64";
+    else {
+        constexpr std::string_view names[2][4] = {{"u8", "u16", "u32", "u64"},
+                                                  {"i8", "i16", "i32", "i64"}};
+        constexpr std::size_t width = sizeof(T) == 1   ? 0
+                                      : sizeof(T) == 2 ? 1
+                                      : sizeof(T) == 4 ? 2
+                                                       : 3;
+        return names[std::is_signed_v<T> ? 1 : 0][width];
+    }
+}
+
+template <class T, class... Above>
+consteval std::size_t levels_up() {
+    constexpr bool same[] = {std::is_same_v<T, Above>...};
+    std::size_t n = 0;
+    while (!same[n]) ++n;
+    return n;
+}
+
+template <class T, class... Above, class Sink>
+constexpr void describe(Sink& sink);
+
+template <class T, class... Above, class Sink>
+constexpr void describe_items(Sink& sink, std::string_view name) {
+    sink(name);
+    [&]<template <class...> class Template, class... Items>(const Template<Items...>*) {
+        bool first = true;
+        ((first ? void(first = false) : sink(","),
+          describe<std::remove_cvref_t<Items>, Above...>(sink)),
+         ...);
+    }(static_cast<const T*>(nullptr));
+    sink(">");
+}
+
+template <class T, class... Above, class Sink>
+constexpr void describe_fields(Sink& sink) {
+    sink("{");
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+        ((sink(I == 0 ? "" : ","), sink(field_name<T, I>()), sink(":"),
+          describe<field_type<T, I>, T, Above...>(sink)),
+         ...);
+    }(std::make_index_sequence<field_count<T>>{});
+    sink("}");
+}
+
+template <class T, class... Above, class Sink>
+constexpr void describe(Sink& sink) {
+    if constexpr (is_one_of<T, Above...>) {
+        sink("^");
+        describe_number(sink, levels_up<T, Above...>());
+    } else if constexpr (custom<T>) {
+        if constexpr (requires { std::string_view(codec<T>::schema); })
+            sink(codec<T>::schema);
+        else
+            sink("custom");
+    } else if constexpr (std::is_void_v<T>) {
+        sink("void");
+    } else if constexpr (std::is_same_v<T, skein::error>) {
+        sink("error");
+    } else if constexpr (std::is_same_v<T, std::monostate>) {
+        sink("unit");
+    } else if constexpr (std::is_enum_v<T> && !std::is_same_v<T, std::byte>) {
+        sink("enum<");
+        sink(scalar_name<std::underlying_type_t<T>>());
+        sink(">");
+    } else if constexpr (is_scalar<T>) {
+        sink(scalar_name<T>());
+    } else if constexpr (is_id<T>) {
+        sink("id<");
+        sink(scalar_name<typename T::rep>());
+        sink(">");
+    } else if constexpr (is_duration<T>) {
+        sink("dur<");
+        sink(scalar_name<typename T::rep>());
+        sink(",");
+        describe_number(sink, T::period::num);
+        sink("/");
+        describe_number(sink, T::period::den);
+        sink(">");
+    } else if constexpr (is_text<T>) {
+        sink("str");
+    } else if constexpr (is_span<T> || is_a<T, std::vector>) {
+        sink("vec<");
+        describe<std::remove_cv_t<typename T::value_type>, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_array<T>) {
+        sink("arr<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(",");
+        describe_number(sink, std::tuple_size_v<T>);
+        sink(">");
+    } else if constexpr (is_map<T>) {
+        sink("map<");
+        describe<typename T::key_type, Above...>(sink);
+        sink(",");
+        describe<typename T::mapped_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_set<T>) {
+        sink("set<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_a<T, std::optional>) {
+        sink("opt<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_a<T, result>) {
+        sink("res<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_a<T, std::variant>) {
+        describe_items<T, Above...>(sink, "var<");
+    } else if constexpr (is_tuple<T>) {
+        describe_items<T, Above...>(sink, "tup<");
+    } else {
+        describe_fields<T, Above...>(sink);
+    }
+}
+
+} // namespace detail
+
+/// The shape of T (void is allowed: the result of a function).
+template <class T>
+    requires(encodable<T> || std::is_void_v<T>)
+[[nodiscard]] std::string schema_text() {
+    detail::text_sink sink;
+    detail::describe<std::remove_cvref_t<T>>(sink);
+    return std::move(sink.text);
+}
+
+/// A hash of schema_text<T>(), at compile time.
+template <class T>
+    requires(encodable<T> || std::is_void_v<T>)
+[[nodiscard]] consteval std::uint64_t schema_hash() {
+    detail::hash_sink sink;
+    detail::describe<std::remove_cvref_t<T>>(sink);
+    return sink.value();
+}
+
+} // namespace skein::wire
+
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+template <class R>
+struct unwrap_task {
+    using type = R;
+    static constexpr bool is_coroutine = false;
+};
+template <class T>
+struct unwrap_task<task<T>> {
+    using type = T;
+    static constexpr bool is_coroutine = true;
+};
+
+template <class>
+struct unwrap_ref {
+    static constexpr bool is_ref = false;
+};
+template <class T>
+struct unwrap_ref<ref<T>> {
+    using type = T;
+    static constexpr bool is_ref = true;
+};
+
+template <class R, class C, class... P>
+struct signature_of {
+    using result = std::remove_cvref_t<typename unwrap_task<R>::type>;
+    using class_type = C;
+    using parameters = std::tuple<P...>;                     ///< as declared
+    using arguments = std::tuple<std::remove_cvref_t<P>...>; ///< as they travel
+    static constexpr bool is_coroutine = unwrap_task<R>::is_coroutine;
+    static constexpr bool is_member = !std::is_void_v<C>;
+    static constexpr std::size_t arity = sizeof...(P);
+};
+
+template <class F>
+struct signature;
+template <class R, class... P>
+struct signature<R (*)(P...)> : signature_of<R, void, P...> {};
+template <class R, class... P>
+struct signature<R (*)(P...) noexcept> : signature_of<R, void, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...)> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) const> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) noexcept> : signature_of<R, C, P...> {};
+template <class R, class C, class... P>
+struct signature<R (C::*)(P...) const noexcept> : signature_of<R, C, P...> {};
+
+/// Checks one parameter type; gives true so that it can be folded.
+template <class P>
+consteval bool check_parameter() {
+    using value = std::remove_cvref_t<P>;
+    constexpr bool bare_pointer = std::is_pointer_v<value>;
+    constexpr bool changes_callers =
+        std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
+    constexpr bool is_ref = unwrap_ref<value>::is_ref;
+    static_assert(!bare_pointer,
+                  "skein: a remote function cannot take a pointer: the object it points "
+                  "to is in another process; take the value");
+    static_assert(!changes_callers,
+                  "skein: a remote function cannot take a non-const reference: the "
+                  "caller's object is in another process; take it by value and "
+                  "return the result");
+    static_assert(!is_ref,
+                  "skein: not supported: a remote function that takes a ref<T>; take T, the "
+                  "ref is resolved before the call is sent");
+    if constexpr (!bare_pointer && !changes_callers && !is_ref) {
+        constexpr bool can_be_sent = wire::encodable<value>;
+        static_assert(can_be_sent,
+                      "skein: an argument type cannot be sent: make it a plain aggregate of "
+                      "types that can, or specialise skein::wire::codec for it");
+        return can_be_sent;
+    } else {
+        return false;
+    }
+}
+
+template <class R>
+consteval bool check_result() {
+    static_assert(!std::is_pointer_v<R>,
+                  "skein: a remote function cannot return a pointer: the object "
+                  "it points to is in another process; return the value");
+    if constexpr (std::is_void_v<R>) {
+        return true;
+    } else if constexpr (!std::is_pointer_v<R>) {
+        constexpr bool can_be_sent = wire::encodable<R>;
+        static_assert(can_be_sent,
+                      "skein: the result type cannot be sent: make it a plain aggregate of "
+                      "types that can, or specialise skein::wire::codec for it");
+        return can_be_sent;
+    } else {
+        return false;
+    }
+}
+
+template <class Parameters>
+struct parameter_check;
+template <class... P>
+struct parameter_check<std::tuple<P...>> {
+    static constexpr bool ok = (true && ... && check_parameter<P>());
+};
+
+/// May an argument of type A be given for a parameter of type P?
+template <class A, class P>
+consteval bool fits() {
+    using given = std::remove_cvref_t<A>;
+    using wanted = std::remove_cvref_t<P>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return std::is_convertible_v<const typename unwrap_ref<given>::type&, wanted> ||
+               std::is_same_v<typename unwrap_ref<given>::type, wanted>;
+    } else {
+        return std::is_convertible_v<A&&, wanted>;
+    }
+}
+
+template <class Parameters, class... A>
+struct argument_check;
+template <class... P, class... A>
+struct argument_check<std::tuple<P...>, A...> {
+    static consteval bool check() {
+        static_assert(sizeof...(P) == sizeof...(A),
+                      "skein: wrong number of arguments for this remote function");
+        if constexpr (sizeof...(P) == sizeof...(A)) {
+            constexpr bool all_fit = (true && ... && fits<A, P>());
+            static_assert(all_fit,
+                          "skein: an argument must be of the parameter's type, convertible to "
+                          "it, or a ref to such a value");
+            return all_fit;
+        }
+        return false;
+    }
+    static constexpr bool ok = check();
+};
+
+} // namespace rt::detail
+} // namespace skein
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <vector>
+
+#include <cxxabi.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+struct incoming_call;
+
+/// FNV-1a with a final mix; stable across compilers and processes.
+[[nodiscard]] constexpr std::uint64_t hash_text(std::string_view text,
+                                                std::uint64_t h = 0xcbf29ce484222325) noexcept {
+    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    h ^= h >> 32;
+    h *= 0x9e3779b97f4a7c15;
+    return h ^ (h >> 29);
+}
+[[nodiscard]] constexpr std::uint64_t hash_mix(std::uint64_t h, std::uint64_t value) noexcept {
+    h ^= value + 0x9e3779b97f4a7c15 + (h << 6) + (h >> 2);
+    return h * 0xff51afd7ed558ccd;
+}
+} // namespace detail
+
+/// One callable of this program. Lives for ever; made by detail::record<...>.
+struct function_record {
+    const char* mangled = nullptr; ///< typeid name: unique per function
+    const char* shown = nullptr;   ///< typeid name that the readable name comes from
+    bool is_constructor = false;
+    bool is_coroutine = false;                        ///< starts from the run queue, in order
+    void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
+    std::uint64_t (*signature_hash)() = nullptr;
+    std::string (*signature_text)() = nullptr;
+
+    // Filled in by the registry.
+    std::uint64_t key = 0, signature = 0;
+    std::uint32_t index = 0;
+    std::string name; ///< "app::score(app::row, float)"
+    function_record* next = nullptr;
+};
+
+/// A compiler's name for a type, readable: "std::out_of_range".
+[[nodiscard]] inline std::string readable_name(const char* mangled) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> text(
+        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
+    return status == 0 ? std::string(text.get()) : std::string(mangled);
+}
+
+/// The sorted, numbered records of this program.
+class registry {
+public:
+    /// The program's registry; built at first use. Aborts if two functions cannot be told apart.
+    [[nodiscard]] static const registry& instance() {
+        static const registry built = [] {
+            std::vector<function_record*> all;
+            for (auto* r = first_; r != nullptr; r = r->next) all.push_back(r);
+            built_ = true;
+            auto made = build(std::move(all));
+            SKEIN_CHECK(made, "{}", made.error().what());
+            return std::move(*made);
+        }();
+        return built;
+    }
+
+    /// Called before main for every remote function of the program.
+    static void add(function_record& record) {
+        SKEIN_CHECK(!built_,
+                    "remote function {} comes from a library that was loaded after the runtime "
+                    "started; link it into the program",
+                    readable_name(record.mangled));
+        record.next = first_;
+        first_ = &record;
+    }
+
+    /// Sorts and numbers records.
+    ///   errors  already_exists: two functions of one name in different files; mismatch: two names
+    ///           with the same hash
+    [[nodiscard]] static result<registry> build(std::vector<function_record*> records) {
+        registry made;
+        for (auto* r : records) {
+            r->key = detail::hash_text(r->mangled);
+            r->name = function_name(*r);
+            r->signature = r->signature_hash();
+        }
+        std::sort(records.begin(), records.end(), [](auto* a, auto* b) { return a->key < b->key; });
+        for (std::size_t i = 0; i < records.size(); ++i) {
+            auto& r = *records[i];
+            r.index = static_cast<std::uint32_t>(i);
+            made.hash_ = detail::hash_mix(detail::hash_mix(made.hash_, r.key), r.signature);
+            if (i == 0 || records[i - 1]->key != r.key) continue;
+            const auto& other = *records[i - 1];
+            if (std::string_view(other.mangled) == r.mangled)
+                return error(errc::already_exists,
+                             fmt::format("two remote functions are both called {}", r.name))
+                    .with_hint(
+                        "functions in anonymous namespaces or static ones of different files "
+                        "share one name: give one of them another name or a namespace");
+            return error(errc::mismatch,
+                         fmt::format("the names of remote functions {} and {} have the "
+                                     "same hash",
+                                     other.name, r.name))
+                .with_hint("rename one of them");
+        }
+        made.records_ = std::move(records);
+        return made;
+    }
+
+    [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
+    /// nullptr if there is no such index.
+    [[nodiscard]] const function_record* at(std::uint32_t index) const noexcept {
+        return index < records_.size() ? records_[index] : nullptr;
+    }
+    /// Over all keys and signatures; equal in two processes that can call each other.
+    [[nodiscard]] std::uint64_t hash() const noexcept { return hash_; }
+
+private:
+    /// "app::f(int)" for a function, "app::counter(int)" for a constructor.
+    static std::string function_name(const function_record& r) {
+        const std::string mangled = r.shown != nullptr ? r.shown : r.mangled;
+        // A tag<&app::f> has the mangled name of app::f inside, which tells its parameters too.
+        const auto inner = mangled.find("XadL_Z");
+        if (inner != std::string::npos && mangled.ends_with("EEEE")) {
+            const auto name = mangled.substr(inner + 4, mangled.size() - inner - 8);
+            const auto text = readable_name(name.c_str());
+            if (text != name) return text;
+        }
+        auto text = readable_name(mangled.c_str());
+        const auto open = text.find('<');
+        if (open == std::string::npos || text.back() != '>') return text;
+        text = text.substr(open + 1, text.size() - open - 2);
+        if (!r.is_constructor) return text;
+        int depth = 0; // the first comma outside of template arguments ends the class
+        for (std::size_t i = 0; i < text.size(); ++i) {
+            depth += text[i] == '<' ? 1 : text[i] == '>' ? -1 : 0;
+            if (text[i] == ',' && depth == 0)
+                return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
+        }
+        return text + "()";
+    }
+
+    static inline constinit function_record* first_ = nullptr;
+    static inline constinit bool built_ = false;
+
+    std::vector<function_record*> records_;
+    std::uint64_t hash_ = 0x736b65696e;
+};
+
+} // namespace skein::rt
+
+// ======== skein/rt/remote_error.hpp
+// What the caller sees when a call failed on the other side.
+//
+// An exception that is not a skein::error arrives as remote_error with code remote_exception, and
+// says which type it was, what it said, and which process threw it. A skein::error keeps its code.
+//
+//     try { co_await r; }
+//     catch (const skein::remote_error& e) { fmt::print("{} on {}\n", e.remote_type(), e.worker()); }
+
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein {
+
+/// An error that happened while a call ran on a worker.
+class remote_error : public error {
+public:
+    /// Where and what; worker, pid and host are those of the process that ran the call.
+    struct origin {
+        std::string worker, host;
+        std::int64_t pid = 0;
+        std::string type; ///< of the exception, e.g. "std::out_of_range"
+        std::string text; ///< its what()
+    };
+
+    remote_error(error shown, std::shared_ptr<const origin> from)
+        : error(std::move(shown)), from_(std::move(from)) {}
+
+    [[nodiscard]] const std::string& worker() const noexcept { return from_->worker; }
+    [[nodiscard]] const std::string& host() const noexcept { return from_->host; }
+    [[nodiscard]] std::int64_t pid() const noexcept { return from_->pid; }
+    /// The type of the exception as the worker's compiler names it.
+    [[nodiscard]] const std::string& remote_type() const noexcept { return from_->type; }
+    /// Its what().
+    [[nodiscard]] const std::string& remote_text() const noexcept { return from_->text; }
+
+private:
+    std::shared_ptr<const origin> from_;
+};
+
+namespace rt {
+
+/// Why a call failed: an error, and where it was thrown if it was thrown on another side.
+struct failure {
+    error what;
+    std::shared_ptr<const remote_error::origin> from;
+
+    [[noreturn]] void raise() const {
+        if (from) throw remote_error(what, from);
+        throw what;
+    }
+};
+
+} // namespace rt
+} // namespace skein
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::rt {
+
+class node;
+struct link;
+
+namespace detail {
+
+/// A counted pointer to something with add_use() and drop_use().
+template <class T>
+class counted {
+public:
+    counted() noexcept = default;
+    explicit counted(T* p) noexcept : p_(p) {
+        if (p_ != nullptr) p_->add_use();
+    }
+    counted(const counted& other) noexcept : counted(other.p_) {}
+    counted(counted&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+    template <class U>
+        requires std::derived_from<U, T>
+    counted(const counted<U>& other) noexcept : counted(other.get()) {}
+    counted& operator=(counted other) noexcept {
+        std::swap(p_, other.p_);
+        return *this;
+    }
+    ~counted() {
+        if (p_ != nullptr) p_->drop_use();
+    }
+    [[nodiscard]] T* get() const noexcept { return p_; }
+    T* operator->() const noexcept { return p_; }
+    T& operator*() const noexcept { return *p_; }
+    explicit operator bool() const noexcept { return p_ != nullptr; }
+    friend bool operator==(const counted&, const counted&) = default;
+
+private:
+    T* p_ = nullptr;
+};
+
+enum class phase : std::uint8_t { preparing, queued, sent, started, done };
+enum class call_kind : std::uint8_t { task, method, create };
+
+class actor_state;
+
+/// Arguments of a call that cannot be encoded yet because some are pending refs.
+class deferred_arguments {
+public:
+    virtual ~deferred_arguments() = default;
+    virtual void encode(wire::writer& to) = 0;
+    /// The failure of a ref among them, if one failed.
+    [[nodiscard]] virtual const failure* failed() const noexcept = 0;
+};
+
+/// The part of a call that knows nothing of its result type.
+class call_base {
+public:
+    call_base() = default;
+    call_base(const call_base&) = delete;
+    call_base& operator=(const call_base&) = delete;
+    virtual ~call_base() = default;
+
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
+    [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
+
+    // Calls are made and freed a million times a second.
+    static void* operator new(std::size_t bytes) {
+        return skein::detail::frame_pool::allocate(bytes);
+    }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        skein::detail::frame_pool::release(p, bytes);
+    }
+
+    [[nodiscard]] bool is_done() const noexcept { return state == phase::done; }
+    [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
+    [[nodiscard]] const failure& why() const noexcept { return *failure_; }
+    /// How errors call it.
+    [[nodiscard]] std::string name() const {
+        if (rare && !rare->name.empty()) return rare->name;
+        return fn != nullptr ? fn->name : std::string("a forwarded call");
+    }
+
+    /// How far it got, for errors.
+    [[nodiscard]] const char* progress() const noexcept {
+        if (state == phase::started) return "had started";
+        return state == phase::sent || ran_before ? "may have run" : "did not run";
+    }
+
+    /// Ends the call with the encoded value, or with an error if the bytes are bad.
+    void finish_with_bytes(byte_span body) {
+        if (auto taken = take_value(body); !taken) return fail({taken.error(), nullptr});
+        finished();
+    }
+    void fail(failure why) {
+        failure_ = std::make_unique<failure>(std::move(why));
+        take_failure(*failure_);
+        finished();
+    }
+
+    /// What few calls have.
+    struct rarities {
+        std::string name;
+        std::unique_ptr<deferred_arguments> arguments;
+        std::size_t pending = 0;                    ///< refs among the arguments not done yet
+        std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
+        std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
+        struct deadline_timer : timer_node {
+            explicit deadline_timer(call_base& c)
+                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }),
+                  call(c) {}
+            void passed();
+            call_base& call;
+        };
+        std::optional<deadline_timer> deadline;
+        duration limit{0};
+        bool cancel_requested = false;
+    };
+    rarities& extra() {
+        if (!rare) rare = std::make_unique<rarities>();
+        return *rare;
+    }
+
+    intrusive_list<waiter, waiter> waiters;
+    node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
+    const function_record* fn = nullptr;
+    link* on = nullptr; ///< where it was sent
+    std::uint64_t id = 0;
+    std::uint64_t target = 0;  ///< actor
+    counted<actor_state> lane; ///< the handle it was called through
+    byte_buffer body;          ///< encoded arguments while they have to be kept
+    std::unique_ptr<rarities> rare;
+    phase state = phase::preparing;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries_left = 0;
+    bool nested = false;     ///< submitted by a worker: never waits for a free slot
+    bool ran_before = false; ///< an attempt was lost on the way: it may have run
+    std::uint16_t cpus = 0;
+
+protected:
+    virtual result<void> take_value(byte_span body) = 0;
+    virtual void take_failure(const failure&) {}
+    virtual void on_finished() {}
+
+private:
+    void finished();
+    void release_dependents();
+
+    std::uint32_t uses_ = 0;
+    std::unique_ptr<failure> failure_;
+};
+
+/// A caller's view of one actor: its id, and the calls that wait for their turn. Calls leave in the
+/// order in which they were made, also when the argument of an earlier one is not there yet.
+class actor_state {
+public:
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) last_use_gone();
+    }
+
+    node* owner = nullptr;
+    std::uint64_t id = 0;
+    link* on = nullptr;                      ///< where its calls go
+    bool owned = false;                      ///< dropping the last handle ends the actor
+    std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
+    std::size_t first = 0;
+    std::optional<failure> lost; ///< set when its worker died
+
+private:
+    void last_use_gone() noexcept;
+    std::uint32_t uses_ = 0;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
+// ======== skein/rt/detail/message.hpp
+// What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
+//
+//     call     id = the call, body = call_head + arguments         submitter -> executor
+//     reply    id = the call, flags: ok or failed, body = value or wire_failure
+//     started  id = the call: it runs and has suspended            executor -> submitter
+//     cancel   id = the call                                       submitter -> executor
+//     drop     id = the actor: its last handle is gone             owner -> worker
+
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <typeinfo>
+
+#include <cxxabi.h>
+
+namespace skein::rt::detail {
+
+enum message : std::uint16_t {
+    message_call = 1,
+    message_reply = 2,
+    message_started = 3,
+    message_cancel = 4,
+    message_drop = 5,
+};
+inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
+
+/// In front of the arguments; 16 bytes, so that what follows stays aligned.
+struct call_head {
+    std::uint32_t function = 0;
+    call_kind kind = call_kind::task;
+    std::uint8_t retries = 0;
+    std::uint16_t cpus = 0;
+    std::uint64_t target = 0; ///< the actor; 0 for tasks
+
+    static constexpr std::size_t bytes = 16;
+    void encode(wire::writer& to) const {
+        to.fixed(function);
+        to.fixed(kind);
+        to.fixed(retries);
+        to.fixed(cpus);
+        to.fixed(target);
+    }
+    /// False if the bytes are too short or not a call.
+    bool decode(wire::reader& from) {
+        return from.fixed(function) && from.fixed(kind) && from.fixed(retries) &&
+               from.fixed(cpus) && from.fixed(target) && kind <= call_kind::create;
+    }
+};
+
+/// What a worker tells of itself in identity::extra.
+struct worker_hello {
+    std::uint16_t cpus = 1;
+};
+
+/// Who executes, as failures and messages name it.
+struct node_name {
+    std::string name, host;
+    std::int64_t pid = 0;
+
+    [[nodiscard]] std::string describe() const {
+        return fmt::format("{} (pid {} at {})", name, pid, host);
+    }
+};
+
+/// A failure on its way.
+struct wire_failure {
+    skein::error what{errc::unknown, ""};
+    bool thrown = false; ///< the four fields below say who threw what
+    std::string worker, host, type, text;
+    std::int64_t pid = 0;
+};
+
+inline void encode_failure(wire::writer& to, const failure& f) {
+    wire_failure out;
+    out.what = f.what;
+    if (f.from) {
+        out.thrown = true;
+        out.worker = f.from->worker;
+        out.host = f.from->host;
+        out.type = f.from->type;
+        out.text = f.from->text;
+        out.pid = f.from->pid;
+    }
+    wire::encode(to, out.what);
+    wire::encode(to, out.thrown);
+    if (!out.thrown) return;
+    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
+    wire::encode(to, out.pid);
+}
+
+inline failure decode_failure(byte_span body) {
+    wire::reader in(body);
+    wire_failure got;
+    wire::detail::read(in, got.what);
+    wire::detail::read(in, got.thrown);
+    if (in.ok() && got.thrown) {
+        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
+        wire::detail::read(in, got.pid);
+    }
+    if (!in.finish()) return {in.status().error(), nullptr};
+    failure out{std::move(got.what), nullptr};
+    if (got.thrown) {
+        auto from = std::make_shared<remote_error::origin>();
+        from->worker = std::move(got.worker);
+        from->host = std::move(got.host);
+        from->type = std::move(got.type);
+        from->text = std::move(got.text);
+        from->pid = got.pid;
+        out.from = std::move(from);
+    }
+    return out;
+}
+
+/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
+inline error located(const error& e, const std::string& place) {
+    error out(e.code(), e.text());
+    out.with_where(e.where().empty() ? place : place + ": " + e.where());
+    if (!e.cause().empty()) out.with_cause(e.cause());
+    if (!e.hint().empty()) out.with_hint(e.hint());
+    return out;
+}
+
+/// The exception that a call of `function` threw on this node, ready to travel.
+inline failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                          const node_name& here) {
+    const auto place = function.name + " on " + here.describe();
+    auto from = std::make_shared<remote_error::origin>();
+    from->worker = here.name;
+    from->host = here.host;
+    from->pid = here.pid;
+    try {
+        std::rethrow_exception(thrown);
+    } catch (const remote_error& e) { // of a call that this call made
+        from->worker = e.worker();
+        from->host = e.host();
+        from->pid = e.pid();
+        from->type = e.remote_type();
+        from->text = e.remote_text();
+        return {located(e, place), std::move(from)};
+    } catch (const error& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+        return {located(e, place), std::move(from)};
+    } catch (const std::exception& e) {
+        from->type = readable_name(typeid(e).name());
+        from->text = e.what();
+    } catch (...) {
+        const auto* type = abi::__cxa_current_exception_type();
+        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
+        from->text = "not a std::exception";
+    }
+    error shown(errc::remote_exception, from->type + ": " + from->text);
+    shown.with_where(place);
+    return {std::move(shown), std::move(from)};
+}
+
+} // namespace skein::rt::detail
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+/// Who this process is.
+struct node_options {
+    std::string name = "driver"; ///< as errors name it: "worker-2"
+    std::string host = "localhost";
+    std::int64_t pid = 0;
+};
+
+/// Counts since the node was made.
+struct node_stats {
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
+    std::uint64_t executed = 0;                        ///< calls that ran here
+    std::uint64_t retried = 0, workers_lost = 0;
+};
+
+namespace detail {
+
+/// An actor where it lives.
+struct actor_box {
+    virtual ~actor_box() = default;
+    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
+};
+
+struct running_call {
+    cancel_source stop;
+    bool told = false; ///< the submitter knows that it has started
+};
+
+} // namespace detail
+
+/// A connection as the node sees it. Owned by the task that serves it.
+struct link {
+    std::shared_ptr<net::connection> wire;
+    std::uint64_t number = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"
+    bool up = true;
+    error why{errc::closed, "closed"}; ///< once it has ended
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+
+    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
+    std::unordered_map<std::uint64_t, detail::running_call> running;
+    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
+};
+
+namespace detail {
+
+/// A call that arrived, while it is being looked at.
+struct incoming_call {
+    node& self;
+    const std::shared_ptr<link>& from;
+    std::uint64_t id;
+    const function_record& fn;
+    std::uint64_t target;
+    wire::reader& arguments;
+    std::shared_ptr<actor_box> box; ///< of a method's actor
+};
+
+} // namespace detail
+
+/// The runtime of one process; belongs to one loop. Close it before it is destroyed.
+class node {
+public:
+    explicit node(node_options who);
+    node(const node&) = delete;
+    node& operator=(const node&) = delete;
+    ~node();
+
+    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
+    [[nodiscard]] static node& current() {
+        SKEIN_CHECK(current_ != nullptr,
+                    "no skein runtime on this thread: call remote functions and "
+                    "actors from inside skein::run");
+        return *current_;
+    }
+    [[nodiscard]] static node* try_current() noexcept { return current_; }
+    /// Makes a node the current one of this thread while it lives.
+    class use {
+    public:
+        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { current_ = before_; }
+
+    private:
+        node* before_;
+    };
+
+    /// The node whose incoming call is being decoded on this thread, if any.
+    [[nodiscard]] static node* executing() noexcept { return executing_; }
+
+    /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
+    /// "killed by signal 9 (SIGKILL)". May be empty.
+    using obituary = unique_function<task<std::string>(const link&)>;
+
+    /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
+    /// along. Never throws but for cancellation, which aborts the link.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
+    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
+    /// Says goodbye to all peers; calls that are not done fail with errc::closed.
+    [[nodiscard]] task<void> close();
+
+    /// Driver: called once, when the first call needs a worker.
+    void on_first_call(unique_function<void()> start) { start_workers_ = std::move(start); }
+    /// Driver: how many workers there are or will soon be. New actors wait for them, to be spread.
+    void expect_workers(std::size_t n) {
+        expected_ = n;
+        pump();
+    }
+    /// Driver: there will be no more workers; fails what waits for one, now and later.
+    void give_up(error why);
+
+    [[nodiscard]] const detail::node_name& name() const noexcept { return name_; }
+    [[nodiscard]] std::size_t workers() const noexcept;
+    [[nodiscard]] const node_stats& stats() const noexcept { return stats_; }
+    /// Calls without an outcome yet.
+    [[nodiscard]] std::size_t pending() const noexcept { return stats_.submitted - stats_.done; }
+    /// Actors that live in this process.
+    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
+    /// Coroutines that run here for other processes.
+    [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
+
+    // For remote<>, actor<> and the invokers of registered functions.
+
+    /// Submits a call whose arguments are there; encode(writer&) appends them.
+    template <class Encode>
+    void submit(detail::counted<detail::call_base> call, Encode&& encode);
+    /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
+    void submit_deferred(detail::counted<detail::call_base> call);
+    void argument_ready(detail::call_base& call);
+    void cancel(detail::call_base& call) noexcept;
+    void deadline_passed(detail::call_base& call);
+    void drop_actor(detail::actor_state& lane) noexcept;
+    /// The state behind handles to an actor: one per node and actor, so that order is kept.
+    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
+    [[nodiscard]] std::uint64_t new_actor_id() noexcept { return ++last_actor_; }
+
+    template <class Encode>
+    void reply(link& to, std::uint64_t id, Encode&& encode);
+    void reply_failure(link& to, std::uint64_t id, const failure& why);
+    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+        boxes_.insert_or_assign(id, std::move(box));
+    }
+    /// Runs a coroutine call; it replies by itself.
+    void start(detail::incoming_call& call, task<void> work);
+    void count_executed() noexcept { ++stats_.executed; }
+    void count_outcome(bool failed) noexcept {
+        ++stats_.done;
+        stats_.failed += failed;
+    }
+    [[nodiscard]] bool is_driver() const noexcept { return upstream_ == nullptr; }
+
+private:
+    struct slot {
+        detail::counted<detail::call_base> call;
+        std::uint32_t generation = 1;
+    };
+    struct actor_entry {
+        link* where = nullptr;
+        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+    };
+
+    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    void on_reply(link& from, const net::frame_view& f);
+    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+                 std::shared_ptr<detail::actor_box> box);
+    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
+                             std::shared_ptr<detail::actor_box> box);
+    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
+    task<void> tell_started(std::shared_ptr<link> to);
+    void forward(link& from, const net::frame_view& f);
+
+    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
+    void lose(link& l, const std::string& how);
+    void fail_lane(detail::actor_state& lane);
+
+    void prepare(detail::call_base& call);
+    void place(detail::counted<detail::call_base> call);
+    void place_method(detail::counted<detail::call_base> call);
+    void drain(detail::actor_state& lane);
+    void pump();
+    void pump(std::deque<detail::counted<detail::call_base>>& line);
+    link* pick(const detail::call_base& call, bool& possible);
+    void send(link& to, detail::counted<detail::call_base> call);
+    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void account(link& from, const detail::call_base& call);
+    std::uint64_t take_slot(detail::counted<detail::call_base> call);
+    detail::counted<detail::call_base> free_slot(std::uint64_t id);
+    void refuse(detail::call_base& call, error why) { call.fail({std::move(why), nullptr}); }
+
+    static inline constinit thread_local node* current_ = nullptr;
+    static inline constinit thread_local node* executing_ = nullptr;
+
+    detail::node_name name_;
+    node_stats stats_;
+    std::vector<std::shared_ptr<link>> links_; ///< of a driver
+    link* upstream_ = nullptr;                 ///< of a worker
+    std::uint64_t last_link_ = 0, last_actor_ = 0;
+
+    std::vector<slot> slots_;
+    std::vector<std::uint32_t> free_;
+    std::deque<detail::counted<detail::call_base>> queue_, creations_; ///< wait for a worker
+    std::vector<detail::counted<detail::call_base>> ready_; ///< their arguments are there
+    bool settling_ = false;
+
+    std::unordered_map<std::uint64_t, detail::actor_state*> lanes_;
+    std::unordered_map<std::uint64_t, actor_entry> actors_; ///< of a driver
+    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes_;
+
+    unique_function<void()> start_workers_;
+    std::optional<error> given_up_;
+    std::size_t expected_ = 0;
+    bool closing_ = false;
+    scope calls_;                      ///< coroutine calls that run here
+    std::vector<std::uint64_t> fresh_; ///< started in this turn
+    wire::writer scratch_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/node.hpp
+// The machinery of rt/node.hpp.
+
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+inline void call_base::rarities::deadline_timer::passed() {
+    if (call.owner != nullptr) call.owner->deadline_passed(call);
+}
+
+inline void call_base::finished() {
+    if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
+    state = phase::done;
+    if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare) rare->kept.clear();
+    lane = {};
+    on_finished();
+    while (!waiters.empty()) waiters.front().wake();
+    if (rare && !rare->dependents.empty()) release_dependents();
+}
+
+inline void call_base::release_dependents() {
+    for (const auto& call : std::exchange(rare->dependents, {}))
+        if (call->owner != nullptr) call->owner->argument_ready(*call);
+}
+
+inline void actor_state::last_use_gone() noexcept {
+    if (owner != nullptr) owner->drop_actor(*this);
+    delete this;
+}
+
+inline void cancel_call(call_base& call) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call);
+}
+
+/// A call of a worker that the driver passes on: its outcome goes back as a reply.
+class forwarded_call : public call_base {
+public:
+    forwarded_call(node& self, std::shared_ptr<link> origin, std::uint64_t origin_id)
+        : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if (!origin_->up) return {};
+        self_.reply(*origin_, origin_id_, [&](wire::writer& w) {
+            if (kind == call_kind::create) {
+                w.fixed(target); // the actor's new id
+            } else {
+                w.raw(bytes);
+            }
+        });
+        return {};
+    }
+    void take_failure(const failure& why) override {
+        if (origin_->up) self_.reply_failure(*origin_, origin_id_, why);
+    }
+    void on_finished() override { origin_->forwarded.erase(origin_id_); }
+
+private:
+    node& self_;
+    std::shared_ptr<link> origin_;
+    std::uint64_t origin_id_;
+};
+
+} // namespace detail
+
+inline node::node(node_options who) {
+    name_.name = std::move(who.name);
+    name_.host = std::move(who.host);
+    name_.pid = who.pid;
+    (void)registry::instance(); // numbers the functions
+}
+
+inline node::~node() {
+    SKEIN_CHECK(
+        links_.empty() && upstream_ == nullptr && calls_.size() == 0,
+        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "the serving tasks first",
+        links_.size(), calls_.size());
+    give_up(error(errc::closed, "the runtime has ended"));
+    for (auto& [id, lane] : lanes_) lane->owner = nullptr;
+    if (current_ == this) current_ = nullptr;
+}
+
+inline std::size_t node::workers() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(links_.begin(), links_.end(), [](auto& l) { return l->up; }));
+}
+
+// ---- calls of this process -------------------------------------------------------------------
+
+inline void node::prepare(detail::call_base& call) {
+    call.owner = this;
+    ++stats_.submitted;
+    if (call.rare && call.rare->limit > duration::zero()) {
+        call.rare->deadline.emplace(call);
+        loop::current().set_timer(*call.rare->deadline, loop::current().now() + call.rare->limit);
+    }
+}
+
+inline void encode_head(wire::writer& to, const detail::call_base& call) {
+    detail::call_head head;
+    head.function = call.fn != nullptr ? call.fn->index : 0;
+    head.kind = call.kind;
+    head.retries = call.retries_left;
+    head.cpus = call.cpus;
+    head.target = call.target;
+    head.encode(to);
+}
+
+template <class Encode>
+void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) {
+        // The common case: nothing waits, the worker is there, nothing has to be kept.
+        auto& lane = *call->lane;
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+            !closing_) [[likely]] {
+            scratch_.clear();
+            encode_head(scratch_, *call);
+            encode(scratch_);
+            auto& raw = *call;
+            raw.id = take_slot(std::move(call));
+            transmit(*lane.on, raw, scratch_.bytes(), nullptr);
+            return;
+        }
+    }
+    wire::writer body;
+    encode_head(body, *call);
+    encode(body);
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    place(std::move(call));
+}
+
+inline void node::submit_deferred(detail::counted<detail::call_base> call) {
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    // Held by the refs it waits for.
+}
+
+inline void node::argument_ready(detail::call_base& call) {
+    if (--call.rare->pending != 0 || call.is_done()) return;
+    ready_.emplace_back(&call);
+    if (std::exchange(settling_, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < ready_.size(); ++i) {
+        const auto next = ready_[i];
+        if (next->is_done()) continue;
+        if (const auto* bad = next->rare->arguments->failed()) {
+            error why(bad->what.code(), fmt::format("{} did not run: its argument failed: {}",
+                                                    next->name(), bad->what.text()));
+            if (!bad->what.where().empty()) why.with_where(bad->what.where());
+            if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
+            if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
+            const auto lane = next->lane;
+            next->fail({std::move(why), bad->from});
+            if (lane) drain(*lane);
+            continue;
+        }
+        wire::writer body;
+        encode_head(body, *next);
+        next->rare->arguments->encode(body);
+        next->rare->arguments.reset();
+        next->body = std::move(body).take();
+        next->state = detail::phase::queued;
+        if (next->kind == detail::call_kind::method) {
+            drain(*next->lane);
+        } else {
+            place(next);
+        }
+    }
+    ready_.clear();
+    settling_ = false;
+}
+
+/// A call with its arguments encoded: to its worker, its lane, or the queue.
+inline void node::place(detail::counted<detail::call_base> call) {
+    if (closing_)
+        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
+                                                                "is shutting down"));
+    if (call->kind == detail::call_kind::method && call->lane) {
+        const auto lane = call->lane;
+        lane->waiting.push_back(std::move(call));
+        return drain(*lane);
+    }
+    if (upstream_ != nullptr) return send(*upstream_, std::move(call));
+    if (call->kind == detail::call_kind::method) { // passed on for a worker
+        const auto found = actors_.find(call->target);
+        if (found == actors_.end() || found->second.where == nullptr)
+            return refuse(*call,
+                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                              .with_hint("the last handle in the process that made it was "
+                                         "dropped, or its worker died"));
+        return send(*found->second.where, std::move(call));
+    }
+    if (given_up_) return refuse(*call, *given_up_);
+    if (start_workers_) std::exchange(start_workers_, {})();
+    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
+        bool possible = true;
+        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    }
+    auto& line = call->kind == detail::call_kind::create ? creations_ : queue_;
+    line.push_back(std::move(call));
+    pump();
+}
+
+/// Sends what is complete at the front of an actor's line.
+inline void node::drain(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    while (lane.first != lane.waiting.size()) {
+        auto& front = lane.waiting[lane.first];
+        if (front->state == detail::phase::preparing) break;
+        auto call = std::exchange(front, {});
+        ++lane.first;
+        if (call->is_done()) continue;
+        if (lane.lost) {
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+        } else if (lane.on == nullptr) {
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+        } else {
+            send(*lane.on, std::move(call));
+        }
+    }
+    if (lane.first == lane.waiting.size()) {
+        lane.waiting.clear();
+        lane.first = 0;
+    }
+}
+
+/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
+inline link* node::pick(const detail::call_base& call, bool& possible) {
+    link* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (const auto& l : links_) {
+        if (!l->up) continue;
+        any = true;
+        largest = std::max(largest, l->capacity);
+        if (call.cpus > l->capacity) continue;
+        if (call.kind == detail::call_kind::create) {
+            if (best == nullptr || l->actors < best->actors) best = l.get();
+            continue;
+        }
+        const bool room =
+            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
+        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
+    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < expected_)
+        return nullptr;
+    return best;
+}
+
+inline void node::pump() {
+    pump(creations_);
+    pump(queue_);
+}
+
+inline void node::pump(std::deque<detail::counted<detail::call_base>>& line) {
+    while (!line.empty()) {
+        auto& front = line.front();
+        if (front->is_done()) {
+            line.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* where = pick(*front, possible);
+        if (where == nullptr && possible) return;
+        auto call = std::move(front);
+        line.pop_front();
+        if (where == nullptr) {
+            refuse(*call,
+                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
+                                                      "has",
+                                                      call->name(), call->cpus))
+                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
+        } else {
+            send(*where, std::move(call));
+        }
+    }
+}
+
+inline std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
+    if (free_.empty()) {
+        free_.push_back(static_cast<std::uint32_t>(slots_.size()));
+        slots_.emplace_back();
+    }
+    const auto index = free_.back();
+    free_.pop_back();
+    slots_[index].call = std::move(call);
+    return std::uint64_t{slots_[index].generation} << 32 | index;
+}
+
+/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
+inline detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= slots_.size() || slots_[index].generation != id >> 32 || !slots_[index].call)
+        return {};
+    ++slots_[index].generation;
+    free_.push_back(index);
+    return std::move(slots_[index].call);
+}
+
+inline void node::send(link& to, detail::counted<detail::call_base> call) {
+    auto& raw = *call;
+    raw.id = take_slot(std::move(call));
+    if (raw.kind == detail::call_kind::task && upstream_ == nullptr) {
+        if (to.busy == 0) {
+            to.mark = loop::current().now();
+            to.finished = 0;
+        }
+        to.busy += raw.cpus;
+    } else if (raw.kind == detail::call_kind::create && upstream_ == nullptr) {
+        ++to.actors;
+    }
+    // Only a call that may have to run again keeps its arguments.
+    const bool keep =
+        raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
+    if (keep) {
+        transmit(to, raw, raw.body, nullptr);
+    } else {
+        auto body = std::move(raw.body);
+        raw.body = {};
+        transmit(to, raw, body, &body);
+    }
+}
+
+inline void node::transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned) {
+    call.on = &to;
+    // A connection that has just broken: the call stays in its slot as "did not run" until the link
+    // is settled.
+    call.state = detail::phase::queued;
+    if (!to.wire->is_open()) return;
+    try {
+        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
+            net::frame f;
+            f.kind = detail::message_call;
+            f.id = call.id;
+            f.body = std::move(*owned);
+            to.wire->send(std::move(f));
+        } else {
+            to.wire->send(detail::message_call, 0, call.id, body, {});
+        }
+        call.state = detail::phase::sent;
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) return; // closed or reset: as above
+        const auto held = free_slot(call.id);
+        account(to, call);
+        call.fail({e, nullptr});
+    }
+}
+
+/// A task has left its worker: its cores are free, and the worker's pace is known better.
+inline void node::account(link& from, const detail::call_base& call) {
+    if (upstream_ != nullptr || call.kind != detail::call_kind::task || call.cpus == 0) return;
+    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
+    const auto now = loop::current().now();
+    ++from.finished;
+    if (now <= from.mark) return;
+    const double each = to_seconds(now - from.mark) / from.finished;
+    from.service = each < from.service ? each : (from.service + each) / 2;
+    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+    from.mark = now;
+    from.finished = 0;
+}
+
+inline void node::cancel(detail::call_base& call) noexcept {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
+        if (std::exchange(call.extra().cancel_requested, true)) return;
+        if (call.on != nullptr && call.on->wire->is_open())
+            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+        return;
+    }
+    if (call.state == detail::phase::queued && call.on != nullptr)
+        return; // its link is being settled
+    call.fail({error(errc::cancelled,
+                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+               nullptr});
+    if (lane) drain(*lane);
+}
+
+inline void node::deadline_passed(detail::call_base& call) {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    const bool sent =
+        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    // The slot stays taken until the worker answers: the late answer finds a call that is done.
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+    call.fail(
+        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
+                                          to_seconds(call.rare->limit), call.progress())),
+         nullptr});
+    if (lane) drain(*lane);
+}
+
+inline void node::give_up(error why) {
+    given_up_ = why;
+    start_workers_ = {};
+    for (auto* line : {&creations_, &queue_})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
+}
+
+// ---- actors ------------------------------------------------------------------------------------
+
+inline detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
+    auto& lane = lanes_[id];
+    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
+    lane = new detail::actor_state;
+    lane->owner = this;
+    lane->id = id;
+    if (upstream_ != nullptr) {
+        lane->on = upstream_;
+    } else if (const auto found = actors_.find(id); found != actors_.end()) {
+        lane->on = found->second.where;
+    }
+    return detail::counted<detail::actor_state>(lane);
+}
+
+inline void node::drop_actor(detail::actor_state& lane) noexcept {
+    lanes_.erase(lane.id);
+    if (!lane.owned || lane.on == nullptr) return;
+    if (upstream_ == nullptr) {
+        --lane.on->actors;
+        actors_.erase(lane.id);
+    }
+    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
+}
+
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
+/// to come; that does not matter any more.
+inline void node::fail_lane(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
+        const auto call = lane.waiting[i];
+        if (call && !call->is_done())
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+    }
+    drain(lane);
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/node_links.hpp
+// The other half of node.hpp: links to other processes, and the frames that come over them.
+
+
+namespace skein::rt {
+
+// ---- links -------------------------------------------------------------------------------------
+
+inline std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
+    auto l = std::make_shared<link>();
+    l->wire = std::move(wire);
+    l->number = ++last_link_;
+    const auto& peer = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
+    if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
+        l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+    const std::weak_ptr<link> weak = l;
+    l->wire->set_closed_handler([weak](const error* why) {
+        if (const auto here = weak.lock()) {
+            here->orderly = why == nullptr;
+            if (why != nullptr) here->why = *why;
+            here->up = false;
+            here->ended.set();
+        }
+    });
+    l->wire->set_handler([this, weak](const net::frame_view& f) {
+        if (const auto here = weak.lock()) on_frame(here, f);
+    });
+    return l;
+}
+
+inline task<void> node::wait_end(std::shared_ptr<link> l) {
+    try {
+        co_await l->ended.wait();
+    } catch (const error&) { // cancelled
+        l->wire->abort(cancelled_error());
+        l->up = false;
+    }
+}
+
+inline task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obituary after) {
+    SKEIN_CHECK(upstream_ == nullptr, "a worker cannot have workers of its own");
+    auto l = attach(std::move(wire));
+    links_.push_back(l);
+    pump();
+    auto ended = wait_end(l);
+    co_await ended;
+
+    std::string how = l->orderly ? "it left" : l->why.what();
+    if (after) {
+        auto asked = after(*l);
+        auto sure = shield(std::move(asked));
+        auto said = co_await sure;
+        if (!said.empty()) how = std::move(said);
+    }
+    std::erase(links_, l);
+    lose(*l, how);
+    pump();
+}
+
+inline task<void> node::serve_driver(std::shared_ptr<net::connection> wire) {
+    SKEIN_CHECK(links_.empty() && upstream_ == nullptr, "a worker has one driver");
+    auto l = attach(std::move(wire));
+    upstream_ = l.get();
+    auto ended = wait_end(l);
+    co_await ended;
+
+    closing_ = true;
+    calls_.cancel();
+    try {
+        auto joined = calls_.join();
+        auto sure = shield(std::move(joined));
+        co_await sure;
+    } catch (...) { // a call's own errors were told to the driver
+    }
+    lose(*l, "the driver has gone");
+    boxes_.clear();
+    upstream_ = nullptr;
+}
+
+inline task<void> node::close() {
+    closing_ = true;
+    const error why(errc::closed, "the program ended before the call was done");
+    start_workers_ = {};
+    for (auto* line : {&creations_, &queue_})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+        const auto call = slots_[i].call;
+        if (call && !call->is_done()) call->fail({why, nullptr});
+    }
+    scope goodbyes;
+    auto open = links_;
+    for (const auto& l : open) goodbyes.spawn(l->wire->close());
+    auto joined = goodbyes.join();
+    auto sure = shield(std::move(joined));
+    co_await sure;
+}
+
+/// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
+inline void node::lose(link& l, const std::string& how) {
+    if (upstream_ == nullptr && !closing_) ++stats_.workers_lost;
+    l.up = false;
+
+    // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
+    for (auto& [id, call] : l.running) call.stop.request();
+    std::vector<detail::counted<detail::call_base>> orphans;
+    for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
+    for (const auto& call : orphans)
+        if (!call->is_done()) cancel(*call);
+
+    std::vector<detail::counted<detail::call_base>> again, dead;
+    std::map<std::string, std::size_t> did_not, may_have, had;
+    for (auto& s : slots_) {
+        if (!s.call || s.call->on != &l) continue;
+        auto call = free_slot(s.call->id);
+        if (call->is_done()) continue;
+        const bool sent = call->state != detail::phase::queued;
+        const bool is_task = call->kind == detail::call_kind::task;
+        if (upstream_ == nullptr && !closing_ &&
+            ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
+            if (sent) {
+                --call->retries_left;
+                call->ran_before = true;
+            }
+            again.push_back(std::move(call));
+            continue;
+        }
+        if (call->kind == detail::call_kind::create) actors_.erase(call->target);
+        auto& names = call->state == detail::phase::started ? had
+                      : sent || call->ran_before            ? may_have
+                                                            : did_not;
+        ++names[call->name()];
+        dead.push_back(std::move(call));
+    }
+
+    std::string summary = fmt::format("{} was lost: {}", l.who, how);
+    std::string list;
+    for (const auto& [label, names] :
+         {std::pair<const char*, const std::map<std::string, std::size_t>&>("did not run", did_not),
+          {"may have run", may_have},
+          {"had started", had}}) {
+        if (names.empty()) continue;
+        list += fmt::format("{}{}:", list.empty() ? "" : "; ", label);
+        std::size_t shown = 0;
+        for (const auto& [name, n] : names) {
+            if (++shown > 8) {
+                list += " ...";
+                break;
+            }
+            list += n == 1 ? fmt::format(" {}", name) : fmt::format(" {} x{}", name, n);
+        }
+    }
+    if (!again.empty())
+        list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    const failure lost{error(errc::worker_lost, summary), nullptr};
+    std::vector<std::uint64_t> orphaned;
+    std::vector<detail::counted<detail::actor_state>> gone;
+    if (upstream_ == nullptr) {
+        for (const auto& [id, entry] : actors_)
+            if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+        std::erase_if(actors_, [&](const auto& item) { return item.second.where == &l; });
+    }
+    for (const auto& [id, lane] : lanes_)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    std::sort(orphaned.begin(), orphaned.end());
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = lost;
+    }
+
+    for (const auto& call : dead) {
+        const auto code = upstream_ != nullptr || closing_ ? errc::closed : errc::worker_lost;
+        error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
+        if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
+        call->fail({std::move(why), nullptr});
+    }
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) {
+        auto* where = actors_[id].where;
+        actors_.erase(id);
+        if (where == nullptr) continue; // its constructor runs: settle_create() drops it
+        --where->actors;
+        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+    }
+    // Calls that run again go first, in the order in which they were made.
+    for (auto it = again.rbegin(); it != again.rend(); ++it) {
+        ++stats_.retried;
+        (*it)->on = nullptr;
+        (*it)->state = detail::phase::queued;
+        queue_.push_front(*it);
+    }
+}
+
+// ---- frames ------------------------------------------------------------------------------------
+
+inline void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_reply: return on_reply(*from, f);
+    case detail::message_call:
+        if (upstream_ == nullptr) return forward(*from, f);
+        return execute(from, f.id, f.body, nullptr);
+    case detail::message_started: {
+        const auto index = static_cast<std::uint32_t>(f.id);
+        if (index < slots_.size() && slots_[index].generation == f.id >> 32 && slots_[index].call &&
+            slots_[index].call->state == detail::phase::sent)
+            slots_[index].call->state = detail::phase::started;
+        return;
+    }
+    case detail::message_cancel:
+        if (const auto found = from->running.find(f.id); found != from->running.end())
+            found->second.stop.request();
+        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
+            cancel(*found->second);
+        return;
+    case detail::message_drop: {
+        if (upstream_ != nullptr) {
+            boxes_.erase(f.id);
+            return;
+        }
+        const auto found = actors_.find(f.id);
+        if (found == actors_.end() || found->second.owner != from->number) return;
+        auto* where = found->second.where;
+        actors_.erase(found);
+        if (where == nullptr) return;
+        --where->actors;
+        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
+        return;
+    }
+    default:
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+    }
+}
+
+inline void node::on_reply(link& from, const net::frame_view& f) {
+    const auto call = free_slot(f.id);
+    if (!call) return;
+    account(from, *call);
+    if (call->kind == detail::call_kind::create && upstream_ == nullptr)
+        settle_create(from, *call, f.flags);
+    if (!call->is_done()) {
+        if (f.flags == detail::reply_ok) {
+            call->finish_with_bytes(f.body);
+        } else {
+            call->fail(detail::decode_failure(f.body));
+        }
+    }
+    if (!queue_.empty() || !creations_.empty()) pump();
+}
+
+/// Driver: an actor was made, or its constructor threw.
+inline void node::settle_create(link& from, const detail::call_base& call, std::uint16_t outcome) {
+    const auto known = actors_.find(call.target); // made by a worker that is still there
+    const auto lane = lanes_.find(call.target);   // made by this process
+    const bool wanted =
+        call.nested ? known != actors_.end() : lane != lanes_.end() && !call.is_done();
+    if (outcome == detail::reply_ok && wanted) {
+        actors_[call.target].where = &from;
+        if (lane != lanes_.end()) lane->second->on = &from;
+        return;
+    }
+    if (known != actors_.end()) actors_.erase(known);
+    --from.actors;
+    if (outcome == detail::reply_ok && from.wire->is_open())
+        from.wire->send(detail::message_drop, 0, call.target, {}, {});
+}
+
+/// Driver: a call of a worker goes on to where it belongs.
+inline void node::forward(link& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::call_head head;
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    std::shared_ptr<link> origin;
+    for (const auto& l : links_)
+        if (l.get() == &from) origin = l;
+    if (!origin) return;
+    detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
+    call->fn = fn;
+    call->kind = head.kind;
+    call->cpus = head.cpus;
+    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
+    call->target = head.target;
+    call->nested = true;
+    call->body = f.take_body();
+    if (head.kind == detail::call_kind::create) {
+        call->target = new_actor_id();
+        actors_[call->target] = {nullptr, from.number};
+        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
+                    &call->target, sizeof call->target);
+    }
+    from.forwarded[f.id] = call.get();
+    prepare(*call);
+    call->state = detail::phase::queued;
+    place(std::move(call));
+}
+
+template <class Encode>
+void node::reply(link& to, std::uint64_t id, Encode&& encode) {
+    if (!to.wire->is_open()) return;
+    scratch_.clear();
+    encode(scratch_);
+    to.wire->send(detail::message_reply, detail::reply_ok, id, scratch_.bytes(), {});
+}
+
+inline void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
+    if (!to.wire->is_open()) return;
+    scratch_.clear();
+    detail::encode_failure(scratch_, why);
+    to.wire->send(detail::message_reply, detail::reply_failed, id, scratch_.bytes(), {});
+}
+
+/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
+/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
+/// start from the run queue, so in order.
+inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+                          std::shared_ptr<detail::actor_box> box) {
+    wire::reader in(body);
+    detail::call_head head;
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
+    if (head.kind == detail::call_kind::method && !box) {
+        const auto found = boxes_.find(head.target);
+        if (found == boxes_.end()) {
+            const error gone =
+                error(errc::not_found, fmt::format("actor {} is gone", head.target))
+                    .with_hint("the last handle in the process that made it was dropped");
+            return reply_failure(*from, id, {gone, nullptr});
+        }
+        box = found->second;
+        if (box->not_started > 0 && !fn->is_coroutine) {
+            ++box->not_started;
+            calls_.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
+            return;
+        }
+    }
+    ++stats_.executed;
+    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
+    const auto before = std::exchange(executing_, this);
+    fn->invoke(call);
+    executing_ = before;
+}
+
+inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
+                                      byte_buffer body, std::shared_ptr<detail::actor_box> box) {
+    --box->not_started;
+    execute(from, id, body, std::move(box));
+    co_return;
+}
+
+inline void node::start(detail::incoming_call& call, task<void> work) {
+    auto& running = call.from->running[call.id];
+    auto guarded = with_cancel(running.stop.token(), std::move(work));
+    calls_.spawn(run_call(call.from, call.id, std::move(guarded)));
+    fresh_.push_back(call.id);
+    if (fresh_.size() == 1) calls_.spawn(tell_started(call.from));
+}
+
+inline task<void> node::run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work) {
+    co_await work;
+    from->running.erase(id);
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, and their submitter is told.
+inline task<void> node::tell_started(std::shared_ptr<link> to) {
+    co_await yield();
+    for (const auto id : std::exchange(fresh_, {})) {
+        const auto found = to->running.find(id);
+        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
+        found->second.told = true;
+        to->wire->send(detail::message_started, 0, id, {}, {});
+    }
+    co_return;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
+//
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+//
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
+
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+protected:
+    result<void> take_value(byte_span body) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)body;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(body);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call) noexcept;
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted<ref_state<T>> state) noexcept : state_(std::move(state)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class [[nodiscard]] ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept
+        : state_(std::move(state)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+
+    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    rt::detail::counted<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+#include <algorithm>
+#include <concepts>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
+
+namespace rt::detail {
+
+// ---- executing side ----------------------------------------------------------------------------
+
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+template <class Tuple>
+inline constexpr bool has_span = false;
+template <class... T>
+inline constexpr bool has_span<std::tuple<T...>> =
+    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
+template <class Tuple>
+inline constexpr bool has_view = false;
+template <class... T>
+inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
+
+/// An actor of type T.
+template <class T>
+struct box_of : actor_box {
+    template <class... A>
+    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    T value;
+
+private:
+    template <class... A>
+    static T make(A&&... args) {
+        if constexpr (std::is_constructible_v<T, A&&...>) {
+            return T(std::forward<A>(args)...);
+        } else {
+            return T{std::forward<A>(args)...};
+        }
+    }
+};
+
+/// Calls F with decoded arguments; a member gets its object first.
+template <auto F, class T, class Arguments>
+decltype(auto) call_now(actor_box* box, Arguments& arguments) {
+    return std::apply(
+        [&](auto&... a) -> decltype(auto) {
+            if constexpr (std::is_void_v<T>) {
+                (void)box;
+                return F(std::move(a)...);
+            } else {
+                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
+            }
+        },
+        arguments);
+}
+
+/// A coroutine call: owns its arguments and its actor until it has replied.
+template <auto F, class T>
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id,
+                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         typename signature<decltype(F)>::arguments arguments) {
+    using result_type = typename signature<decltype(F)>::result;
+    if (box) --box->not_started;
+    std::exception_ptr thrown;
+    try {
+        auto work = call_now<F, T>(box.get(), arguments);
+        if constexpr (std::is_void_v<result_type>) {
+            co_await work;
+            self->reply(*from, id, [](wire::writer&) {});
+        } else {
+            auto value = co_await work;
+            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+        }
+    } catch (...) {
+        thrown = std::current_exception();
+    }
+    if (thrown) self->reply_failure(*from, id, failure_of(thrown, *fn, self->name()));
+}
+
+/// Decodes into `into`, from an aligned copy if it holds views that need one.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into) {
+    auto done = wire::decode(in, into);
+    if (done && !in.finish()) return in.status();
+    return done;
+}
+
+/// What a record of function F (of actor type T, or void) does with a call.
+template <auto F, class T>
+void invoke(incoming_call& call) {
+    using traits = signature<decltype(F)>;
+    typename traits::arguments arguments;
+    byte_buffer aligned;
+    result<void> decoded;
+    if constexpr (has_span<typename traits::arguments>) {
+        // Views need their elements aligned in memory: a frame's body may start anywhere.
+        const auto head = call.arguments.position();
+        const auto rest = call.arguments.rest();
+        aligned.resize(head);
+        append(aligned, rest);
+        wire::reader in(aligned);
+        byte_span skipped;
+        in.raw(head, skipped);
+        decoded = decode_arguments(in, arguments);
+    } else {
+        decoded = decode_arguments(call.arguments, arguments);
+    }
+    if (!decoded) {
+        error bad(decoded.error().code(),
+                  "arguments of " + call.fn.name + ": " + decoded.error().text());
+        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
+    }
+    if constexpr (traits::is_coroutine) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id, [](wire::writer&) {});
+            } else {
+                const auto& value = call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id,
+                                [&](wire::writer& w) { wire::encode(w, value); });
+            }
+        } catch (...) {
+            call.self.reply_failure(
+                *call.from, call.id,
+                failure_of(std::current_exception(), call.fn, call.self.name()));
+        }
+    }
+}
+
+/// Names a function for the registry.
+template <auto F, class T>
+struct function_tag {};
+
+template <auto F>
+struct plain_name {};
+
+/// The record of one function; odr-using `registered` puts it into the registry before main.
+template <auto F, class T>
+struct record {
+    using traits = signature<decltype(F)>;
+    static std::uint64_t signature_hash() {
+        return hash_mix(wire::schema_hash<typename traits::arguments>(),
+                        wire::schema_hash<typename traits::result>());
+    }
+    static std::string signature_text() {
+        return wire::schema_text<typename traits::arguments>() + " -> " +
+               wire::schema_text<typename traits::result>();
+    }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
+                                          : typeid(function_tag<F, T>).name();
+            r.shown = typeid(plain_name<F>).name();
+            r.invoke = &invoke<F, T>;
+            r.is_coroutine = traits::is_coroutine;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+// ---- calling side ------------------------------------------------------------------------------
+
+/// An argument that may have to wait: a ref, or a value already converted.
+template <class P, class A>
+auto hold_argument(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return given(std::forward<A>(a));
+    } else if constexpr (is_view<P>) {
+        // A view would not outlive the caller's object.
+        if constexpr (std::is_same_v<P, std::string_view>) {
+            return std::string(std::string_view(a));
+        } else {
+            const P view(a);
+            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(),
+                                                                              view.end());
+        }
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// Appends an argument as a P.
+template <class P, class A>
+void encode_argument(wire::writer& to, const A& a) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        encode_argument<P>(to, *a.state()->value);
+    } else if constexpr (std::is_same_v<A, P>) {
+        wire::encode(to, a);
+    } else {
+        const P converted(a);
+        wire::encode(to, converted);
+    }
+}
+
+template <class Parameters, class... Held>
+class held_arguments;
+template <class... P, class... Held>
+class held_arguments<std::tuple<P...>, Held...> final : public deferred_arguments {
+public:
+    explicit held_arguments(Held... held) : held_(std::move(held)...) {}
+    void encode(wire::writer& to) override {
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+    }
+    const failure* failed() const noexcept override {
+        const failure* found = nullptr;
+        const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
+        };
+        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        return found;
+    }
+
+private:
+    std::tuple<Held...> held_;
+};
+
+template <class T>
+struct handle_of {
+    static constexpr bool is_handle = false;
+};
+template <class T>
+struct handle_of<actor_handle<T>> {
+    using type = T;
+    static constexpr bool is_handle = true;
+};
+
+/// Fills in what all calls have in common.
+inline void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                          call_kind kind) {
+    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task) {
+        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        const int retries = how.retries < 0 ? default_task_retries : how.retries;
+        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
+    }
+    if (!how.name.empty()) call.extra().name = how.name;
+    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+}
+
+/// Submits: at once if every argument is there, else when the last one is.
+template <class Arguments, class... A>
+struct submission;
+template <class... P, class... A>
+struct submission<std::tuple<P...>, A...> {
+    static void go(node& by, const counted<call_base>& call, A&&... args) {
+        (keep_alive(*call, args), ...);
+        std::size_t pending = 0;
+        bool failed = false;
+        [[maybe_unused]] const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
+                pending += !a.ready();
+                failed |= a.ready() && a.state()->failed();
+            }
+        };
+        (look(args), ...);
+        if (pending == 0 && !failed) {
+            return by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        }
+        auto& rare = call->extra();
+        using held =
+            held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
+        // One more than the refs that are waited for: the call is looked at once at the end.
+        rare.pending = pending + 1;
+        [[maybe_unused]] const auto depend = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (!a.ready()) a.state()->extra().dependents.push_back(call);
+        };
+        (depend(args), ...);
+        rare.arguments = std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...);
+        by.submit_deferred(call);
+        by.argument_ready(*call);
+    }
+
+private:
+    /// A handle given as an argument keeps its actor until the call is done.
+    template <class Arg>
+    static void keep_alive(call_base& call, const Arg& a) {
+        if constexpr (handle_of<Arg>::is_handle)
+            call.extra().kept.push_back(std::make_shared<counted<actor_state>>(a.lane()));
+    }
+};
+
+template <auto F>
+auto call_function(node& by, const call_options& how, auto&&... args) {
+    using traits = signature<decltype(F)>;
+    using result_type = typename traits::result;
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<F, void>::registered;
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>(); // a static_assert above has said why
+    }
+}
+
+template <auto M, class T>
+auto call_method(const call_options& how, const counted<actor_state>& lane, auto&&... args) {
+    using traits = signature<decltype(M)>;
+    using result_type = typename traits::result;
+    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
+                                        std::is_base_of_v<typename traits::class_type, T>),
+                  "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<M, T>::registered;
+        SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
+        SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        call->lane = lane;
+        call->target = lane->id;
+        submission<typename traits::arguments, decltype(args)...>::go(
+            *lane->owner, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>();
+    }
+}
+
+} // namespace rt::detail
+
+/// remote<&f> with its options; call it like f.
+template <auto F>
+class remote_function {
+    using traits = rt::detail::signature<decltype(F)>;
+
+public:
+    constexpr remote_function() noexcept = default;
+
+    /// The same function with options for the call that follows.
+    [[nodiscard]] constexpr remote_function with(call_options how) const noexcept {
+        remote_function copy = *this;
+        copy.how_ = how;
+        return copy;
+    }
+    /// The same function, submitted to this node instead of the thread's current one.
+    [[nodiscard]] constexpr remote_function on(rt::node& by) const noexcept {
+        remote_function copy = *this;
+        copy.by_ = &by;
+        return copy;
+    }
+
+    /// Submits the call and returns at once.
+    ///   args    the function's arguments, or refs to them; a method takes its handle first
+    ///   errors  none here: they come when the ref is awaited
+    template <class... A>
+        requires(!rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(A&&... args) const {
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
+                                            std::forward<A>(args)...);
+    }
+    template <class T, class... A>
+        requires(rt::detail::signature<decltype(F)>::is_member)
+    auto operator()(const actor_handle<T>& actor, A&&... args) const {
+        return rt::detail::call_method<F, T>(how_, actor.lane(), std::forward<A>(args)...);
+    }
+
+private:
+    call_options how_;
+    rt::node* by_ = nullptr;
+};
+
+/// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).
+template <auto F>
+inline constexpr remote_function<F> remote{};
+
+} // namespace skein
+
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A counted handle to an actor of type T; one pointer wide, copyable, and an argument of calls.
+template <class T>
+class actor_handle {
+public:
+    using actor_type = T;
+
+    actor_handle() noexcept = default;
+    explicit actor_handle(rt::detail::counted<rt::detail::actor_state> lane) noexcept
+        : lane_(std::move(lane)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
+    /// Which actor; the same in all processes of one run.
+    [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
+
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order.
+    template <auto M, class... A>
+    auto call(A&&... args) const {
+        return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
+    }
+    friend bool operator==(const actor_handle&, const actor_handle&) = default;
+
+    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept {
+        return lane_;
+    }
+
+private:
+    rt::detail::counted<rt::detail::actor_state> lane_;
+};
+
+namespace rt::detail {
+
+/// How a constructor argument travels: decayed, text as std::string.
+template <class A>
+struct travelling {
+    using type = std::decay_t<A>;
+};
+template <class A>
+    requires(unwrap_ref<std::remove_cvref_t<A>>::is_ref)
+struct travelling<A> {
+    using type = typename unwrap_ref<std::remove_cvref_t<A>>::type;
+};
+template <class A>
+    requires(std::is_convertible_v<std::decay_t<A>, std::string_view>)
+struct travelling<A> {
+    using type = std::string;
+};
+
+template <class T, class... A>
+void invoke_create(incoming_call& call) {
+    std::tuple<A...> arguments;
+    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded) {
+        error bad(decoded.error().code(),
+                  "arguments of " + call.fn.name + ": " + decoded.error().text());
+        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
+    }
+    try {
+        auto box = std::apply(
+            [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
+            arguments);
+        call.self.insert_actor(call.target, std::move(box));
+        call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
+    } catch (...) {
+        call.self.reply_failure(*call.from, call.id,
+                                failure_of(std::current_exception(), call.fn, call.self.name()));
+    }
+}
+
+/// Names a constructor for the registry.
+template <class T, class... A>
+struct constructor_of {};
+
+template <class T, class... A>
+struct create_record {
+    static std::uint64_t signature_hash() { return wire::schema_hash<std::tuple<A...>>(); }
+    static std::string signature_text() { return wire::schema_text<std::tuple<A...>>(); }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = typeid(constructor_of<T, A...>).name();
+            r.is_constructor = true;
+            r.invoke = &invoke_create<T, A...>;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+template <class T, class... A>
+concept makes =
+    std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
+
+/// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
+/// this task is dropped, so is the actor.
+template <class T>
+task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
+    const auto id = co_await made;
+    if (!lane) lane = by->actor_lane(id);
+    lane->owned = true;
+    co_return actor_handle<T>(std::move(lane));
+}
+
+} // namespace rt::detail
+
+/// Makes a T on the worker with the fewest actors, from these arguments (aggregates too).
+/// Submitted at once; suspends until the constructor has returned.
+///   errors  remote_error (the constructor threw), worker_lost
+template <class T, class... A>
+[[nodiscard]] task<actor_handle<T>> actor(A&&... args) {
+    using namespace rt::detail;
+    constexpr bool can_make = makes<T, typename travelling<A>::type...>;
+    static_assert(can_make,
+                  "skein: the actor cannot be made from these arguments: its constructor (or "
+                  "its fields) must take their values, or refs to them");
+    constexpr bool can_send = (true && ... && wire::encodable<typename travelling<A>::type>);
+    static_assert(can_send,
+                  "skein: an argument type cannot be sent: make it a plain aggregate of types "
+                  "that can, or specialise skein::wire::codec for it");
+    if constexpr (can_make && can_send) {
+        (void)create_record<T, typename travelling<A>::type...>::registered;
+        auto& by = rt::node::current();
+        counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
+        apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
+                      call_kind::create);
+        counted<actor_state> lane;
+        if (by.is_driver()) {
+            call->target = by.new_actor_id();
+            lane = by.actor_lane(call->target);
+        }
+        submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
+                                                                          std::forward<A>(args)...);
+        return finish_create<T>(ref<std::uint64_t>(std::move(call)), &by, std::move(lane));
+    } else {
+        return {};
+    }
+}
+
+} // namespace skein
+
+/// A handle travels as the actor's id; it is decoded while a call runs on a node.
+template <class T>
+struct skein::wire::codec<skein::actor_handle<T>> {
+    static constexpr const char* schema = "actor";
+    static void encode(writer& to, const skein::actor_handle<T>& h) { to.fixed(h.id().value()); }
+    static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
+        std::uint64_t id = 0;
+        if (!from.fixed(id)) return from.status();
+        auto* here = skein::rt::node::executing();
+        if (here == nullptr)
+            return error(errc::not_supported,
+                         "not supported: an actor_handle in the result of a call")
+                .with_hint("make the actor in the process that uses it and pass the handle as an "
+                           "argument");
+        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(id));
+        return {};
+    }
+};
+
+// ======== skein/rt/build_id.hpp
+// Which build of the program this is: equal for two processes of one executable, different as soon as
+// one byte of code or constants differs. Compared before anything is decoded from a worker.
+//
+// The linker's GNU build-id note if there is one; else a hash over the read-only segments in memory.
+
+
+#include <cstdint>
+#include <cstring>
+
+#include <elf.h>
+#include <link.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+inline byte_span find_build_id(byte_span notes) noexcept {
+    const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
+    while (notes.size() >= sizeof(ElfW(Nhdr))) {
+        ElfW(Nhdr) head;
+        std::memcpy(&head, notes.data(), sizeof head);
+        const std::size_t name = sizeof head, desc = name + padded(head.n_namesz);
+        const std::size_t end = desc + padded(head.n_descsz);
+        if (end > notes.size()) return {};
+        if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 &&
+            std::memcmp(notes.data() + name, "GNU", 4) == 0)
+            return notes.subspan(desc, head.n_descsz);
+        notes = notes.subspan(end);
+    }
+    return {};
+}
+
+inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+    std::uint32_t low = 1, high = 2;
+    const auto add = [&](byte_span bytes) {
+        low = crc32c(bytes, low);
+        high = crc32c(bytes, high ^ 0x5bd1e995u ^ static_cast<std::uint32_t>(bytes.size()));
+    };
+    const auto segment = [&](const ElfW(Phdr) & h) {
+        return byte_span(reinterpret_cast<const std::byte*>(program->dlpi_addr + h.p_vaddr),
+                         h.p_memsz);
+    };
+    byte_span note;
+    for (int i = 0; i < program->dlpi_phnum; ++i)
+        if (program->dlpi_phdr[i].p_type == PT_NOTE && note.empty())
+            note = find_build_id(segment(program->dlpi_phdr[i]));
+    if (!note.empty()) {
+        add(note);
+    } else {
+        for (int i = 0; i < program->dlpi_phnum; ++i) {
+            const auto& h = program->dlpi_phdr[i];
+            if (h.p_type == PT_LOAD && (h.p_flags & PF_W) == 0) add(segment(h));
+        }
+    }
+    *static_cast<std::uint64_t*>(out) = std::uint64_t{high} << 32 | low;
+    return 1; // the first entry is the program itself
+}
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] inline std::uint64_t build_id() {
+    static const std::uint64_t id = [] {
+        std::uint64_t found = 0;
+        ::dl_iterate_phdr(&detail::hash_program, &found);
+        return found;
+    }();
+    return id;
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/local_workers.hpp
+// The implicit local cluster: N copies of this program as worker processes, kept alive while the
+// driver runs, gone when it is gone.
+//
+// A worker is /proc/self/exe started again. It inherits one end of a socket pair and a pipe with its
+// name and the token (never in argv or the environment), so nothing listens and nothing is left in
+// the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
+// closes. One that dies is replaced; one that cannot start ends the run with its last words.
+
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <sys/socket.h>
+
+namespace skein::rt {
+
+/// How the workers of a run are started.
+struct local_workers_options {
+    int count = 0;                             ///< 0: one per core
+    std::string executable = "/proc/self/exe"; ///< must be the same build as this program
+    std::string program = "skein";             ///< argv[0] that `ps` shows
+    bool over_tcp = false;                     ///< loopback TCP instead of a Unix socket pair
+    time_constants times;
+};
+
+namespace detail {
+
+/// The variable that makes a process a worker: the number of the file with its worker_boot.
+inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
+
+/// What a worker has to know; read from an inherited pipe.
+struct worker_boot {
+    std::string name;
+    byte_buffer token;
+    std::int32_t socket = -1; ///< inherited end of the pair, or -1
+    std::string address;      ///< where to connect instead
+    std::uint16_t cpus = 1;
+};
+
+[[nodiscard]] inline std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
+
+inline net::connection_options link_options(const std::string& name, const net::token& secret,
+                                            std::uint16_t cpus, bool in_memory) {
+    net::connection_options o;
+    o.secret = secret;
+    o.self.name = name;
+    o.self.build_id = build_id();
+    o.self.registry_hash = registry::instance().hash();
+    o.self.pid = ::getpid();
+    o.self.host = host_name();
+    worker_hello hello;
+    hello.cpus = cpus;
+    o.self.extra = wire::encode(hello);
+    o.require_same_build = true;
+    // The worker executes on its loop: silence means work. Its death closes the socket.
+    o.alive.mode = net::keep_alive_mode::off;
+    o.checksum_bodies = !in_memory; // a socket pair moves bytes from memory to memory
+    return o;
+}
+
+/// Gives one stream that is already connected to whoever connects.
+class connected_network final : public net::network {
+public:
+    explicit connected_network(std::unique_ptr<net::stream> s) : stream_(std::move(s)) {}
+    task<std::unique_ptr<net::stream>> connect(net::address) override {
+        co_return std::move(stream_);
+    }
+    std::unique_ptr<net::listener> listen(net::address) override {
+        throw error(errc::not_supported, "not supported: listening on an inherited socket");
+    }
+
+private:
+    std::unique_ptr<net::stream> stream_;
+};
+
+} // namespace detail
+
+/// The worker processes of one driver. Its serve() must have ended before it is destroyed.
+class local_workers {
+public:
+    local_workers(net::real_loop& loop, node& driver, local_workers_options how)
+        : loop_(loop), driver_(driver), how_(std::move(how)), secret_(net::token::generate()) {
+        const auto cores = std::max(1u, std::thread::hardware_concurrency());
+        if (how_.count <= 0) how_.count = static_cast<int>(cores);
+        cpus_ = static_cast<std::uint16_t>(std::max(1u, cores / static_cast<unsigned>(how_.count)));
+    }
+
+    [[nodiscard]] int count() const noexcept { return how_.count; }
+
+    /// Starts the workers and replaces those that die, until stop() and the node's close().
+    [[nodiscard]] task<void> serve() {
+        scope all;
+        alive_ = how_.count;
+        driver_.expect_workers(static_cast<std::size_t>(alive_));
+        for (int i = 1; i <= how_.count; ++i) all.spawn(supervise(i));
+        auto joined = all.join();
+        co_await joined;
+    }
+    /// No worker is replaced from now on.
+    void stop() noexcept { stopping_ = true; }
+
+    /// Pids of the workers that run now, for tests and tools.
+    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
+
+private:
+    /// One place for a worker: starts it, serves it, starts another when it dies.
+    task<void> supervise(int number) {
+        int failed_in_a_row = 0;
+        while (!stopping_) {
+            const auto name = fmt::format("worker-{}", number);
+            std::optional<error> failed;
+            child_process child;
+            try {
+                auto started = start(name, &child);
+                auto wire = co_await started;
+                pids_.push_back(child.pid());
+                failed_in_a_row = 0;
+                auto served = driver_.serve_worker(
+                    std::move(wire), [this, &child](const link&) { return farewell(&child); });
+                co_await served;
+            } catch (const error& e) {
+                failed = e;
+            }
+            std::erase(pids_, child.pid());
+            if (child.running()) {
+                auto gone = farewell(&child);
+                auto sure = shield(std::move(gone));
+                co_await sure;
+            }
+            if (!failed) continue;
+            if (stopping_ || failed->code() == errc::cancelled) break;
+            auto why =
+                error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
+            why.with_cause(last_words(child, *failed));
+            if (!failed->hint().empty()) why.with_hint(failed->hint());
+            const bool hopeless = failed->code() == errc::mismatch ||
+                                  failed->code() == errc::not_found ||
+                                  failed->code() == errc::permission_denied;
+            if (hopeless || ++failed_in_a_row == 3) {
+                if (--alive_ == 0) driver_.give_up(why);
+                driver_.expect_workers(static_cast<std::size_t>(alive_));
+                log::error("rt", why.what());
+                break;
+            }
+            log::warn("rt", why.what());
+            co_await sleep_for(how_.times.reconnect_first);
+        }
+    }
+
+    /// What a failed worker said last, or how it ended.
+    static std::string last_words(child_process& child, const error& failed) {
+        if (child.pid() < 0) return failed.cause();
+        const auto words = child.last_words();
+        if (!words.empty()) return words;
+        return child.status() ? child.status()->describe() : failed.cause();
+    }
+
+    /// Starts a process and shakes hands with it.
+    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child) {
+        detail::worker_boot boot;
+        boot.name = name;
+        boot.token = to_buffer(secret_.bytes());
+        boot.cpus = cpus_;
+        process_options how;
+        how.executable = how_.executable;
+        how.argv = {how_.program, "--skein-worker=" + name};
+        how.own_group = true; // Ctrl-C is for the driver, which tells its workers
+
+        detail::unique_fd ours, theirs;
+        std::unique_ptr<net::listener> listener;
+        std::optional<net::real_network> network;
+        if (how_.over_tcp) {
+            network.emplace(loop_);
+            listener = network->listen(net::address::tcp("127.0.0.1", 0));
+            boot.address = net::to_string(listener->local());
+        } else {
+            int ends[2];
+            if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+                throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)));
+            ours = detail::unique_fd(ends[0]);
+            theirs = detail::unique_fd(ends[1]);
+            boot.socket = 4;
+            how.fds.emplace_back(theirs.get(), 4);
+        }
+        auto [boot_read, boot_write] = detail::make_pipe();
+        const auto text = wire::encode(boot);
+        SKEIN_CHECK(::write(boot_write.get(), text.data(), text.size()) == ssize_t(text.size()),
+                    "the boot message of {} bytes does not fit a pipe", text.size());
+        boot_write.reset();
+        how.fds.emplace_back(boot_read.get(), 3);
+        how.env.emplace_back(detail::boot_variable, "3");
+
+        *child = child_process::spawn(std::move(how));
+        theirs.reset();
+        std::unique_ptr<net::stream> stream;
+        if (listener) {
+            auto accepted = listener->accept();
+            auto in_time = with_timeout(std::move(accepted), how_.times.connect_timeout);
+            stream = co_await in_time;
+        } else {
+            stream = net::adopt_unix_stream(loop_, ours.release(), name);
+        }
+        auto shaken = net::connection::accept(
+            std::move(stream), detail::link_options(driver_.name().name, secret_, 0, !listener));
+        co_return co_await shaken;
+    }
+
+    /// Waits for the end of a process whose link has ended; asks, then insists.
+    task<std::string> farewell(child_process* child) {
+        struct step {
+            duration patience;
+            int then;
+        };
+        for (const auto& s : {step{std::chrono::milliseconds(stopping_ ? 300 : 100), SIGTERM},
+                              step{how_.times.shutdown_grace, SIGKILL}}) {
+            auto ended = wait(loop_, *child);
+            auto in_time = with_timeout(std::move(ended), s.patience);
+            auto asked = as_result(std::move(in_time));
+            auto status = co_await asked;
+            if (status) co_return status->describe();
+            child->kill(s.then);
+        }
+        auto ended = wait(loop_, *child);
+        auto status = co_await ended;
+        co_return status.describe();
+    }
+
+    net::real_loop& loop_;
+    node& driver_;
+    local_workers_options how_;
+    net::token secret_;
+    std::uint16_t cpus_ = 1;
+    std::vector<pid_t> pids_;
+    int alive_ = 0;
+    bool stopping_ = false;
+};
+
+/// True in a process that was started as a worker.
+[[nodiscard]] inline bool is_worker() noexcept {
+    return std::getenv(detail::boot_variable) != nullptr;
+}
+
+namespace detail {
+
+inline worker_boot read_boot() {
+    const unique_fd file(std::atoi(std::getenv(boot_variable)));
+    ::unsetenv(boot_variable); // our own children are not workers
+    byte_buffer text;
+    std::byte piece[4096];
+    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
+        append(text, byte_span(piece, static_cast<std::size_t>(n)));
+    auto boot = wire::decode<worker_boot>(text);
+    if (!boot || boot->token.size() != net::token::size)
+        throw error(errc::malformed, "the boot message of this worker cannot be read")
+            .with_hint(
+                fmt::format("{} is set by skein for its workers only: unset it", boot_variable));
+    return std::move(*boot);
+}
+
+inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
+    const auto secret = net::token::from_hex(to_hex(boot.token)).value();
+    auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
+    std::shared_ptr<net::connection> wire;
+    if (boot.socket >= 0) {
+        ::fcntl(boot.socket, F_SETFD, FD_CLOEXEC);
+        connected_network inherited(net::adopt_unix_stream(*loop, boot.socket, "driver"));
+        auto connecting = net::connection::connect(inherited, {}, std::move(options));
+        wire = co_await connecting;
+    } else {
+        net::real_network network(*loop);
+        auto connecting = net::connection::connect(
+            network, net::address::parse(boot.address).value(), std::move(options));
+        wire = co_await connecting;
+    }
+    auto served = self->serve_driver(wire);
+    co_await served;
+    auto closed = wire->close();
+    co_await closed;
+}
+
+} // namespace detail
+
+/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
+[[nodiscard]] inline int worker_main() {
+    try {
+        auto boot = detail::read_boot();
+        net::real_loop loop;
+        node_options who;
+        who.name = boot.name;
+        who.host = detail::host_name();
+        who.pid = ::getpid();
+        node self(who);
+        const node::use current(self);
+        loop.run(detail::work(&loop, &self, std::move(boot)));
+        return exit_code::done;
+    } catch (const std::exception& e) {
+        leave_last_words(e.what());
+        return exit_code::failed;
+    }
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/run.hpp
+// run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
+//
+//     skein::task<int> app();
+//     int main(int argc, char** argv) { return skein::run(argc, argv, app); }
+//
+// Workers start with the first remote call: --workers N, or SKEIN_WORKERS=N, or one per core. The exit
+// code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
+// SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
+
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace skein {
+
+/// Defaults of run(); flags and environment win.
+struct run_options {
+    int workers = 0; ///< 0: one per core
+    rt::local_workers_options processes;
+};
+
+namespace rt::detail {
+
+/// Turns SIGINT and SIGTERM into something a loop can wait for; the second one acts as by default.
+class stop_signals {
+public:
+    stop_signals() {
+        std::tie(read_, write_) = make_pipe();
+        target() = write_.get();
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+        sigaction(SIGINT, &how, &before_int_);
+        sigaction(SIGTERM, &how, &before_term_);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        sigaction(SIGINT, &before_int_, nullptr);
+        sigaction(SIGTERM, &before_term_, nullptr);
+        target() = -1;
+    }
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// The signal that came, or 0.
+    [[nodiscard]] int take() const noexcept {
+        unsigned char number = 0;
+        return ::read(read_.get(), &number, 1) == 1 ? number : 0;
+    }
+
+private:
+    static int& target() noexcept {
+        static constinit int fd = -1;
+        return fd;
+    }
+    static void on_signal(int number) {
+        const int saved = errno;
+        const auto byte = static_cast<unsigned char>(number);
+        [[maybe_unused]] const auto n = ::write(target(), &byte, 1);
+        errno = saved;
+    }
+    unique_fd read_, write_;
+    struct sigaction before_int_{}, before_term_{};
+};
+
+/// Watches for the first stop signal and cancels the app.
+inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                cancel_source stop, int* which) {
+    auto readable = net::wait_readable(*loop, signals->fd());
+    co_await readable;
+    *which = signals->take();
+    stop.request();
+}
+
+/// What is left of the command line after skein's own flags.
+struct command_line {
+    std::vector<std::string> rest;
+    std::optional<int> workers;
+};
+
+inline int parse_count(std::string_view flag, std::string_view text) {
+    int n = 0;
+    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
+    if (bad != std::errc() || end != text.data() + text.size())
+        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text))
+            .with_hint("e.g. --workers 4");
+    if (n < 1)
+        throw error(errc::usage, fmt::format("{} {}: at least one worker is needed", flag, text));
+    if (n > 4096) throw error(errc::usage, fmt::format("{} {}: at most 4096 workers", flag, text));
+    return n;
+}
+
+inline command_line parse_command_line(int argc, char** argv) {
+    command_line out;
+    if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
+        out.workers = parse_count("SKEIN_WORKERS", text);
+    for (int i = 1; i < argc; ++i) {
+        const std::string_view arg = argv[i];
+        if (arg == "--workers") {
+            if (++i == argc)
+                throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
+            out.workers = parse_count("--workers", argv[i]);
+        } else if (arg.starts_with("--workers=")) {
+            out.workers = parse_count("--workers", arg.substr(10));
+        } else {
+            out.rest.emplace_back(arg);
+        }
+    }
+    return out;
+}
+
+/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
+template <class App>
+auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
+    if constexpr (std::is_invocable_v<App&>) {
+        if (!rest.empty())
+            throw error(errc::usage, fmt::format("unknown argument {}", rest.front()))
+                .with_hint("this program takes --workers N only");
+        return app();
+    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
+        return app(std::move(rest));
+    } else {
+        static_assert(
+            std::is_invocable_v<App&, int, char**>,
+            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
+            "arguments), or with (int argc, char** argv)");
+        return app(argc, argv);
+    }
+}
+
+template <class T>
+task<int> as_exit_code(task<T> work) {
+    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
+                  "skein::run: app must return skein::task<int> or skein::task<void>");
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        co_return exit_code::done;
+    } else {
+        co_return co_await work;
+    }
+}
+
+/// The driver: the app under its signals, then everything else in order.
+inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers, task<int> app,
+                       int* stopped_by) {
+    stop_signals signals;
+    cancel_source stop;
+    scope services;
+    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
+    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
+
+    int code = exit_code::failed;
+    std::exception_ptr failure;
+    try {
+        auto guarded = with_cancel(stop.token(), std::move(app));
+        code = co_await guarded;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    workers->stop();
+    auto goodbye = self->close();
+    co_await goodbye;
+    services.cancel();
+    try {
+        auto joined = services.join();
+        co_await joined;
+    } catch (const error& e) {
+        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(failure);
+    co_return code;
+}
+
+} // namespace rt::detail
+
+/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
+///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
+///           belong to skein (--workers) are taken out of the vector
+template <class App>
+[[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
+    if (rt::is_worker()) return rt::worker_main();
+
+    int stopped_by = 0;
+    try {
+        auto line = rt::detail::parse_command_line(argc, argv);
+        how.processes.count = line.workers.value_or(how.workers);
+        if (argc > 0) how.processes.program = argv[0];
+        net::real_loop loop;
+        rt::node_options who;
+        who.host = rt::detail::host_name();
+        who.pid = ::getpid();
+        rt::node self(who);
+        const rt::node::use current(self);
+        rt::local_workers workers(loop, self, how.processes);
+        auto work =
+            rt::detail::as_exit_code(rt::detail::call_app(app, argc, argv, std::move(line.rest)));
+        return loop.run(rt::detail::drive(&loop, &self, &workers, std::move(work), &stopped_by));
+    } catch (const error& e) {
+        std::fflush(stdout);
+        if (stopped_by != 0 && e.code() == errc::cancelled) {
+            fmt::print(stderr, "stopped by {}\n", rt::signal_name(stopped_by));
+            return 128 + stopped_by;
+        }
+        fmt::print(stderr, "error: {}\n", e.what());
+        return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
+    } catch (const std::exception& e) {
+        std::fflush(stdout);
+        fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    }
+}
+
+} // namespace skein
+
+// ======== skein/wire.hpp
+// Every public header of the layer wire.
+// Written by scripts/check_mirror.py --write.
+
+#undef SKEIN_AMALGAMATED
