@@ -38,7 +38,8 @@ double p50_us(std::vector<double>& ns) { return bench::percentile(std::move(ns),
 template <class Protocol>
 asio::awaitable<void> asio_echo(typename Protocol::acceptor& at) {
     auto s = co_await at.async_accept(asio::use_awaitable);
-    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) s.set_option(asio::ip::tcp::no_delay(true));
+    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>)
+        s.set_option(asio::ip::tcp::no_delay(true));
     std::array<char, message_bytes> buffer;
     try {
         for (;;) {
@@ -71,7 +72,8 @@ double asio_ping_pong(const typename Protocol::endpoint& at) {
         asio::io_context client(1);
         typename Protocol::socket s(client);
         s.connect(acceptor.local_endpoint());
-        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) s.set_option(asio::ip::tcp::no_delay(true));
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>)
+            s.set_option(asio::ip::tcp::no_delay(true));
         asio::co_spawn(client, asio_ask<Protocol>(s, ns), asio::detached);
         client.run();
     }
@@ -88,7 +90,8 @@ net::connection_options options() {
 }
 
 task<void> echo(net::connection::handle c) {
-    c->set_handler([to = c.get()](const net::frame_view& f) { to->send(f.kind, f.flags, f.id, f.body); });
+    c->set_handler(
+        [to = c.get()](const net::frame_view& f) { to->send(f.kind, f.flags, f.id, f.body); });
     auto ended = c->wait_closed();
     co_await ended;
 }
@@ -209,7 +212,8 @@ double bulk(const net::address& at, bool checksum) {
     const server there(at, &swallow);
     net::real_loop loop;
     net::real_network network(loop);
-    return frame_bytes * double(frames) / bench::seconds([&] { loop.run(pour(&network, there.local(), checksum)); }) / 1e9;
+    return frame_bytes * double(frames) /
+           bench::seconds([&] { loop.run(pour(&network, there.local(), checksum)); }) / 1e9;
 }
 
 /// Two threads, blocking calls, the same buffers: what the kernel gives.
@@ -246,26 +250,43 @@ int main(int argc, char** argv) {
     const auto name = net::address::abstract_unix(path);
     const asio::local::stream_protocol::endpoint plain(std::string(1, '\0') + path + "-asio");
 
-    const auto rtt = bench::in_turns<4>(rounds, {[&] { return ping_pong(name); },
-                                                 [&] { return asio_ping_pong<asio::local::stream_protocol>(plain); },
-                                                 [&] { return ping_pong(tcp); },
-                                                 [&] { return asio_ping_pong<asio::ip::tcp>(any); }});
-    bench::figure("net.round_trip_unix_p50", rtt[0].median, "us").against("asio::awaitable", rtt[1].median).at_most(1.3).print();
-    bench::figure("net.round_trip_tcp_p50", rtt[2].median, "us").against("asio::awaitable", rtt[3].median).at_most(1.3).print();
+    const auto rtt = bench::in_turns<4>(
+        rounds,
+        {[&] { return ping_pong(name); },
+         [&] { return asio_ping_pong<asio::local::stream_protocol>(plain); },
+         [&] { return ping_pong(tcp); }, [&] { return asio_ping_pong<asio::ip::tcp>(any); }});
+    bench::figure("net.round_trip_unix_p50", rtt[0].median, "us")
+        .against("asio::awaitable", rtt[1].median)
+        .at_most(1.3)
+        .print();
+    bench::figure("net.round_trip_tcp_p50", rtt[2].median, "us")
+        .against("asio::awaitable", rtt[3].median)
+        .at_most(1.3)
+        .print();
 
-    const auto calls = bench::in_turns<2>(rounds, {[&] { return calls_per_second(name); }, [&] { return calls_per_second(tcp); }});
+    const auto calls = bench::in_turns<2>(
+        rounds, {[&] { return calls_per_second(name); }, [&] { return calls_per_second(tcp); }});
     bench::figure("net.calls_unix_1000_in_flight", calls[0].median, "1/s").at_least(1e6).print();
     bench::figure("net.calls_tcp_1000_in_flight", calls[1].median, "1/s").at_least(1e6).print();
 
-    const auto rate = bench::in_turns<6>(rounds, {[&] { return bulk(name, true); },
-                                                  [&] { return bulk(name, false); },
-                                                  [&] { return raw_bulk<asio::local::stream_protocol>(plain); },
-                                                  [&] { return bulk(tcp, true); },
-                                                  [&] { return bulk(tcp, false); },
-                                                  [&] { return raw_bulk<asio::ip::tcp>(any); }});
-    bench::figure("net.bulk_unix_checked", rate[0].median, "GB/s").against("blocking sockets", rate[2].median).print();
-    bench::figure("net.bulk_unix", rate[1].median, "GB/s").against("blocking sockets", rate[2].median).at_least(0.85).print();
-    bench::figure("net.bulk_tcp_checked", rate[3].median, "GB/s").against("blocking sockets", rate[5].median).print();
-    bench::figure("net.bulk_tcp", rate[4].median, "GB/s").against("blocking sockets", rate[5].median).at_least(0.85).print();
+    const auto rate = bench::in_turns<6>(
+        rounds, {[&] { return bulk(name, true); }, [&] { return bulk(name, false); },
+                 [&] { return raw_bulk<asio::local::stream_protocol>(plain); },
+                 [&] { return bulk(tcp, true); }, [&] { return bulk(tcp, false); },
+                 [&] { return raw_bulk<asio::ip::tcp>(any); }});
+    bench::figure("net.bulk_unix_checked", rate[0].median, "GB/s")
+        .against("blocking sockets", rate[2].median)
+        .print();
+    bench::figure("net.bulk_unix", rate[1].median, "GB/s")
+        .against("blocking sockets", rate[2].median)
+        .at_least(0.85)
+        .print();
+    bench::figure("net.bulk_tcp_checked", rate[3].median, "GB/s")
+        .against("blocking sockets", rate[5].median)
+        .print();
+    bench::figure("net.bulk_tcp", rate[4].median, "GB/s")
+        .against("blocking sockets", rate[5].median)
+        .at_least(0.85)
+        .print();
     return 0;
 }

@@ -23,9 +23,7 @@ task<void> echo_once(asio::ip::tcp::acceptor* at) {
     co_await asio::async_write(socket, asio::buffer(line), use_task);
 }
 
-task<void> wait_for(asio::steady_timer* timer) {
-    co_await timer->async_wait(use_task);
-}
+task<void> wait_for(asio::steady_timer* timer) { co_await timer->async_wait(use_task); }
 
 task<int> app(skein::net::real_loop* loop) {
     asio::io_context& io = loop->context();
@@ -59,7 +57,8 @@ task<int> app(skein::net::real_loop* loop) {
     unused.close();
     asio::ip::tcp::socket lonely(io);
     auto refused = co_await lonely.async_connect(nobody, use_task_result);
-    std::printf("connecting to nobody: %s\n", std::string(to_string(refused.error().code())).c_str());
+    std::printf("connecting to nobody: %s\n",
+                std::string(to_string(refused.error().code())).c_str());
 
     // ... and a deadline cancels the Asio operation underneath.
     asio::steady_timer hour(io, 1h);

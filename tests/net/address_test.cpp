@@ -7,8 +7,9 @@ using namespace skein;
 using net::address;
 
 TEST_CASE("an address is read and written as the same text") {
-    for (const char* text : {"tcp:node-3:6380", "tcp:127.0.0.1:0", "tcp:[::1]:80", "tcp:[fe80::1]:65535",
-                             "unix:/run/app.sock", "unix-abstract:@app-1", "sim:a:1"}) {
+    for (const char* text :
+         {"tcp:node-3:6380", "tcp:127.0.0.1:0", "tcp:[::1]:80", "tcp:[fe80::1]:65535",
+          "unix:/run/app.sock", "unix-abstract:@app-1", "sim:a:1"}) {
         const auto a = address::parse(text);
         REQUIRE(a);
         CHECK(to_string(*a) == text);
@@ -26,8 +27,9 @@ TEST_CASE("parts of an address are where they belong") {
 }
 
 TEST_CASE("a bad address is refused with the text and an example") {
-    for (const char* text : {"", "node-3:6380", "tcp:node", "tcp::80", "tcp:a:", "tcp:a:65536", "tcp:a:99999999",
-                             "tcp:a:-1", "tcp:a:1x", "tcp:::1:80", "unix:", "unix-abstract:@", "http://a"}) {
+    for (const char* text :
+         {"", "node-3:6380", "tcp:node", "tcp::80", "tcp:a:", "tcp:a:65536", "tcp:a:99999999",
+          "tcp:a:-1", "tcp:a:1x", "tcp:::1:80", "unix:", "unix-abstract:@", "http://a"}) {
         const auto a = address::parse(text);
         REQUIRE_FALSE(a);
         CHECK(a.error().code() == errc::invalid_argument);

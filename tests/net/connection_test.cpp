@@ -12,8 +12,9 @@ namespace {
 /// The same test in the real world (Unix and TCP) and in the simulated one.
 void in_all_worlds(task<void> (*work)(pair), net::connection_options client = options("client"),
                    net::connection_options server = options("server")) {
-    const auto both = [](net::network* a, net::network* b, net::address at, net::connection_options c,
-                         net::connection_options s, task<void> (*body)(pair)) -> task<void> {
+    const auto both = [](net::network* a, net::network* b, net::address at,
+                         net::connection_options c, net::connection_options s,
+                         task<void> (*body)(pair)) -> task<void> {
         auto connecting = connect_pair(a, b, std::move(at), std::move(c), std::move(s));
         pair p = co_await connecting;
         auto running = with_timeout(body(p), 50s);
@@ -31,7 +32,8 @@ void in_all_worlds(task<void> (*work)(pair), net::connection_options client = op
     }
     net::sim_loop loop(11);
     net::sim_network network(loop, net::sim_faults());
-    loop.run(both(&network.host("a"), &network.host("b"), net::address::sim("b", 1), client, server, work));
+    loop.run(both(&network.host("a"), &network.host("b"), net::address::sim("b", 1), client, server,
+                  work));
     CHECK(network.open_streams() == 0);
 }
 
@@ -56,7 +58,8 @@ TEST_CASE("peers know each other after the handshake") {
 
 TEST_CASE("frames of all sizes arrive whole and in order, both ways") {
     in_all_worlds([](pair p) -> task<void> {
-        const std::size_t sizes[] = {0, 1, 23, 24, 4095, 4096, 4097, 32767, 32768, 65535, 65536, 131072, 5'000'000, 3};
+        const std::size_t sizes[] = {0,     1,     23,    24,    4095,   4096,      4097,
+                                     32767, 32768, 65535, 65536, 131072, 5'000'000, 3};
         std::uint64_t id = 0;
         for (const std::size_t n : sizes) {
             const auto body = pattern(n);
@@ -66,7 +69,8 @@ TEST_CASE("frames of all sizes arrive whole and in order, both ways") {
             owned.id = id;
             owned.body = body;
             p.server->send(std::move(owned));
-            p.client->send(1, 2, ++id, byte_span(body).first(n / 3), byte_span(body).subspan(n / 3));
+            p.client->send(1, 2, ++id, byte_span(body).first(n / 3),
+                           byte_span(body).subspan(n / 3));
         }
         id = 0;
         for (const std::size_t n : sizes) {
@@ -125,9 +129,31 @@ TEST_CASE("a handler gets every frame, also those that came before it was set") 
     });
 }
 
+TEST_CASE("a handler may set another handler, and the frame after it goes there") {
+    in_all_worlds([](pair p) -> task<void> {
+        std::string order;
+        event done;
+        auto* const c = p.server.get();
+        const std::string captured = "a capture that is longer than any small buffer";
+        c->set_handler([&, c, captured](const net::frame_view&) {
+            c->set_handler([&](const net::frame_view& f) {
+                order += fmt::format("second {} ", f.id);
+                if (f.id == 3) done.set();
+            });
+            order += captured.substr(0, 9) + " "; // still alive
+        });
+        for (std::uint64_t i = 1; i <= 3; ++i) p.client->send(1, 0, i, {});
+        auto all = done.wait();
+        co_await all;
+        CHECK(order == "a capture second 2 second 3 ");
+        c->set_handler(nullptr);
+    });
+}
+
 TEST_CASE("an exception of the handler ends the connection with its text") {
     in_all_worlds([](pair p) -> task<void> {
-        p.server->set_handler([](const net::frame_view&) { throw std::runtime_error("no such call"); });
+        p.server->set_handler(
+            [](const net::frame_view&) { throw std::runtime_error("no such call"); });
         p.client->send(1, 0, 1, {});
         auto ended = p.server->wait_closed();
         co_await ended;
@@ -193,7 +219,8 @@ TEST_CASE("abort is told on both sides, with the reason here and a reset there")
 
 TEST_CASE("dropping the last handle without close ends the connection for both") {
     const auto body = [](net::network* via) -> task<void> {
-        auto connecting = connect_pair(via, via, fresh_unix(), options("client"), options("server"));
+        auto connecting =
+            connect_pair(via, via, fresh_unix(), options("client"), options("server"));
         pair p = co_await connecting;
         auto copy = p.client;
         p.client.reset();
@@ -220,7 +247,8 @@ TEST_CASE("send_ready holds the sender back while the queue is full") {
             std::size_t most = 0;
             bool held = false;
             scope sending;
-            const auto fill = [](net::connection* c, std::size_t* peak, bool* is_held) -> task<void> {
+            const auto fill = [](net::connection* c, std::size_t* peak,
+                                 bool* is_held) -> task<void> {
                 for (std::uint64_t i = 0; i < 200; ++i) {
                     c->send(1, 0, i, pattern(50'000));
                     *peak = std::max(*peak, c->queued_bytes());
@@ -290,7 +318,8 @@ TEST_CASE("send_borrowed returns when the kernel has all bytes") {
     });
 }
 
-TEST_CASE("a frame above the limit is refused by the sender, and by the receiver if the sender does not") {
+TEST_CASE("a frame above the limit is refused by the sender, and by the receiver if the sender "
+          "does not") {
     auto small = options("server");
     small.bounds.max_frame = 1000;
     in_all_worlds(
@@ -340,9 +369,11 @@ struct silent_world {
     net::sim_loop loop{3};
     net::sim_network network{loop, net::sim_faults()};
     void run(task<void> (*work)(silent_world*, pair)) {
-        const auto both = [](silent_world* w, task<void> (*body)(silent_world*, pair)) -> task<void> {
-            auto connecting = connect_pair(&w->network.host("a"), &w->network.host("b"), net::address::sim("b", 1),
-                                           options("client"), options("server"));
+        const auto both = [](silent_world* w,
+                             task<void> (*body)(silent_world*, pair)) -> task<void> {
+            auto connecting =
+                connect_pair(&w->network.host("a"), &w->network.host("b"),
+                             net::address::sim("b", 1), options("client"), options("server"));
             pair p = co_await connecting;
             auto running = body(w, p);
             co_await running;

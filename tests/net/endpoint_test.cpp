@@ -20,7 +20,8 @@ task<void> echo(net::connection::handle c) {
     }
 }
 
-task<bool> ask(net::network* via, net::address to, net::connection_options o, std::uint16_t kind = 1) {
+task<bool> ask(net::network* via, net::address to, net::connection_options o,
+               std::uint16_t kind = 1) {
     auto connecting = net::connection::connect(*via, to, o);
     auto c = co_await connecting;
     c->send(kind, 0, 77, pattern(100));
@@ -28,8 +29,7 @@ task<bool> ask(net::network* via, net::address to, net::connection_options o, st
     try {
         auto receiving = c->receive();
         f = co_await receiving;
-    } catch (const error&) {
-    }
+    } catch (const error&) {}
     auto closing = c->close();
     co_await closing;
     co_return f && f->id == 77 && f->body == pattern(100);
@@ -204,8 +204,8 @@ TEST_CASE("patience: refused again and again, then the error tells tries, time a
     const auto body = [](net::sim_network* w) -> task<void> {
         net::reconnect_policy policy;
         policy.max_tries = 5;
-        auto trying = error_of(drop_value(
-            net::connect_patiently(w->host("a"), net::address::sim("b", 1), options(), policy, w->loop().random())));
+        auto trying = error_of(drop_value(net::connect_patiently(
+            w->host("a"), net::address::sim("b", 1), options(), policy, w->loop().random())));
         const auto seen = co_await trying;
         REQUIRE(seen);
         CHECK(seen->code() == errc::refused);
@@ -231,14 +231,15 @@ TEST_CASE("patience: a server that comes late is found, a wrong token is not tri
             co_await running;
         };
         serving.spawn(late(w));
-        auto connecting =
-            net::connect_patiently(w->host("a"), net::address::sim("b", 1), options(), {}, w->loop().random());
+        auto connecting = net::connect_patiently(w->host("a"), net::address::sim("b", 1), options(),
+                                                 {}, w->loop().random());
         auto c = co_await connecting;
         CHECK(c->peer().name == "server");
         auto closing = c->close();
         co_await closing;
-        auto thief = error_of(drop_value(net::connect_patiently(w->host("a"), net::address::sim("b", 1),
-                                                                options("thief", '8'), {}, w->loop().random())));
+        auto thief = error_of(
+            drop_value(net::connect_patiently(w->host("a"), net::address::sim("b", 1),
+                                              options("thief", '8'), {}, w->loop().random())));
         const auto seen = co_await thief;
         REQUIRE(seen);
         CHECK(seen->code() == errc::permission_denied);

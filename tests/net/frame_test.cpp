@@ -21,7 +21,8 @@ frame make(std::size_t bytes, std::uint64_t id) {
 
 TEST_CASE("frames come out of the decoder as they went in, for every way of cutting the bytes") {
     byte_buffer all;
-    for (std::uint64_t i = 0; i < 5; ++i) append(all, net::encode_frame(make(i * 13, i), i % 2 == 0));
+    for (std::uint64_t i = 0; i < 5; ++i)
+        append(all, net::encode_frame(make(i * 13, i), i % 2 == 0));
     for (std::size_t step = 1; step <= all.size(); ++step) {
         frame_decoder decoder(1000);
         std::uint64_t seen = 0;

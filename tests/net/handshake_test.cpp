@@ -27,7 +27,8 @@ task<both_errors> meet(net::network* via, net::address at, net::connection_optio
     auto listener = via->listen(std::move(at));
     scope serving;
     serving.spawn(server_side(listener.get(), std::move(server), &out.server));
-    auto trying = error_of(drop_value(net::connection::connect(*via, listener->local(), std::move(client))));
+    auto trying =
+        error_of(drop_value(net::connection::connect(*via, listener->local(), std::move(client))));
     out.client = co_await trying;
     auto joined = serving.join();
     co_await joined;
@@ -37,11 +38,13 @@ task<both_errors> meet(net::network* via, net::address at, net::connection_optio
 both_errors meet_real(net::connection_options client, net::connection_options server) {
     net::real_loop loop;
     net::real_network network(loop);
-    return loop.run(meet(&network, net::address::tcp("127.0.0.1", 0), std::move(client), std::move(server)));
+    return loop.run(
+        meet(&network, net::address::tcp("127.0.0.1", 0), std::move(client), std::move(server)));
 }
 
 /// Raw bytes from a client that is something else; what the server says, and how much it answered.
-task<void> speak(net::network* via, byte_buffer bytes, bool leave, std::optional<error>* out, std::size_t* answered) {
+task<void> speak(net::network* via, byte_buffer bytes, bool leave, std::optional<error>* out,
+                 std::size_t* answered) {
     auto listener = via->listen(net::address::tcp("127.0.0.1", 0));
     scope serving;
     auto o = options("server");
@@ -141,10 +144,10 @@ TEST_CASE("foreign bytes are refused, named, and get no answer") {
         const char* bytes;
         const char* name;
     };
-    for (const auto& [bytes, name] : {sample{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"},
-                                      sample{"\x16\x03\x01\x02\x01\x01", "TLS"},
-                                      sample{"SSH-2.0-OpenSSH_9.2\r\n", "SSH"},
-                                      sample{"\x01\x02\x03\x04\x05\x06\x07\x08", "0102030405060708"}}) {
+    for (const auto& [bytes, name] :
+         {sample{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"},
+          sample{"\x16\x03\x01\x02\x01\x01", "TLS"}, sample{"SSH-2.0-OpenSSH_9.2\r\n", "SSH"},
+          sample{"\x01\x02\x03\x04\x05\x06\x07\x08", "0102030405060708"}}) {
         const auto h = server_hears(to_buffer(bytes));
         REQUIRE(h.fault);
         CHECK(h.fault->code() == errc::malformed);
@@ -209,7 +212,8 @@ TEST_CASE("a replayed or reflected proof does not open the door") {
         auto verdict = error_of(net::detail::read_exactly(s.get(), back.raw));
         const auto lost = co_await verdict;
         if (!lost) {
-            CHECK(back.status() == static_cast<std::uint32_t>(net::detail::handshake_status::token_differs));
+            CHECK(back.status() ==
+                  static_cast<std::uint32_t>(net::detail::handshake_status::token_differs));
         }
         auto joined = serving.join();
         co_await joined;
@@ -236,7 +240,8 @@ TEST_CASE("our own bytes coming back are not taken for a peer") {
             co_await back;
         };
         serving.spawn(echo(listener.get()));
-        auto trying = error_of(drop_value(net::connection::connect(*via, listener->local(), options("a"))));
+        auto trying =
+            error_of(drop_value(net::connection::connect(*via, listener->local(), options("a"))));
         *out = co_await trying;
         auto joined = serving.join();
         co_await joined;
@@ -266,7 +271,8 @@ TEST_CASE("the handshake survives every way of cutting its bytes") {
         faults.partial_read = 0.9;
         faults.partial_write = 0.9;
         net::sim_network network(loop, faults);
-        const auto e = loop.run(meet(&network.host("a"), net::address::sim("a", 1), options("a"), options("b")));
+        const auto e = loop.run(
+            meet(&network.host("a"), net::address::sim("a", 1), options("a"), options("b")));
         CHECK_FALSE(e.client);
         CHECK_FALSE(e.server);
     }

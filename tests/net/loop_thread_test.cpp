@@ -60,7 +60,8 @@ TEST_CASE("several threads may run tasks at once") {
         std::vector<std::thread> callers;
         for (int i = 0; i < 8; ++i) {
             callers.emplace_back([&, i] {
-                for (int k = 0; k < 50; ++k) got[static_cast<std::size_t>(i)] += there.run([i] { return twice(i); });
+                for (int k = 0; k < 50; ++k)
+                    got[static_cast<std::size_t>(i)] += there.run([i] { return twice(i); });
             });
         }
         for (auto& c : callers) c.join();

@@ -46,5 +46,6 @@ TEST_CASE("the same protocol code runs on real and on simulated networks") {
     CHECK(real.run(protocol(&sockets, &sockets, fresh_unix())) == "hello");
     net::sim_loop virtual_time(1);
     net::sim_network hosts(virtual_time, net::sim_faults());
-    CHECK(virtual_time.run(protocol(&hosts.host("a"), &hosts.host("b"), net::address::sim("b", 0))) == "hello");
+    CHECK(virtual_time.run(
+              protocol(&hosts.host("a"), &hosts.host("b"), net::address::sim("b", 0))) == "hello");
 }

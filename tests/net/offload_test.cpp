@@ -53,7 +53,8 @@ TEST_CASE("the loop runs while the work blocks, and a cancelled task waits for i
         ended = true;
     };
     const auto body = [&](net::real_loop&) -> task<void> {
-        return [](const decltype(block)* work, std::mutex* m, std::condition_variable* w, bool* let) -> task<void> {
+        return [](const decltype(block)* work, std::mutex* m, std::condition_variable* w,
+                  bool* let) -> task<void> {
             cancel_source stop;
             const auto run = [](const decltype(block)* f) -> task<void> {
                 auto inner = net::offload(*f);

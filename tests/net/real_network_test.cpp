@@ -86,7 +86,8 @@ TEST_CASE("a Unix path in use is refused, a left-over one is taken over, a plain
 TEST_CASE("a Unix path that is too long is told with its length") {
     net::real_loop loop;
     net::real_network network(loop);
-    const auto e = listen_error(network, net::address::unix_socket("/tmp/" + std::string(200, 'x')));
+    const auto e =
+        listen_error(network, net::address::unix_socket("/tmp/" + std::string(200, 'x')));
     REQUIRE(e);
     CHECK(e->code() == errc::invalid_argument);
     CHECK(e->text().find("205") != std::string::npos);
@@ -147,7 +148,8 @@ TEST_CASE("sockets are closed when another program is started") {
     net::real_network network(loop);
     // Every descriptor opened from here on must carry FD_CLOEXEC.
     std::vector<bool> before(256);
-    for (int fd = 0; fd < 256; ++fd) before[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFD) >= 0;
+    for (int fd = 0; fd < 256; ++fd)
+        before[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFD) >= 0;
     const auto check = [](net::network* via, std::vector<bool>* known) -> task<void> {
         for (const auto& at : {net::address::tcp("127.0.0.1", 0), fresh_unix()}) {
             auto listener = via->listen(at);
@@ -158,7 +160,9 @@ TEST_CASE("sockets are closed when another program is started") {
             int sockets = 0;
             for (int fd = 0; fd < 256; ++fd) {
                 struct stat info{};
-                if ((*known)[static_cast<std::size_t>(fd)] || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode)) continue;
+                if ((*known)[static_cast<std::size_t>(fd)] || ::fstat(fd, &info) != 0 ||
+                    !S_ISSOCK(info.st_mode))
+                    continue;
                 ++sockets;
                 CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
             }

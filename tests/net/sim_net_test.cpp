@@ -11,7 +11,8 @@ using namespace net_test;
 namespace {
 
 struct world {
-    explicit world(std::uint64_t seed, net::sim_faults faults = {}) : loop(seed), network(loop, faults) {}
+    explicit world(std::uint64_t seed, net::sim_faults faults = {})
+        : loop(seed), network(loop, faults) {}
     net::sim_loop loop;
     net::sim_network network;
     void run(task<void> (*body)(net::sim_network*)) {

@@ -124,7 +124,8 @@ TEST_CASE("try_read and try_write do not wait") {
         while (got_all < put) {
             auto reading = e->there->read_some(piece);
             const auto got = co_await reading;
-            CHECK(std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(got), all.begin() + static_cast<std::ptrdiff_t>(got_all)));
+            CHECK(std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(got),
+                             all.begin() + static_cast<std::ptrdiff_t>(got_all)));
             got_all += got;
         }
         CHECK(got_all == put);

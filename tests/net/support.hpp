@@ -69,7 +69,8 @@ struct pair {
     net::connection::handle client, server;
 };
 
-inline task<void> accept_into(net::listener* at, net::connection_options o, net::connection::handle* out) {
+inline task<void> accept_into(net::listener* at, net::connection_options o,
+                              net::connection::handle* out) {
     auto accepting = at->accept();
     auto s = co_await accepting;
     auto greeting = net::connection::accept(std::move(s), std::move(o));
@@ -85,7 +86,8 @@ inline task<pair> connect_pair(net::network* client_net, net::network* server_ne
     accepting.spawn(accept_into(listener.get(), std::move(server), &p.server));
     std::optional<error> fault;
     try {
-        auto connecting = net::connection::connect(*client_net, listener->local(), std::move(client));
+        auto connecting =
+            net::connection::connect(*client_net, listener->local(), std::move(client));
         p.client = co_await connecting;
     } catch (const error& e) {
         fault = e;

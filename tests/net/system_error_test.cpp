@@ -15,9 +15,11 @@ TEST_CASE("system codes map to the kinds a program decides on") {
     CHECK(net::errc_of(EMFILE) == errc::exhausted);
     CHECK(net::errc_of(ETIMEDOUT) == errc::timeout);
     CHECK(net::errc_of(12345) == errc::io);
-    CHECK(net::errc_of(asio::error::make_error_code(asio::error::operation_aborted)) == errc::cancelled);
+    CHECK(net::errc_of(asio::error::make_error_code(asio::error::operation_aborted)) ==
+          errc::cancelled);
     CHECK(net::errc_of(asio::error::make_error_code(asio::error::eof)) == errc::closed);
-    CHECK(net::errc_of(asio::error::make_error_code(asio::error::host_not_found)) == errc::not_found);
+    CHECK(net::errc_of(asio::error::make_error_code(asio::error::host_not_found)) ==
+          errc::not_found);
 }
 
 TEST_CASE("an error of the system keeps its text as the cause") {

@@ -29,7 +29,8 @@ TEST_CASE("a seeded source gives the same token") {
 
 TEST_CASE("a bad token text is refused and not repeated in the message") {
     const std::string secret_looking(63, 'a');
-    for (const std::string& text : {std::string(), secret_looking, secret_looking + "g", secret_looking + "aa"}) {
+    for (const std::string& text :
+         {std::string(), secret_looking, secret_looking + "g", secret_looking + "aa"}) {
         const auto t = token::from_hex(text);
         REQUIRE_FALSE(t);
         CHECK(t.error().code() == errc::invalid_argument);

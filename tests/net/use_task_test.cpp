@@ -48,7 +48,8 @@ TEST_CASE("a timer is awaited, and the loop runs on meanwhile") {
 
 TEST_CASE("an error code becomes a skein::error of its kind, or a result") {
     const auto body = [](net::real_loop& on) -> task<void> {
-        asio::ip::tcp::acceptor acceptor(on.context(), asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+        asio::ip::tcp::acceptor acceptor(
+            on.context(), asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), 0));
         const auto nobody = acceptor.local_endpoint();
         acceptor.close();
         asio::ip::tcp::socket s(on.context());
@@ -128,7 +129,9 @@ TEST_CASE("an operation that drops its handler ends the await with cancelled") {
 TEST_CASE("cancelling the task cancels the Asio operation, and the object stays usable") {
     const auto body = [](net::real_loop& on) -> task<void> {
         asio::steady_timer timer(on.context(), 1h);
-        const auto wait = [](asio::steady_timer* t) -> task<void> { co_await t->async_wait(use_task); };
+        const auto wait = [](asio::steady_timer* t) -> task<void> {
+            co_await t->async_wait(use_task);
+        };
         for (int i = 0; i < 3; ++i) {
             auto trying = error_of(with_timeout(wait(&timer), 2ms));
             const auto seen = co_await trying;
@@ -144,7 +147,9 @@ TEST_CASE("cancelling the task cancels the Asio operation, and the object stays 
 TEST_CASE("an operation is not started by a cancelled task") {
     const auto body = [](net::real_loop&) -> task<void> {
         slot_of<void(std::error_code)> slot;
-        const auto start = [](slot_of<void(std::error_code)>* s) -> task<void> { co_await s->start(use_task); };
+        const auto start = [](slot_of<void(std::error_code)>* s) -> task<void> {
+            co_await s->start(use_task);
+        };
         cancel_source stop;
         stop.request();
         auto trying = error_of(with_cancel(stop.token(), start(&slot)));

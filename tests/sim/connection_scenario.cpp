@@ -54,7 +54,8 @@ task<void> send_pattern(net::stream* s, std::size_t total, std::uint64_t salt) {
     while (sent < total) {
         const std::size_t n = std::min<std::size_t>(total - sent, 1 + (sent * 7 + salt) % 5000);
         piece.resize(n);
-        for (std::size_t i = 0; i < n; ++i) piece[i] = static_cast<std::byte>((sent + i) * 31 + salt);
+        for (std::size_t i = 0; i < n; ++i)
+            piece[i] = static_cast<std::byte>((sent + i) * 31 + salt);
         const byte_span part(piece);
         auto writing = s->write_all(std::span<const byte_span>(&part, 1));
         co_await writing;
@@ -79,7 +80,8 @@ task<void> echo_client(sim::world* w, net::network* from, net::address to, std::
             const std::size_t got = co_await reading;
             if (got == 0) break;
             for (std::size_t i = 0; i < got; ++i) {
-                w->check(buffer[i] == static_cast<std::byte>((got_all + i) * 31 + salt), "echo differs");
+                w->check(buffer[i] == static_cast<std::byte>((got_all + i) * 31 + salt),
+                         "echo differs");
             }
             got_all += got;
         }
@@ -112,7 +114,8 @@ task<void> echo(sim::world& w) {
     clients.spawn(calm_after(&w, 3s));
     const auto count = 1 + w.below(4);
     for (std::uint64_t k = 0; k < count; ++k) {
-        clients.spawn(echo_client(&w, &w.network.host(fmt::format("client-{}", k)), at->local(), k * 77));
+        clients.spawn(
+            echo_client(&w, &w.network.host(fmt::format("client-{}", k)), at->local(), k * 77));
     }
     std::optional<error> fault;
     try {
@@ -175,10 +178,12 @@ task<void> collect(sim::world* w, net::connection* c, std::uint64_t from, std::u
     }
 }
 
-task<void> one_session(sim::world* w, net::network* from, net::address to, std::uint64_t count, bool* complete) {
+task<void> one_session(sim::world* w, net::network* from, net::address to, std::uint64_t count,
+                       bool* complete) {
     net::reconnect_policy policy;
     policy.max_tries = 4;
-    auto dialing = net::connect_patiently(*from, to, options_of("client"), policy, w->loop.random());
+    auto dialing =
+        net::connect_patiently(*from, to, options_of("client"), policy, w->loop.random());
     auto c = co_await dialing;
     const std::uint64_t base = w->below(1000);
     scope both;
@@ -201,8 +206,10 @@ task<void> one_session(sim::world* w, net::network* from, net::address to, std::
 task<void> client(sim::world* w, net::network* from, net::address to) {
     const std::uint64_t count = 1 + w->below(80);
     bool complete = false;
-    for (int session = 0; !complete; ++session) { // liveness: when the faults end, a session completes
-        if (session > 200) throw error(errc::internal, "invariant broken: no session completes after the calm");
+    for (int session = 0; !complete;
+         ++session) { // liveness: when the faults end, a session completes
+        if (session > 200)
+            throw error(errc::internal, "invariant broken: no session completes after the calm");
         try {
             auto running = one_session(w, from, to, count, &complete);
             co_await running;
@@ -225,7 +232,8 @@ task<void> crash_sometimes(sim::world* w) {
 }
 
 task<void> frames(sim::world& w) {
-    net::endpoint server(w.network.host("server"), net::address::sim("server", 1), options_of("server"));
+    net::endpoint server(w.network.host("server"), net::address::sim("server", 1),
+                         options_of("server"));
     scope clients, serving;
     serving.spawn(server.serve(&serve_echo));
     clients.spawn(calm_after(&w, 4s));

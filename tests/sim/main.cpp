@@ -69,7 +69,8 @@ outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t se
     try {
         loop.run(what.run(world));
         if (network.open_streams() != 0) {
-            failure = fmt::format("invariant broken: {} streams are still open", network.open_streams());
+            failure =
+                fmt::format("invariant broken: {} streams are still open", network.open_streams());
         }
     } catch (const std::exception& e) {
         failure = e.what();
@@ -112,7 +113,8 @@ struct plan_item {
 };
 
 /// Runs every step-th item from `from` on and tells through fd.
-void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd, std::size_t* current) {
+void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd,
+          std::size_t* current) {
     for (std::size_t i = from; i < plan.size(); i += step) {
         *current = i;
         put(fd, run_one(*sim::scenario::all()[plan[i].scenario], plan[i].scenario, plan[i].seed));
@@ -122,7 +124,8 @@ void work(const std::vector<plan_item>& plan, std::size_t from, std::size_t step
 /// One worker: a process that does the work, and this one, which puts another in its place when it
 /// crashes.
 void supervise(const std::vector<plan_item>& plan, std::size_t from, std::size_t step, int fd) {
-    void* const shared = ::mmap(nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* const shared = ::mmap(nullptr, sizeof(std::size_t), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) _exit(3);
     auto* const current = static_cast<std::size_t*>(shared);
     for (std::size_t next = from; next < plan.size();) {
@@ -139,9 +142,9 @@ void supervise(const std::vector<plan_item>& plan, std::size_t from, std::size_t
         lost.seed = plan[*current].seed;
         lost.scenario = plan[*current].scenario;
         lost.failed = 1;
-        const std::string why = WIFSIGNALED(code)
-                                    ? fmt::format("the process was killed by signal {}", WTERMSIG(code))
-                                    : fmt::format("the process ended with code {}", WEXITSTATUS(code));
+        const std::string why =
+            WIFSIGNALED(code) ? fmt::format("the process was killed by signal {}", WTERMSIG(code))
+                              : fmt::format("the process ended with code {}", WEXITSTATUS(code));
         std::strncpy(lost.text, why.c_str(), sizeof lost.text - 1);
         put(fd, lost);
         next = *current + step;
@@ -149,8 +152,9 @@ void supervise(const std::vector<plan_item>& plan, std::size_t from, std::size_t
 }
 
 [[noreturn]] void usage(int code) {
-    std::fputs("skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]\n",
-               code == 0 ? stdout : stderr);
+    std::fputs(
+        "skein_sim --seeds N [--first S] [--scenario NAME] [--jobs J] [--verbose] [--list]\n",
+        code == 0 ? stdout : stderr);
     std::exit(code);
 }
 
@@ -165,15 +169,21 @@ options read_options(int argc, char** argv) {
     };
     for (int i = 1; i < argc; ++i) {
         const std::string_view a = argv[i];
-        if (a == "--seeds") o.seeds = number(i);
-        else if (a == "--first") o.first = number(i);
-        else if (a == "--jobs") o.jobs = static_cast<unsigned>(number(i));
-        else if (a == "--verbose") o.verbose = true;
-        else if (a == "--scenario" && i + 1 < argc) o.scenario = argv[++i];
+        if (a == "--seeds")
+            o.seeds = number(i);
+        else if (a == "--first")
+            o.first = number(i);
+        else if (a == "--jobs")
+            o.jobs = static_cast<unsigned>(number(i));
+        else if (a == "--verbose")
+            o.verbose = true;
+        else if (a == "--scenario" && i + 1 < argc)
+            o.scenario = argv[++i];
         else if (a == "--list") {
             for (const auto* s : sim::scenario::all()) std::printf("%s\n", s->name().c_str());
             std::exit(0);
-        } else usage(a == "--help" || a == "-h" ? 0 : 2);
+        } else
+            usage(a == "--help" || a == "-h" ? 0 : 2);
     }
     return o;
 }
@@ -183,7 +193,8 @@ options read_options(int argc, char** argv) {
 int main(int argc, char** argv) {
     // The order of static objects differs between linkers; the order of runs must not.
     auto& all = sim::scenario::all();
-    std::sort(all.begin(), all.end(), [](const auto* a, const auto* b) { return a->name() < b->name(); });
+    std::sort(all.begin(), all.end(),
+              [](const auto* a, const auto* b) { return a->name() < b->name(); });
     const options o = read_options(argc, argv);
     if (!o.verbose) log::set_level(log::level::off); // broken connections are the point here
     std::signal(SIGPIPE, SIG_IGN);
@@ -248,21 +259,25 @@ int main(int argc, char** argv) {
         hash ^= hash >> 32;
         events += one.events;
         hours += static_cast<double>(one.nanoseconds) / 3.6e12;
-        for (std::size_t k = 0; k < net::fault_kinds; ++k) faults.by_kind[k] += one.faults.by_kind[k];
+        for (std::size_t k = 0; k < net::fault_kinds; ++k)
+            faults.by_kind[k] += one.faults.by_kind[k];
         if (one.failed) failures.push_back(one);
         if (o.verbose) {
             std::printf("%s seed %llu: %s, trace %016llx, %llu events, %.3f s\n",
-                        all[one.scenario]->name().c_str(), static_cast<unsigned long long>(one.seed),
-                        one.failed ? one.text : "ok", static_cast<unsigned long long>(one.hash),
+                        all[one.scenario]->name().c_str(),
+                        static_cast<unsigned long long>(one.seed), one.failed ? one.text : "ok",
+                        static_cast<unsigned long long>(one.hash),
                         static_cast<unsigned long long>(one.events),
                         static_cast<double>(one.nanoseconds) / 1e9);
         }
     }
-    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double took =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     std::printf("seeds %llu, runs %zu (", static_cast<unsigned long long>(o.seeds), done.size());
-    for (std::size_t k = 0; k < all.size(); ++k) std::printf("%s%s", k ? " " : "", all[k]->name().c_str());
-    std::printf("), simulated %.4f h, events %llu, %.1f s\n", hours, static_cast<unsigned long long>(events),
-                took);
+    for (std::size_t k = 0; k < all.size(); ++k)
+        std::printf("%s%s", k ? " " : "", all[k]->name().c_str());
+    std::printf("), simulated %.4f h, events %llu, %.1f s\n", hours,
+                static_cast<unsigned long long>(events), took);
     std::printf("faults %llu:", static_cast<unsigned long long>(faults.total()));
     for (std::size_t k = 0; k < net::fault_kinds; ++k) {
         const auto kind = static_cast<net::fault>(k);
@@ -272,8 +287,10 @@ int main(int argc, char** argv) {
     std::printf("\ntrace %016llx\n", static_cast<unsigned long long>(hash));
     for (const auto& f : failures) {
         const auto& name = all[f.scenario]->name();
-        std::printf("FAILED %s seed %llu: %s\n  replay: skein_sim --seeds 1 --first %llu --scenario %s --jobs 1 "
-                    "--verbose\n", name.c_str(), static_cast<unsigned long long>(f.seed), f.text,
+        std::printf("FAILED %s seed %llu: %s\n  replay: skein_sim --seeds 1 --first %llu "
+                    "--scenario %s --jobs 1 "
+                    "--verbose\n",
+                    name.c_str(), static_cast<unsigned long long>(f.seed), f.text,
                     static_cast<unsigned long long>(f.seed), name.c_str());
     }
     std::printf("failures %zu\n", failures.size());

@@ -46,7 +46,9 @@ struct address {
     static address tcp(std::string host, std::uint16_t port) {
         return make(scheme::tcp, std::move(host), port);
     }
-    static address unix_socket(std::string path) { return make(scheme::unix_path, std::move(path), 0); }
+    static address unix_socket(std::string path) {
+        return make(scheme::unix_path, std::move(path), 0);
+    }
     static address abstract_unix(std::string name) {
         if (!name.starts_with('@')) name.insert(name.begin(), '@');
         return make(scheme::unix_abstract, std::move(name), 0);
@@ -57,7 +59,6 @@ struct address {
 
     /// Reads the text form; the error names what is wrong and shows a valid example.
     [[nodiscard]] static result<address> parse(std::string_view text);
-
 
     /// The general factory behind the named ones.
     static address make(scheme kind, std::string host, std::uint16_t port) {

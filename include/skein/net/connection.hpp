@@ -79,7 +79,7 @@ public:
 
     /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
     /// view is valid during the call only. An exception from it aborts the connection. Frames that
-    /// have arrived before are handed over inside this call.
+    /// have arrived before are handed over inside this call. A handler may set another handler.
     void set_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
@@ -118,15 +118,16 @@ private:
     task<void> read_large();
     void part_ended() noexcept;
 
-    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-                            byte_span body) const;
+    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                            byte_span head, byte_span body) const;
     void check_sendable() const;
     void send_control(control kind) noexcept;
     void request_flush() noexcept { loop_.at_turn_end(hook_); }
     void progress(std::size_t written) noexcept;
 
-    bool parse();                                     // false: more bytes are needed or it has ended
+    bool parse(); // false: more bytes are needed or it has ended
     void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
+    void call_handler(const frame_view& view);
     void on_control(std::uint16_t kind);
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
@@ -135,7 +136,8 @@ private:
 
     struct flush_hook : turn_hook {
         explicit flush_hook(connection& c) noexcept
-            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {}
+            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {
+        }
         connection& owner;
     };
     struct alive_timer : timer_node {
@@ -169,7 +171,8 @@ private:
     std::size_t large_have_ = 0;
     bool paused_ = false;
     event resumed_;
-    unique_function<void(const frame_view&)> handler_;
+    unique_function<void(const frame_view&)> handler_, replacement_;
+    bool in_handler_ = false, replaced_ = false; // a handler may set another one
     std::deque<frame> received_;
     std::size_t received_bytes_ = 0;
     wait_queue receivers_;
@@ -182,8 +185,8 @@ private:
     event ended_;
     alive_timer timer_{*this};
     time_point last_heard_{}, timer_due_{};
-    int parts_ = 0;                     // loops that run
-    std::shared_ptr<connection> self_;  // while they do
+    int parts_ = 0;                    // loops that run
+    std::shared_ptr<connection> self_; // while they do
     scope tasks_;
 };
 

@@ -47,7 +47,8 @@ public:
     /// Binds at once.
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
     ///           without a token
-    endpoint(network& via, const address& at, connection_options options, endpoint_limits bounds = {})
+    endpoint(network& via, const address& at, connection_options options,
+             endpoint_limits bounds = {})
         : options_(std::move(options)), handshakes_(bounds.concurrent_handshakes) {
         if (options_.secret.empty() && !at.is_loopback()) {
             throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
@@ -166,14 +167,16 @@ struct reconnect_policy {
 
 /// Connects, again and again as the policy says. `via` and `random` must outlive the task.
 ///   errors  the last one, with the number of tries and the time they took; not transient ones at once
-inline task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+inline task<connection::handle> connect_patiently(network& via, address to,
+                                                  connection_options options,
                                                   reconnect_policy policy = {},
                                                   random_source& random = system_random()) {
     const auto begin = loop::current().now();
     for (int tries = 1;; ++tries) {
         std::optional<error> fault;
         try {
-            auto trying = with_timeout(connection::connect(via, to, options), policy.connect_timeout);
+            auto trying =
+                with_timeout(connection::connect(via, to, options), policy.connect_timeout);
             auto made = co_await trying;
             co_return made;
         } catch (const error& e) {
@@ -181,8 +184,8 @@ inline task<connection::handle> connect_patiently(network& via, address to, conn
         }
         if (!reconnect_policy::is_transient(fault->code())) throw *fault;
         if (tries >= policy.max_tries) {
-            error e(fault->code(), fmt::format("connect {} failed after {} {} ({:.1f} s)", to_string(to), tries,
-                                               tries == 1 ? "try" : "tries",
+            error e(fault->code(), fmt::format("connect {} failed after {} {} ({:.1f} s)",
+                                               to_string(to), tries, tries == 1 ? "try" : "tries",
                                                to_seconds(loop::current().now() - begin)));
             e.with_cause(fault->what());
             throw e;

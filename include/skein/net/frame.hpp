@@ -117,8 +117,10 @@ public:
         if (buffer_.size() - taken_ - frame_header::bytes < h.length) return std::optional<frame>();
         const auto body = byte_span(buffer_).subspan(taken_ + frame_header::bytes, h.length);
         if (!h.accepts(body)) {
-            failure_ = error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) with a "
-                                                        "wrong checksum", h.id, h.kind, h.length));
+            failure_ =
+                error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) with a "
+                                                 "wrong checksum",
+                                                 h.id, h.kind, h.length));
             return *failure_;
         }
         std::optional<frame> out(std::in_place);

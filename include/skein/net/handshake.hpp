@@ -52,8 +52,12 @@ struct hello {
         store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
         random.fill(mut_byte_span(raw).subspan(16));
     }
-    [[nodiscard]] std::uint16_t version() const noexcept { return load_le<std::uint16_t>(raw.data() + 8); }
-    [[nodiscard]] std::uint16_t role() const noexcept { return load_le<std::uint16_t>(raw.data() + 12); }
+    [[nodiscard]] std::uint16_t version() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 8);
+    }
+    [[nodiscard]] std::uint16_t role() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 12);
+    }
 };
 
 /// What comes with each side's verdict: status(4) proof(32) identity length(4).
@@ -66,16 +70,22 @@ struct verdict {
         std::copy(proof.begin(), proof.end(), raw.begin() + 4);
         store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
     }
-    [[nodiscard]] std::uint32_t status() const noexcept { return load_le<std::uint32_t>(raw.data()); }
+    [[nodiscard]] std::uint32_t status() const noexcept {
+        return load_le<std::uint32_t>(raw.data());
+    }
     [[nodiscard]] byte_span proof() const noexcept { return byte_span(raw).subspan(4, 32); }
-    [[nodiscard]] std::size_t identity_bytes() const noexcept { return load_le<std::uint32_t>(raw.data() + 36); }
+    [[nodiscard]] std::size_t identity_bytes() const noexcept {
+        return load_le<std::uint32_t>(raw.data() + 36);
+    }
 };
 
 /// "an HTTP request", "a TLS client", or the first bytes.
 inline std::string describe_foreign(byte_span first) {
     const auto text = as_text(first);
-    for (const char* verb : {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
-        if (text.starts_with(std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
+    for (const char* verb :
+         {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
+        if (text.starts_with(
+                std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
             return "it looks like HTTP";
         }
     }
@@ -83,14 +93,16 @@ inline std::string describe_foreign(byte_span first) {
         return "it looks like TLS";
     }
     if (text.starts_with("SSH-")) return "it looks like SSH";
-    return "it begins with the bytes " + skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+    return "it begins with the bytes " +
+           skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
 }
 
 /// Judges a hello as far as it has arrived; nothing = good so far.
 [[nodiscard]] inline std::optional<error> check_hello(byte_span so_far, side from) {
     const std::size_t known = std::min(so_far.size(), hello::magic.size());
     if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
-        return error(errc::malformed, "the peer does not speak this protocol: " + describe_foreign(so_far))
+        return error(errc::malformed,
+                     "the peer does not speak this protocol: " + describe_foreign(so_far))
             .with_hint("another program is at the other end; check address and port");
     }
     if (so_far.size() < hello::bytes) return std::nullopt;
@@ -179,7 +191,9 @@ inline task<identity> read_identity(stream* from, std::size_t bytes, std::size_t
     }
     identity peer;
     const auto decoded = wire::decode(block, peer);
-    if (!decoded) throw error(errc::malformed, "the peer's identity does not decode").with_cause(decoded.error().what());
+    if (!decoded)
+        throw error(errc::malformed, "the peer's identity does not decode")
+            .with_cause(decoded.error().what());
     co_return peer;
 }
 
@@ -188,7 +202,8 @@ inline std::optional<error> check_build(const connection_options& mine, const id
     const bool same_build = peer.build_id == mine.self.build_id;
     if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
     return error(errc::mismatch,
-                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, ours is {:016x}",
+                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, "
+                             "ours is {:016x}",
                              peer.name, peer.pid, peer.host, same_build ? "registry" : "build",
                              same_build ? peer.registry_hash : peer.build_id,
                              same_build ? mine.self.registry_hash : mine.self.build_id))
@@ -238,7 +253,8 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
         co_await reading_proof;
         const bool good = equal_constant_time(proof, keys.accepting_proof);
         if (!good) {
-            auto refusing = detail::send_verdict(&with, handshake_status::token_differs, none, byte_buffer(), none);
+            auto refusing = detail::send_verdict(&with, handshake_status::token_differs, none,
+                                                 byte_buffer(), none);
             co_await refusing;
             throw detail::token_refused(options.secret);
         }
@@ -256,8 +272,9 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
         identity peer = co_await reading;
         if (auto fault = detail::check_build(options, peer)) throw *fault;
         if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
-            throw error(errc::mismatch, fmt::format("'{}' (pid {} at {}) refuses another build of the program",
-                                                    peer.name, peer.pid, peer.host))
+            throw error(errc::mismatch,
+                        fmt::format("'{}' (pid {} at {}) refuses another build of the program",
+                                    peer.name, peer.pid, peer.host))
                 .with_hint("start the same executable on both sides");
         }
         co_return peer;
@@ -273,16 +290,19 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
         throw detail::token_refused(options.secret);
     }
     if (!equal_constant_time(v.proof(), keys.connecting_proof)) {
-        auto refusing = detail::send_verdict(&with, handshake_status::token_differs, none, byte_buffer(), none);
+        auto refusing =
+            detail::send_verdict(&with, handshake_status::token_differs, none, byte_buffer(), none);
         co_await refusing;
         throw detail::token_refused(options.secret);
     }
-    auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity, theirs, &keys);
+    auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity,
+                                         theirs, &keys);
     identity peer = co_await reading;
     const auto fault = detail::check_build(options, peer);
     const auto mac = keys.mac(mine, self);
-    auto telling = detail::send_verdict(&with, fault ? handshake_status::build_differs : handshake_status::good,
-                                        none, std::move(self), mac);
+    auto telling = detail::send_verdict(
+        &with, fault ? handshake_status::build_differs : handshake_status::good, none,
+        std::move(self), mac);
     co_await telling;
     if (fault) throw *fault;
     co_return peer;

@@ -15,12 +15,12 @@ namespace skein::net {
 
 /// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
 struct limits {
-    std::size_t max_frame = std::size_t{1} << 30;           ///< body bytes of one frame
-    std::size_t max_send_queue = std::size_t{64} << 20;     ///< send_ready() waits above this
-    std::size_t max_receive_queue = std::size_t{64} << 20;  ///< reading pauses above this
-    std::size_t max_identity = std::size_t{256} << 10;      ///< encoded identity of the peer
+    std::size_t max_frame = std::size_t{1} << 30;          ///< body bytes of one frame
+    std::size_t max_send_queue = std::size_t{64} << 20;    ///< send_ready() waits above this
+    std::size_t max_receive_queue = std::size_t{64} << 20; ///< reading pauses above this
+    std::size_t max_identity = std::size_t{256} << 10;     ///< encoded identity of the peer
     duration handshake_deadline = std::chrono::seconds(5);
-    duration close_deadline = std::chrono::seconds(2);      ///< flush at close, then cut
+    duration close_deadline = std::chrono::seconds(2); ///< flush at close, then cut
 };
 
 /// When a silent peer is asked, suspected and given up.

@@ -40,7 +40,8 @@ public:
     loop_thread(const loop_thread&) = delete;
     loop_thread& operator=(const loop_thread&) = delete;
     ~loop_thread() {
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(), "a loop_thread is destroyed on its own thread");
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "a loop_thread is destroyed on its own thread");
         loop_->post_from_any_thread([this] { stop_->set(); });
         thread_.join();
     }
@@ -52,9 +53,11 @@ public:
         requires std::invocable<F&>
     auto run(F f) {
         using T = typename std::invoke_result_t<F&>::value_type;
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(), "loop_thread::run on its own thread");
+        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                    "loop_thread::run on its own thread");
         outcome<T> answer;
-        loop_->post_from_any_thread([this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
+        loop_->post_from_any_thread(
+            [this, &f, &answer] { tasks_->spawn(deliver<T>(&f, &answer)); });
         std::unique_lock lock(answer.mutex);
         answer.ended.wait(lock, [&] { return answer.done; });
         if (answer.failure) std::rethrow_exception(std::move(answer.failure));

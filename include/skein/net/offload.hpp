@@ -92,7 +92,8 @@ namespace detail {
 /// Suspends until the pool has run the call. Not cancellable: the work refers to the frame.
 class pool_wait : public waiter {
 public:
-    pool_wait(offload_pool& pool, unique_function<void()> call) : pool_(pool), call_(std::move(call)) {}
+    pool_wait(offload_pool& pool, unique_function<void()> call)
+        : pool_(pool), call_(std::move(call)) {}
     bool await_ready() const noexcept { return false; }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -143,7 +144,8 @@ template <class F>
     };
     if (auto* simulated = dynamic_cast<sim_loop*>(&loop::current())) {
         work();
-        const auto length = simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
+        const auto length =
+            simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
         auto later = detail::pause(length);
         auto shielded = shield(std::move(later));
         co_await shielded;

@@ -41,7 +41,8 @@ protected:
         } else if (!until) {
             context_.run_one();
         } else {
-            context_.run_one_until(std::chrono::steady_clock::time_point(until->time_since_epoch()));
+            context_.run_one_until(
+                std::chrono::steady_clock::time_point(until->time_since_epoch()));
         }
     }
 

@@ -49,7 +49,8 @@ private:
 /// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
 /// parent. Owns fd from now on, also when it throws.
 ///   errors  io (not a socket)
-[[nodiscard]] inline std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer) {
+[[nodiscard]] inline std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd,
+                                                               std::string peer) {
     asio::local::stream_protocol::socket socket(on.context());
     std::error_code fault;
     socket.assign(asio::local::stream_protocol(), fd, fault);

@@ -35,7 +35,8 @@ struct sim_disk_options {
 /// One machine's disk. Single-threaded; the random source must outlive it.
 class sim_disk final : public disk {
 public:
-    explicit sim_disk(random_source& random, sim_disk_options options = {}, fault_counts* counts = nullptr)
+    explicit sim_disk(random_source& random, sim_disk_options options = {},
+                      fault_counts* counts = nullptr)
         : random_(random), options_(options), counts_(counts) {}
 
     /// Power loss: open files fail from now on with errc::closed, what was not synced is drawn.
@@ -85,8 +86,10 @@ private:
         void apply(const name_change& c) {
             if (!c.from.empty()) files.erase(c.from);
             if (c.is_folder) {
-                if (c.target) folders.insert(c.path);
-                else folders.erase(c.path);
+                if (c.target)
+                    folders.insert(c.path);
+                else
+                    folders.erase(c.path);
             } else if (c.target) {
                 files[c.path] = c.target;
             } else {
@@ -146,13 +149,14 @@ private:
     fault_counts* counts_;
     names now_, durable_;
     std::vector<step> journal_; // changes of names that are not durable, in order
-    std::uint64_t life_ = 0;           // counts crashes: handles of an earlier life are dead
+    std::uint64_t life_ = 0;    // counts crashes: handles of an earlier life are dead
 };
 
 class sim_disk::handle final : public file {
 public:
     handle(sim_disk& on, std::string path, inode_ptr node, bool writable)
-        : disk_(on), path_(std::move(path)), node_(std::move(node)), writable_(writable), life_(on.life_) {}
+        : disk_(on), path_(std::move(path)), node_(std::move(node)), writable_(writable),
+          life_(on.life_) {}
 
     result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
         if (auto bad = check(false, true)) return *bad;
@@ -200,8 +204,10 @@ public:
 private:
     std::optional<error> check(bool writing, bool may_fail) {
         if (closed_ || life_ != disk_.life_) return error(errc::closed, path_ + " is closed");
-        if (writing && !writable_) return error(errc::permission_denied, path_ + " is open for reading");
-        if (may_fail && disk_.io_fault()) return error(errc::io, path_ + ": simulated input/output error");
+        if (writing && !writable_)
+            return error(errc::permission_denied, path_ + " is open for reading");
+        if (may_fail && disk_.io_fault())
+            return error(errc::io, path_ + ": simulated input/output error");
         return std::nullopt;
     }
     sim_disk& disk_;
@@ -211,8 +217,10 @@ private:
     std::uint64_t life_;
 };
 
-inline result<void> sim_disk::write(const std::string& path, inode& node, std::uint64_t offset, byte_span bytes) {
-    const std::uint64_t grows = offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
+inline result<void> sim_disk::write(const std::string& path, inode& node, std::uint64_t offset,
+                                    byte_span bytes) {
+    const std::uint64_t grows =
+        offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
     const auto room = free_space(path);
     change c;
     c.offset = offset;
@@ -223,7 +231,8 @@ inline result<void> sim_disk::write(const std::string& path, inode& node, std::u
         c.bytes = to_buffer(bytes);
         apply(node.now, c, bytes.size());
         node.unsynced.push_back(std::move(c));
-        return error(errc::disk_full, fmt::format("write {}: no space left, {} bytes do not fit", path, missing_bytes));
+        return error(errc::disk_full, fmt::format("write {}: no space left, {} bytes do not fit",
+                                                  path, missing_bytes));
     }
     c.bytes = to_buffer(bytes);
     apply(node.now, c, bytes.size());
@@ -248,14 +257,16 @@ inline result<std::unique_ptr<file>> sim_disk::open(const std::string& raw, open
             node->unsynced.push_back(std::move(c));
         }
     } else {
-        if (mode == open_mode::read || !now_.folders.contains(parent_path(path))) return missing(path);
+        if (mode == open_mode::read || !now_.folders.contains(parent_path(path)))
+            return missing(path);
         node = std::make_shared<inode>();
         name_change c;
         c.path = path;
         c.target = node;
         change_names(std::move(c));
     }
-    return std::unique_ptr<file>(std::make_unique<handle>(*this, path, node, mode != open_mode::read));
+    return std::unique_ptr<file>(
+        std::make_unique<handle>(*this, path, node, mode != open_mode::read));
 }
 
 inline result<void> sim_disk::rename(const std::string& raw_from, const std::string& raw_to) {
@@ -327,7 +338,8 @@ inline result<std::vector<dir_entry>> sim_disk::list(const std::string& raw) {
     };
     for (const auto& folder : now_.folders) add(folder, true, 0);
     for (const auto& [name, node] : now_.files) add(name, false, node->now.size());
-    std::sort(out.begin(), out.end(), [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    std::sort(out.begin(), out.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
     return out;
 }
 
@@ -337,7 +349,8 @@ inline result<void> sim_disk::remove(const std::string& raw) {
     c.path = path;
     if (now_.folders.contains(path)) {
         const auto inside = list(path);
-        if (!inside->empty()) return error(errc::io, "remove " + path + ": the folder is not empty");
+        if (!inside->empty())
+            return error(errc::io, "remove " + path + ": the folder is not empty");
         c.is_folder = true;
     } else if (!now_.files.contains(path)) {
         return missing(path);
@@ -401,7 +414,8 @@ inline void sim_disk::crash() {
             case 0: count(fault::disk_lost); break;
             case 1:
                 count(fault::disk_torn);
-                apply(node->durable, c, static_cast<std::size_t>(random_.below(c.bytes.size() + 1)));
+                apply(node->durable, c,
+                      static_cast<std::size_t>(random_.below(c.bytes.size() + 1)));
                 break;
             default: apply(node->durable, c, c.bytes.size()); break;
             }

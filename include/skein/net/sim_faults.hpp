@@ -34,8 +34,9 @@ inline constexpr std::size_t fault_kinds = 13;
 
 [[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
     constexpr std::array<std::string_view, fault_kinds> names = {
-        "delay", "partial_read", "partial_write", "connect_refused", "reset", "block", "partition",
-        "heal", "crash", "disk_io", "disk_full", "disk_lost", "disk_torn"};
+        "delay",     "partial_read", "partial_write", "connect_refused", "reset",
+        "block",     "partition",    "heal",          "crash",           "disk_io",
+        "disk_full", "disk_lost",    "disk_torn"};
     return names[static_cast<std::size_t>(f)];
 }
 
@@ -43,7 +44,9 @@ inline constexpr std::size_t fault_kinds = 13;
 struct fault_counts {
     std::array<std::uint64_t, fault_kinds> by_kind{};
     void add(fault f) noexcept { ++by_kind[static_cast<std::size_t>(f)]; }
-    [[nodiscard]] std::uint64_t of(fault f) const noexcept { return by_kind[static_cast<std::size_t>(f)]; }
+    [[nodiscard]] std::uint64_t of(fault f) const noexcept {
+        return by_kind[static_cast<std::size_t>(f)];
+    }
     [[nodiscard]] std::uint64_t total() const noexcept {
         std::uint64_t n = 0;
         for (const auto k : by_kind) n += k;
@@ -57,11 +60,11 @@ struct sim_faults {
     duration most_delay = std::chrono::microseconds(500);
     double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
     duration slow_delay = std::chrono::milliseconds(50);
-    double partial_read = 0;  ///< of reads
-    double partial_write = 0; ///< of writes
-    double refuse = 0;        ///< of connects
-    double reset = 0;         ///< of writes: the stream breaks
-    double disk_io = 0;       ///< of disk calls: EIO
+    double partial_read = 0;                     ///< of reads
+    double partial_write = 0;                    ///< of writes
+    double refuse = 0;                           ///< of connects
+    double reset = 0;                            ///< of writes: the stream breaks
+    double disk_io = 0;                          ///< of disk calls: EIO
     std::size_t window = std::size_t{256} << 10; ///< bytes under way per direction
     /// Between two random events on the links (block, partition, heal); zero = none by themselves.
     duration link_fault_every{0};
@@ -86,8 +89,10 @@ struct sim_faults {
         const double link = rate(1.0);
         const std::uint64_t small_window = random.below(4);
         if (!harsh) f.reset = 0;
-        if (harsh && link > 0) f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
-        if (!calm && small_window == 0) f.window = 1024 + static_cast<std::size_t>(random.below(8192));
+        if (harsh && link > 0)
+            f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
+        if (!calm && small_window == 0)
+            f.window = 1024 + static_cast<std::size_t>(random.below(8192));
         return f;
     }
 };

@@ -52,7 +52,9 @@ public:
         heap_.push_back(std::move(e));
         std::push_heap(heap_.begin(), heap_.end(), later);
     }
-    void after(duration delay, unique_function<void()> call) { at(virtual_ + delay, std::move(call)); }
+    void after(duration delay, unique_function<void()> call) {
+        at(virtual_ + delay, std::move(call));
+    }
 
     /// How many events have run.
     [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
@@ -80,8 +82,10 @@ protected:
 
     void poll(std::optional<time_point> until, bool may_block) override {
         if (++turns_ > 64 * most_events_ || ran_ > most_events_ || elapsed() > most_time_) {
-            throw error(errc::timeout, fmt::format("simulated world of seed {} exceeds its budget after {} "
-                                                   "events, {:.3f} s", seed_, ran_, to_seconds(elapsed())));
+            throw error(errc::timeout,
+                        fmt::format("simulated world of seed {} exceeds its budget after {} "
+                                    "events, {:.3f} s",
+                                    seed_, ran_, to_seconds(elapsed())));
         }
         virtual_ += duration(100); // work takes time: a task that only yields still gets older
         const bool have = !heap_.empty();
@@ -96,9 +100,10 @@ protected:
             virtual_ = std::max(virtual_, *until);
             trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
         } else {
-            throw error(errc::internal, fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
-                                                    "waits, but no event and no timer is left", seed_,
-                                                    to_seconds(elapsed())));
+            throw error(errc::internal,
+                        fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
+                                    "waits, but no event and no timer is left",
+                                    seed_, to_seconds(elapsed())));
         }
     }
     void notify() noexcept override {}

@@ -41,12 +41,12 @@ struct sim_pipe {
         byte_buffer bytes;
         bool end = false; // no more bytes follow
     };
-    std::string from, to;       // hosts
-    byte_buffer ready;          // arrived; the first `taken` bytes are read already
+    std::string from, to; // hosts
+    byte_buffer ready;    // arrived; the first `taken` bytes are read already
     std::size_t taken = 0;
-    std::deque<item> held;      // came to a cut link, in order
+    std::deque<item> held; // came to a cut link, in order
     bool release_pending = false;
-    std::size_t under_way = 0;  // sent, not arrived (held ones included)
+    std::size_t under_way = 0; // sent, not arrived (held ones included)
     time_point last_arrival{};
     bool end_sent = false, end_arrived = false;
     bool broken = false;      // a reset is known at one of the ends
@@ -162,7 +162,8 @@ private:
     sim_faults faults_;
     fault_counts counts_;
     std::map<std::string, std::unique_ptr<detail::sim_host>> hosts_;
-    std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_listener_state>> listeners_;
+    std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_listener_state>>
+        listeners_;
     std::map<std::string, std::shared_ptr<detail::sim_listener_state>> paths_; // "host\npath"
     std::set<std::pair<std::string, std::string>> blocked_;
     std::map<std::uint64_t, detail::sim_stream*> streams_; // by number: a fixed order

@@ -212,9 +212,9 @@ class asio::async_result<skein::use_task_t<AsResult>, void(Args...)> {
 public:
     template <class Initiation, class... Rest>
     static auto initiate(Initiation&& initiation, skein::use_task_t<AsResult>, Rest&&... rest) {
-        using awaitable =
-            skein::net::detail::asio_awaitable<AsResult, std::decay_t<Initiation>,
-                                               std::tuple<std::decay_t<Rest>...>, std::decay_t<Args>...>;
+        using awaitable = skein::net::detail::asio_awaitable<AsResult, std::decay_t<Initiation>,
+                                                             std::tuple<std::decay_t<Rest>...>,
+                                                             std::decay_t<Args>...>;
         return awaitable(std::forward<Initiation>(initiation), std::forward<Rest>(rest)...);
     }
 };

@@ -6,11 +6,8 @@
 // buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
 
 #include <skein/core/constants.hpp>
-#include <skein/core/log.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/core/timeout.hpp>
 #include <skein/net/connection.hpp>
-#include <skein/net/handshake.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -20,78 +17,11 @@ namespace skein::net {
 
 namespace detail {
 inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
-inline constexpr std::size_t large_body_bytes = std::size_t{32} << 10; ///< from here on read in place
-inline constexpr std::size_t first_allocation = std::size_t{4} << 20;  ///< for a body not yet arrived
+inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
+inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
 } // namespace detail
-
-// --- making one -------------------------------------------------------------------------------
-
-inline task<identity> connection::greet(stream* over, bool connecting, const connection_options* options) {
-    std::optional<error> failure;
-    try {
-        auto shaking = with_timeout(
-            handshake(*over, connecting ? side::connecting : side::accepting, *options),
-            options->bounds.handshake_deadline);
-        auto peer = co_await shaking;
-        co_return peer;
-    } catch (const error& e) {
-        failure = e;
-    }
-    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
-    over->close_send();
-    over->close();
-    error e(failure->code(), "handshake with " + over->peer_name() + " failed: " + failure->text());
-    if (!failure->cause().empty()) e.with_cause(failure->cause());
-    if (!failure->hint().empty()) e.with_hint(failure->hint());
-    throw e;
-}
-
-inline task<connection::handle> connection::connect(network& via, address to, connection_options options) {
-    auto connecting = via.connect(std::move(to));
-    auto over = co_await connecting;
-    auto greeting = greet(over.get(), true, &options);
-    identity peer = co_await greeting;
-    co_return start(std::move(over), std::move(options), std::move(peer));
-}
-
-inline task<connection::handle> connection::accept(std::unique_ptr<stream> from,
-                                                   connection_options options) {
-    auto greeting = greet(from.get(), false, &options);
-    identity peer = co_await greeting;
-    co_return start(std::move(from), std::move(options), std::move(peer));
-}
-
-inline connection::connection(std::unique_ptr<stream> over, connection_options options, identity peer)
-    : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
-      peer_(std::move(peer)),
-      peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
-                             peer_.pid, peer_.host.empty() ? "?" : peer_.host, stream_->peer_name())),
-      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
-    const auto& alive = options_.alive;
-    const bool on = alive.mode == keep_alive_mode::on ||
-                    (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
-    if (on) {
-        timer_due_ = last_heard_ + alive.ping_after;
-        loop_.set_timer(timer_, timer_due_);
-    }
-}
-
-inline connection::handle connection::start(std::unique_ptr<stream> over, connection_options options,
-                                            identity peer) {
-    std::shared_ptr<connection> core(
-        new connection(std::move(over), std::move(options), std::move(peer)));
-    core->self_ = core;
-    core->parts_ = 2;
-    core->tasks_.spawn(read_loop(core));
-    core->tasks_.spawn(write_loop(core));
-    // What users hold: when the last of them lets go, the connection ends.
-    return handle(core.get(), [core](connection* c) {
-        c->closed_handler_ = nullptr;
-        c->end(error(errc::closed, "the connection was dropped without close()"));
-    });
-}
 
 // --- sending ----------------------------------------------------------------------------------
 
@@ -101,12 +31,12 @@ inline void connection::check_sendable() const {
     throw error(errc::closed, "connection to " + peer_name_ + " is closed");
 }
 
-inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                                           byte_span head, byte_span body) const {
+inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
+                                           std::uint64_t id, byte_span head, byte_span body) const {
     const std::size_t bytes = head.size() + body.size();
     if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
-        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}", bytes,
-                                                 peer_name_, options_.bounds.max_frame))
+        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                                 bytes, peer_name_, options_.bounds.max_frame))
             .with_hint("send it in pieces or raise limits::max_frame on both sides");
     }
     frame_header h;
@@ -121,8 +51,8 @@ inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t fla
     return h;
 }
 
-inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-                             byte_span body) {
+inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span head, byte_span body) {
     check_sendable();
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
@@ -166,8 +96,8 @@ inline void connection::send(frame f) {
     }
 }
 
-inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                                            byte_span head, byte_span body) {
+inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
+                                            std::uint64_t id, byte_span head, byte_span body) {
     check_sendable();
     const auto keep = self_;
     const auto h = header_for(kind, flags, id, head, body);
@@ -299,8 +229,8 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
                     if (c.got_goodbye_ || c.sent_goodbye_) {
                         c.end(std::nullopt);
                     } else {
-                        c.end(error(errc::reset, "connection to " + c.peer_name_ +
-                                                     " ended without a goodbye")
+                        c.end(error(errc::reset,
+                                    "connection to " + c.peer_name_ + " ended without a goodbye")
                                   .with_hint("the process there ended or was killed"));
                     }
                     break;
@@ -331,12 +261,14 @@ inline bool connection::parse() {
         if (have < frame_header::bytes) return false;
         frame_header h;
         if (const auto fault = h.read(in_.data() + begin_, options_.bounds.max_frame)) {
-            throw error(fault->code(), fault->text() + " from " + peer_name_).with_hint(fault->hint());
+            throw error(fault->code(), fault->text() + " from " + peer_name_)
+                .with_hint(fault->hint());
         }
         const std::size_t here = have - frame_header::bytes;
         if (here < h.length) {
             if (h.length < detail::large_body_bytes) return false;
-            begin_ += frame_header::bytes; // the body gets a buffer of its own, filled by read_large
+            begin_ +=
+                frame_header::bytes; // the body gets a buffer of its own, filled by read_large
             if (const auto first = std::min<std::size_t>(h.length, detail::first_allocation);
                 large_body_.size() < first) {
                 large_body_.resize(first);
@@ -362,11 +294,13 @@ inline task<void> connection::read_large() {
             large_body_.resize(std::min<std::size_t>(h.length, 2 * large_have_));
         }
         const std::size_t until = std::min<std::size_t>(h.length, large_body_.size());
-        auto reading = stream_->read_some(mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
+        auto reading = stream_->read_some(
+            mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
         const std::size_t got = co_await reading;
         if (got == 0) {
-            throw error(errc::reset, fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
-                                                 peer_name_, large_have_, h.length));
+            throw error(errc::reset,
+                        fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
+                                    peer_name_, large_have_, h.length));
         }
         large_have_ += got;
         statistics_.bytes_in += got;
@@ -381,8 +315,10 @@ inline task<void> connection::read_large() {
 
 inline void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
     if (!h.accepts(body)) {
-        throw error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
-                                               "checksum", h.id, h.kind, h.length, peer_name_));
+        throw error(errc::corrupt,
+                    fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
+                                "checksum",
+                                h.id, h.kind, h.length, peer_name_));
     }
     if (h.kind >= first_reserved_kind) {
         on_control(h.kind);
@@ -397,7 +333,7 @@ inline void connection::deliver(const frame_header& h, byte_span body, byte_buff
     view.body = body;
     view.owned = owned;
     if (handler_) {
-        handler_(view);
+        call_handler(view);
         return;
     }
     frame f;
@@ -409,6 +345,20 @@ inline void connection::deliver(const frame_header& h, byte_span body, byte_buff
     received_.push_back(std::move(f));
     if (received_bytes_ > options_.bounds.max_receive_queue) paused_ = true;
     receivers_.wake_one();
+}
+
+/// Keeps the handler alive while it runs, also when it sets another one.
+inline void connection::call_handler(const frame_view& view) {
+    struct running {
+        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        running(const running&) = delete;
+        ~running() {
+            c.in_handler_ = false;
+            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
+        }
+        connection& c;
+    } guard(*this);
+    handler_(view);
 }
 
 inline task<std::optional<frame>> connection::receive() {
@@ -432,6 +382,11 @@ inline task<std::optional<frame>> connection::receive() {
 
 inline void connection::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
+    if (in_handler_) {
+        replacement_ = std::move(handler);
+        replaced_ = true;
+        return;
+    }
     handler_ = std::move(handler);
     try {
         while (handler_ && !received_.empty()) {
@@ -444,7 +399,7 @@ inline void connection::set_handler(unique_function<void(const frame_view&)> han
             view.id = f.id;
             view.body = f.body;
             view.owned = &f.body;
-            handler_(view);
+            call_handler(view);
         }
     } catch (...) {
         end(to_error(std::current_exception()));
@@ -469,119 +424,11 @@ inline void connection::on_control(std::uint16_t kind) {
         maybe_finished();
         return;
     default:
-        throw error(errc::malformed, fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
+        throw error(errc::malformed,
+                    fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
     }
-}
-
-// --- life and end -----------------------------------------------------------------------------
-
-inline void connection::begin_goodbye() noexcept {
-    if (state_ != state::open) return;
-    state_ = state::closing;
-    send_control(goodbye);
-    sent_goodbye_ = true;
-    drained_.wake_all();
-}
-
-/// Both sides have said goodbye and all our bytes are out: the orderly end.
-inline void connection::maybe_finished() noexcept {
-    if (got_goodbye_ && sent_goodbye_ && out_.empty() && in_flight_ == 0) end(std::nullopt);
-}
-
-inline void connection::end(std::optional<error> why) noexcept {
-    if (state_ == state::ended) return;
-    const auto keep = self_;
-    state_ = state::ended;
-    if (why) failure_ = std::move(*why);
-    timer_.cancel();
-    hook_.unlink();
-    if (stream_) {
-        if (!failure_) stream_->close_send();
-        stream_->close();
-    }
-    out_.clear();
-    wake_writer_.set();
-    resumed_.set();
-    drained_.wake_all();
-    receivers_.wake_all();
-    ended_.set();
-    if (auto told = std::move(closed_handler_)) {
-        closed_handler_ = nullptr;
-        try {
-            told(failure_ ? &*failure_ : nullptr);
-        } catch (const std::exception& e) {
-            log::error("net", "closed handler failed", {{"what", e.what()}});
-        }
-    }
-}
-
-inline void connection::set_closed_handler(unique_function<void(const error*)> handler) {
-    if (state_ == state::ended) {
-        if (handler) handler(failure_ ? &*failure_ : nullptr);
-        return;
-    }
-    closed_handler_ = std::move(handler);
-}
-
-/// The last loop to end lets the stream go at once (the world may end before the next turn), and the
-/// connection itself when the scope has seen the end of its child.
-inline void connection::part_ended() noexcept {
-    if (--parts_ > 0) return;
-    stream_.reset();
-    loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
-}
-
-inline task<void> connection::wait_closed() {
-    const auto keep = self_;
-    auto ended = ended_.wait();
-    co_await ended;
-}
-
-inline task<void> connection::close() {
-    const auto keep = self_;
-    begin_goodbye();
-    if (paused_) { // what the peer still sends is not wanted, its goodbye is
-        handler_ = [](const frame_view&) {};
-        resume_reading();
-    }
-    try {
-        auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
-        co_await ending;
-    } catch (const error& e) {
-        if (e.code() == errc::cancelled) {
-            end(error(errc::cancelled, "close of the connection to " + peer_name_ + " was cancelled"));
-        } else {
-            log::debug("net", "no goodbye in time", {{"peer", peer_name_}});
-            end(std::nullopt);
-        }
-    }
-    try {
-        auto joining = shield(tasks_.join());
-        co_await joining;
-    } catch (const std::exception&) { // the loops report through end()
-    }
-}
-
-inline void connection::on_timer() {
-    const auto keep = self_;
-    const auto& alive = options_.alive;
-    const auto now = loop_.now();
-    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (paused_ || now - timer_due_ > alive.ping_after) last_heard_ = now;
-    const duration silence = now - last_heard_;
-    if (silence >= alive.dead_after) {
-        end(error(errc::peer_lost, fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
-                .with_hint("its host is down, cut off, or its process is stopped"));
-        return;
-    }
-    suspect_ = silence >= alive.suspect_after;
-    if (paused_) {
-        send_control(pong);
-    } else if (silence >= alive.ping_after) {
-        send_control(ping);
-    }
-    timer_due_ = now + alive.ping_after;
-    loop_.set_timer(timer_, timer_due_);
 }
 
 } // namespace skein::net
+
+#include <skein/net/detail/connection_life.hpp>

@@ -15,7 +15,8 @@ public:
         net_.streams_.emplace(number_, this);
     }
     ~sim_stream() override {
-        SKEIN_CHECK(!reading_ && !writing_, "a simulated stream is destroyed while it is read or written");
+        SKEIN_CHECK(!reading_ && !writing_,
+                    "a simulated stream is destroyed while it is read or written");
         close();
         net_.streams_.erase(number_);
     }
@@ -72,7 +73,8 @@ public:
     }
     void close() noexcept override {
         if (closed_) return;
-        if (in_.unread() > 0 && !is_broken()) break_both(); // like a kernel: unread bytes make it a reset
+        if (in_.unread() > 0 && !is_broken())
+            break_both(); // like a kernel: unread bytes make it a reset
         close_send();
         closed_ = true;
         in_.reader_gone = true; // like a kernel: what still comes is answered by a reset
@@ -81,9 +83,7 @@ public:
         in_.readable.wake_all();
         out_.writable.wake_all();
     }
-    [[nodiscard]] std::string peer_name() const override {
-        return "sim:" + in_.from;
-    }
+    [[nodiscard]] std::string peer_name() const override { return "sim:" + in_.from; }
     [[nodiscard]] const std::string& host() const noexcept { return in_.to; }
     [[nodiscard]] const std::string& peer_host() const noexcept { return in_.from; }
 
@@ -112,7 +112,9 @@ private:
         bool& flag;
     };
 
-    [[nodiscard]] bool is_broken() const noexcept { return here_broken_ || in_.broken || out_.broken; }
+    [[nodiscard]] bool is_broken() const noexcept {
+        return here_broken_ || in_.broken || out_.broken;
+    }
     void check_open() const {
         if (closed_) throw error(errc::closed, "stream to " + peer_name() + " was closed");
     }
@@ -194,7 +196,8 @@ public:
     task<std::unique_ptr<stream>> accept() override {
         const auto keep = state_;
         for (;;) {
-            if (!keep->open) throw error(errc::closed, "listener at " + to_string(keep->at) + " is closed");
+            if (!keep->open)
+                throw error(errc::closed, "listener at " + to_string(keep->at) + " is closed");
             if (!keep->pending.empty()) {
                 auto next = std::move(keep->pending.front());
                 keep->pending.pop_front();
@@ -306,7 +309,8 @@ inline void sim_network::isolate(const std::string& name) {
     }
 }
 
-inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what) {
+inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe,
+                              detail::sim_pipe::item what) {
     pipe.under_way += what.bytes.size();
     const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));
     pipe.last_arrival = arrival;
@@ -316,7 +320,8 @@ inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe, deta
 }
 
 /// Cut links hold what comes, in order; it is delivered after they heal.
-inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what) {
+inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe,
+                                detail::sim_pipe::item what) {
     if (!pipe.held.empty() || is_blocked(pipe.from, pipe.to)) {
         pipe.held.push_back(std::move(what));
         return;
@@ -324,7 +329,8 @@ inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe, de
     deliver(link, pipe, std::move(what));
 }
 
-inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what) {
+inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe,
+                                 detail::sim_pipe::item what) {
     if (pipe.reader_dead) return; // nobody answers; the sender's window fills up
     pipe.under_way -= what.bytes.size();
     if (pipe.broken) return;
@@ -414,14 +420,16 @@ inline void sim_network::schedule_link_fault() {
                 return at->first;
             };
             const std::uint64_t n = loop_.random().below(hosts_.size());
-            const std::uint64_t m = (n + 1 + loop_.random().below(hosts_.size() - 1)) % hosts_.size();
+            const std::uint64_t m =
+                (n + 1 + loop_.random().below(hosts_.size() - 1)) % hosts_.size();
             const std::string a = pick(n), b = pick(m);
             switch (loop_.random().below(3)) {
             case 0: block(a, b); break;
             case 1: partition(a, b); break;
             default: reset(a, b); break;
             }
-            loop_.after(loop_.draw_delay(duration(0), faults_.link_fault_lasts), [this, a, b] { heal(a, b); });
+            loop_.after(loop_.draw_delay(duration(0), faults_.link_fault_lasts),
+                        [this, a, b] { heal(a, b); });
         }
         schedule_link_fault();
     });

@@ -23,8 +23,8 @@
 #include <string>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/core.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -34,9 +34,7 @@
 namespace skein::net::detail {
 
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
-inline void close_on_exec(int fd) noexcept {
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
+inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 /// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
 /// an operation that was only hit by its neighbour's cancellation is started again.
@@ -158,7 +156,8 @@ public:
         if (into.empty()) return 0;
         check_open();
         for (;;) {
-            const auto got = ::recv(socket_.native_handle(), into.data(), into.size(), MSG_DONTWAIT);
+            const auto got =
+                ::recv(socket_.native_handle(), into.data(), into.size(), MSG_DONTWAIT);
             if (got >= 0) {
                 more_likely_ = static_cast<std::size_t>(got) == into.size();
                 return static_cast<std::size_t>(got);
@@ -225,7 +224,8 @@ private:
             msghdr message{};
             message.msg_iov = parts.data();
             message.msg_iovlen = count;
-            const auto put = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+            const auto put =
+                ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (put < 0) {
                 if (errno == EINTR) continue;
                 if (errno == EAGAIN || errno == EWOULDBLOCK) return total;
@@ -287,8 +287,8 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
     constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
     if (path.size() > most) {
         throw error(errc::invalid_argument,
-                    fmt::format("{}: a socket path may have {} bytes, this one has {}", to_string(a),
-                                most, path.size()))
+                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
+                                to_string(a), most, path.size()))
             .with_hint("use a shorter folder, or unix-abstract:@name");
     }
     return asio::local::stream_protocol::endpoint(path);
@@ -376,7 +376,8 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
         e.with_cause(code.message());
         if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
         if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
-        if (code.value() == EADDRNOTAVAIL) e.with_hint("no interface of this host has that address");
+        if (code.value() == EADDRNOTAVAIL)
+            e.with_hint("no interface of this host has that address");
         throw e;
     };
     acceptor.open(at.protocol(), code);
@@ -395,20 +396,23 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
 
 inline std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
-    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host == "*" ? "0.0.0.0" : at.host;
+    const std::string host = at.host == "localhost" ? "127.0.0.1"
+                             : at.host == "*"       ? "0.0.0.0"
+                                                    : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());
         const auto found = resolver.resolve(host, std::to_string(at.port), code);
         if (code || found.empty()) {
-            throw error(errc::not_found, fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
+            throw error(errc::not_found,
+                        fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
                 .with_hint("give a numeric address such as 127.0.0.1 or 0.0.0.0");
         }
         ip = found.begin()->endpoint().address();
     }
-    auto acceptor = bound<asio::ip::tcp>(
-        on, asio::ip::tcp::endpoint(ip, at.port), at,
-        "another program, or another run of this one, holds the port; choose another, or 0 for any");
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
+                                         "another program, or another run of this one, holds the "
+                                         "port; choose another, or 0 for any");
     at.port = acceptor.local_endpoint().port();
     return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
 }
