@@ -58,6 +58,10 @@ endfunction()
 
 add_custom_target(skein_tests)
 add_custom_target(skein_torch_free_tests)
+# The examples' own tests need their programs too.
+foreach(name IN LISTS skein_runtime_examples)
+  add_dependencies(skein_torch_free_tests ${name})
+endforeach()
 set(layer_kind_core core)
 set(layer_kind_wire core)
 foreach(layer core wire net rt cluster data torch dist train elastic tune)
