@@ -19,9 +19,18 @@ TEST_CASE("an actor keeps its state between calls", "[rt][actor]") {
         auto c = co_await actor<counter>(10);
         auto a = c.call<&counter::add>(5);
         auto b = remote<&counter::add>(c, 7);
-        CHECK(co_await a == 15);
-        CHECK(co_await b == 22);
-        CHECK(co_await c.call<&counter::get>() == 22);
+        {
+            const auto got = co_await a;
+            CHECK(got == 15);
+        }
+        {
+            const auto got = co_await b;
+            CHECK(got == 22);
+        }
+        {
+            const auto got = co_await c.call<&counter::get>();
+            CHECK(got == 22);
+        }
     });
 }
 
@@ -70,7 +79,10 @@ TEST_CASE("a failed argument does not hold up the calls behind it", "[rt][actor]
         auto good = j.call<&journal::note>(2);
         co_await good;
         auto asked = as_result(bad);
-        CHECK_FALSE(co_await std::move(asked));
+        {
+            const auto got = co_await std::move(asked);
+            CHECK_FALSE(got);
+        }
         const auto left = co_await j.call<&journal::all>();
         CHECK(left == std::vector<int>{2});
     });
@@ -99,7 +111,10 @@ TEST_CASE("an exception of a method leaves the actor alive", "[rt][actor]") {
         auto outcome = co_await std::move(bad);
         REQUIRE_FALSE(outcome);
         CHECK(outcome.error().code() == errc::remote_exception);
-        CHECK(co_await c.call<&counter::get>() == 1);
+        {
+            const auto got = co_await c.call<&counter::get>();
+            CHECK(got == 1);
+        }
     });
 }
 
@@ -114,7 +129,10 @@ TEST_CASE("an exception of the constructor is the error of actor()", "[rt][actor
         CHECK(std::string(outcome.error().what()).find("rt_test::picky(int)") != std::string::npos);
         CHECK(c.actors() == 0);
         auto fine = co_await actor<picky>(3);
-        CHECK(co_await fine.call<&picky::get>() == 3);
+        {
+            const auto got = co_await fine.call<&picky::get>();
+            CHECK(got == 3);
+        }
     });
 }
 
@@ -128,8 +146,14 @@ TEST_CASE("an actor ends with its last handle, after the calls it was given", "[
             last = copy.call<&counter::add>(5);
             CHECK(c.actors() == 1);
         }
-        CHECK(co_await last == 5);
-        CHECK(co_await slow == 0);
+        {
+            const auto got = co_await last;
+            CHECK(got == 5);
+        }
+        {
+            const auto got = co_await slow;
+            CHECK(got == 0);
+        }
         co_await sleep_for(10ms);
         CHECK(c.actors() == 0);
     });
@@ -171,11 +195,17 @@ TEST_CASE("a dead worker takes its actors along, and only those", "[rt][actor]")
         CHECK(gone.error().code() == errc::worker_lost);
         CHECK(std::string(gone.error().what()).find("did not run") != std::string::npos);
         auto fresh = co_await actor<counter>(3);
-        CHECK(co_await fresh.call<&counter::get>() == 3);
+        {
+            const auto got = co_await fresh.call<&counter::get>();
+            CHECK(got == 3);
+        }
         c.kill(0);
         co_await sleep_for(100ms);
         auto other = co_await actor<counter>(4);
-        CHECK(co_await other.call<&counter::get>() == 4);
+        {
+            const auto got = co_await other.call<&counter::get>();
+            CHECK(got == 4);
+        }
     });
 }
 
@@ -189,7 +219,10 @@ TEST_CASE("a handle given as an argument keeps the actor for that call", "[rt][a
         }
         co_await sleep_for(20ms);
         CHECK(c.actors() == 1);
-        CHECK(co_await r == 6);
+        {
+            const auto got = co_await r;
+            CHECK(got == 6);
+        }
         co_await sleep_for(20ms);
         CHECK(c.actors() == 0);
     });

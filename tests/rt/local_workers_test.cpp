@@ -89,7 +89,10 @@ TEST_CASE("workers over TCP do the same as over socket pairs", "[rt][local_worke
         p.run([](pool& self) -> task<void> {
             std::vector<ref<int>> refs;
             for (int i = 0; i < 100; ++i) refs.push_back(remote<&twice>(i));
-            for (int i = 0; i < 100; ++i) CHECK(co_await refs[std::size_t(i)] == 2 * i);
+            for (int i = 0; i < 100; ++i) {
+                const auto got = co_await refs[std::size_t(i)];
+                CHECK(got == 2 * i);
+            }
             auto a = co_await actor<counter>(0);
             auto b = co_await actor<counter>(0);
             const long p1 = co_await a.call<&counter::pid>();
@@ -112,7 +115,10 @@ TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_wo
             co_await sleep_for(std::chrono::milliseconds(dice.below(20)));
             if (!self.workers.pids().empty())
                 ::kill(self.workers.pids()[dice.below(self.workers.pids().size())], SIGKILL);
-            for (int i = 0; i < 50; ++i) CHECK(co_await refs[std::size_t(i)] == i);
+            for (int i = 0; i < 50; ++i) {
+                const auto got = co_await refs[std::size_t(i)];
+                CHECK(got == i);
+            }
         }
         CHECK(self.node.stats().workers_lost >= 1);
     });

@@ -39,7 +39,10 @@ TEST_CASE("calls wait for the first worker, which is asked for once", "[rt][node
         CHECK(outcome.error().text() == "no worker can be started");
         CHECK(n.pending() == 0);
         auto rb = as_result(remote<&twice>(3)); // and so do later ones
-        CHECK_FALSE(co_await std::move(rb));
+        {
+            const auto got = co_await std::move(rb);
+            CHECK_FALSE(got);
+        }
     });
 }
 
@@ -64,7 +67,10 @@ TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", 
         for (int i = 0; i < 4; ++i) refs.push_back(remote<&later>(i, 2000));
         co_await sleep_for(100ms);
         c.network().isolate(sim_cluster::host_of(0));
-        for (int i = 0; i < 4; ++i) CHECK(co_await refs[std::size_t(i)] == i);
+        for (int i = 0; i < 4; ++i) {
+            const auto got = co_await refs[std::size_t(i)];
+            CHECK(got == i);
+        }
         CHECK(c.driver().stats().workers_lost >= 1);
         CHECK(c.driver().stats().retried >= 1);
         c.network().heal_all();
@@ -115,7 +121,10 @@ TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node
     sim_cluster cluster(loop, network, 1);
     loop.run(cluster.run([](sim_cluster& c) -> task<void> {
         auto good = remote<&twice>(4);
-        CHECK(co_await good == 8);
+        {
+            const auto got = co_await good;
+            CHECK(got == 8);
+        }
         for (std::uint16_t kind : {0, 1, 9}) {
             auto fake = c.impostor();
             auto peer = co_await fake;
@@ -124,6 +133,9 @@ TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node
             co_await ended;
         }
         auto still = remote<&twice>(5);
-        CHECK(co_await still == 10);
+        {
+            const auto got = co_await still;
+            CHECK(got == 10);
+        }
     }));
 }

@@ -23,9 +23,15 @@ TEST_CASE("a ref is one pointer wide and copies share the value", "[rt][ref]") {
     in_sim(1, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&twice>(3);
         auto copy = r;
-        CHECK(co_await copy == 6);
+        {
+            const auto got = co_await copy;
+            CHECK(got == 6);
+        }
         CHECK(r.ready());
-        CHECK(co_await r == 6);
+        {
+            const auto got = co_await r;
+            CHECK(got == 6);
+        }
         ref<int> none;
         CHECK_FALSE(none);
     });
@@ -37,7 +43,10 @@ TEST_CASE("several tasks wait for one ref", "[rt][ref]") {
         std::vector<task<int>> waiting;
         for (int i = 0; i < 5; ++i) waiting.push_back(wait_for(r));
         auto done = all(std::move(waiting));
-        CHECK(co_await std::move(done) == std::vector<int>(5, 4));
+        {
+            const auto got = co_await std::move(done);
+            CHECK(got == std::vector<int>(5, 4));
+        }
     });
 }
 
@@ -63,7 +72,10 @@ TEST_CASE("cancelling the wait does not cancel the call", "[rt][ref]") {
         REQUIRE_FALSE(outcome);
         CHECK(outcome.error().code() == errc::timeout);
         CHECK(c.running() == 1);
-        CHECK(co_await r == 9);
+        {
+            const auto got = co_await r;
+            CHECK(got == 9);
+        }
     });
 }
 
@@ -83,7 +95,10 @@ TEST_CASE("a failure can be awaited again", "[rt][ref]") {
         auto r = remote<&fail_with_text>("x");
         for (int i = 0; i < 2; ++i) {
             auto asked = as_result(r);
-            CHECK_FALSE(co_await std::move(asked));
+            {
+                const auto got = co_await std::move(asked);
+                CHECK_FALSE(got);
+            }
         }
     });
 }
@@ -92,7 +107,10 @@ TEST_CASE("a ref outlives its runtime", "[rt][ref]") {
     ref<int> done, never;
     in_sim(7, 1, [&](sim_cluster&) -> task<void> {
         done = remote<&twice>(2);
-        CHECK(co_await done == 4);
+        {
+            const auto got = co_await done;
+            CHECK(got == 4);
+        }
         never = remote<&later>(1, 1000000);
     });
     CHECK(done.ready());

@@ -44,9 +44,15 @@ skein::actor_handle<counter> gives_handle(int) { return {}; }
 TEST_CASE("a call gives the function's value", "[rt][remote]") {
     in_sim(1, 2, [](sim_cluster&) -> task<void> {
         auto r = remote<&twice>(21);
-        CHECK(co_await r == 42);
+        {
+            const auto got = co_await r;
+            CHECK(got == 42);
+        }
         auto later_value = remote<&later>(5, 100);
-        CHECK(co_await later_value == 5);
+        {
+            const auto got = co_await later_value;
+            CHECK(got == 5);
+        }
         auto none = remote<&nothing>();
         co_await none;
     });
@@ -56,10 +62,16 @@ TEST_CASE("arguments are converted to the parameters' types", "[rt][remote]") {
     in_sim(2, 1, [](sim_cluster&) -> task<void> {
         short small = 4;
         auto r = remote<&twice>(small);
-        CHECK(co_await r == 8);
+        {
+            const auto got = co_await r;
+            CHECK(got == 8);
+        }
         std::vector<std::string> parts{"a", "b", "c"};
         auto s = remote<&join>(parts, "-");
-        CHECK(co_await s == "a-b-c");
+        {
+            const auto got = co_await s;
+            CHECK(got == "a-b-c");
+        }
         row in;
         in.key = "k";
         in.v = {1, 2};
@@ -69,7 +81,10 @@ TEST_CASE("arguments are converted to the parameters' types", "[rt][remote]") {
         CHECK(out.v == std::vector<float>{3, 6});
         const std::vector<double> values{1, 2, 3.5};
         auto u = remote<&sum>(values);
-        CHECK(co_await u == 6.5);
+        {
+            const auto got = co_await u;
+            CHECK(got == 6.5);
+        }
     });
 }
 
@@ -106,11 +121,23 @@ TEST_CASE("a ref as argument is resolved before the call is sent", "[rt][remote]
         auto r = remote<&twice>(slow);
         auto s = remote<&twice>(r);
         CHECK_FALSE(r.ready());
-        CHECK(co_await s == 40);
-        CHECK(co_await r == 20); // a value can be awaited again
-        CHECK(co_await r == 20);
+        {
+            const auto got = co_await s;
+            CHECK(got == 40);
+        }
+        {
+            const auto got = co_await r;
+            CHECK(got == 20);
+        } // a value can be awaited again
+        {
+            const auto got = co_await r;
+            CHECK(got == 20);
+        }
         auto done = remote<&twice>(r); // a ref that is there already
-        CHECK(co_await done == 40);
+        {
+            const auto got = co_await done;
+            CHECK(got == 40);
+        }
     });
 }
 
@@ -156,7 +183,10 @@ TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[rt][r
         co_await sleep_for(100ms);
         CHECK(c.running() == 0);
         auto next = remote<&twice>(1); // the worker is free again
-        CHECK(co_await next == 2);
+        {
+            const auto got = co_await next;
+            CHECK(got == 2);
+        }
     });
 }
 
@@ -189,7 +219,10 @@ TEST_CASE("a task runs again when its worker dies, and at most retries times", "
         co_await sleep_for(100ms);
         CHECK(runs()[1] == 1);
         c.kill(0);
-        CHECK(co_await r == 1);
+        {
+            const auto got = co_await r;
+            CHECK(got == 1);
+        }
         CHECK(runs()[1] == 2);
         CHECK(c.driver().stats().retried == 1);
 
@@ -243,7 +276,10 @@ TEST_CASE("more cores than any worker has is refused with a hint", "[rt][remote]
             CHECK(outcome.error().code() == errc::exhausted);
             CHECK(contains(outcome.error().what(), "asks for 3 cpus"));
             auto fits = remote<&twice>.with({.cpus = 2})(1);
-            CHECK(co_await fits == 2);
+            {
+                const auto got = co_await fits;
+                CHECK(got == 2);
+            }
         },
         2);
 }
@@ -270,7 +306,10 @@ TEST_CASE("many short tasks are pipelined", "[rt][remote]") {
     in_sim(13, 2, [](sim_cluster& c) -> task<void> {
         std::vector<ref<int>> refs;
         for (int i = 0; i < 2000; ++i) refs.push_back(remote<&twice>(i));
-        for (int i = 0; i < 2000; ++i) CHECK(co_await refs[std::size_t(i)] == 2 * i);
+        for (int i = 0; i < 2000; ++i) {
+            const auto got = co_await refs[std::size_t(i)];
+            CHECK(got == 2 * i);
+        }
         CHECK(c.driver().pending() == 0);
         CHECK(c.driver().stats().submitted == 2000);
     });

@@ -5,7 +5,8 @@
 //
 //     test::in_sim(1, 2, [](test::sim_cluster& c) -> task<void> {
 //         auto r = remote<&f>(7);
-//         CHECK(co_await r == 7);
+//         const int got = co_await r;
+//         CHECK(got == 7);
 //     });
 //
 // All nodes share one thread: remote<>, actor<> inside a worker's function would use the driver's node.
