@@ -8,6 +8,7 @@
 // the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
