@@ -43,7 +43,8 @@ if(SKEIN_PCH)
   skein_pch(skein_pch_light skein::core ${std_headers} ${catch})
   skein_pch(skein_pch_asio skein::runtime ${std_headers} ${asio_door} ${catch})
   if(SKEIN_HAVE_TORCH)
-    skein_pch(skein_pch_torch skein::train ${std_headers} ${asio_door} ${catch} "#include <torch/torch.h>")
+    # Catch2 after LibTorch: both define CHECK, and LibTorch's ends the process.
+    skein_pch(skein_pch_torch skein::train ${std_headers} ${asio_door} "#include <torch/torch.h>" ${catch})
   endif()
 endif()
 

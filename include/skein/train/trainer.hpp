@@ -97,12 +97,20 @@ public:
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
+        const auto tell_peers = [this] {
+            if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
+        };
         try {
             train::detail::run_of<Trainer, Model, Loss, Data, HeldOut> run(
                 *this, model, std::move(options), std::move(schedule), loss, data, held_out);
-            return run.all();
+            try {
+                return run.all();
+            } catch (...) {
+                tell_peers(); // the reason itself, before the strategy's destructor ends its exchange
+                throw;
+            }
         } catch (...) {
-            if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
+            tell_peers(); // the first abort counts
             throw;
         }
     }
