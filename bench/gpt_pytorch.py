@@ -29,8 +29,8 @@ class Block(nn.Module):
 
     def forward(self, x):
         B, T, D = x.shape
-        qkv = self.qkv(self.norm_1(x)).view(B, T, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4)
-        out = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], is_causal=True)
+        q, k, v = self.qkv(self.norm_1(x)).view(B, T, 3, HEADS, D // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.mix(out.transpose(1, 2).reshape(B, T, D))
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
@@ -45,6 +45,8 @@ class GPT(nn.Module):
             if p.dim() >= 2:
                 writes = "mix.weight" in name or "down.weight" in name
                 nn.init.normal_(p, 0.0, 0.02 / math.sqrt(2 * LAYERS) if writes else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
 
     def forward(self, ids):
         x = self.bytes(ids) + self.places.weight[: ids.shape[1]]
@@ -60,15 +62,15 @@ def main() -> None:
         dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = GPT()
-    trained = nn.parallel.DistributedDataParallel(model) if world > 1 else model
+    trained = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
                                   lr=3e-4, fused=True)
     places = torch.arange(CONTEXT + 1)
-    seconds, loss = [], None
+    seconds, cpu, loss = [], [], None
     for step in range(STEPS):
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         ids = torch.arange(BATCH).unsqueeze(1) + (step * world + rank) * BATCH
         tokens = (ids * 2654435761 + places * places * 97 >> 7) & 255
         optimizer.zero_grad()
@@ -78,12 +80,15 @@ def main() -> None:
         optimizer.step()
         loss.item()
         seconds.append(time.perf_counter() - begin)
+        cpu.append(time.process_time() - cpu_begin)
     rss = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     if world > 1:
         dist.all_reduce(rss, dist.ReduceOp.MAX)
     if rank == 0:
         print(json.dumps({"tokens_per_s": world * BATCH * CONTEXT / sorted(seconds[WARM_UP:])[(STEPS - WARM_UP) // 4],
-                          "peak_rss_bytes": rss.item(), "loss": loss.item()}), flush=True)
+                          "cpu_seconds": sorted(cpu[WARM_UP:])[(STEPS - WARM_UP) // 4],
+                          "peak_rss_bytes": rss.item(), "loss": loss.item(),
+                          "cuda": torch.version.cuda or "none"}), flush=True)
     if world > 1:
         dist.destroy_process_group()
 

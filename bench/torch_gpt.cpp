@@ -5,9 +5,9 @@
 //     SKEIN_PYTHON=python torch_gpt          one JSON line per figure
 //     torch_gpt --mode ddp --workers 2       one measurement of ours
 //
-// Each side runs in processes of its own, one thread per rank, in turns; the better of the rounds counts
-// for both. A figure is the median of the faster half of the steps after the
-// warm-up, on both sides.
+// Each side runs in processes of its own, one thread per rank, in turns whose order alternates
+// (SKEIN_BENCH_ROUNDS, default 5). A measurement is the median of the faster half of the steps after the
+// warm-up; a ratio is the median of the ratios within each round.
 
 #include "../examples/110_gpt_ddp/gpt.hpp"
 
@@ -18,11 +18,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -55,7 +58,13 @@ struct made_up_text {
 
 struct step_times {
     std::vector<double>* seconds;
-    void on_step(const skein::train::step_info& s) { seconds->push_back(s.seconds); }
+    std::vector<double>* cpu_at; ///< of the process, at the end of each step
+    void on_step(const skein::train::step_info& s) {
+        seconds->push_back(s.seconds);
+        std::timespec t{};
+        ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+        cpu_at->push_back(double(t.tv_sec) + 1e-9 * double(t.tv_nsec));
+    }
 };
 
 /// One measurement of ours; rank 0 prints {"tokens_per_s": ..., "peak_rss_bytes": ...}.
@@ -77,16 +86,21 @@ void measure(skein::train::context& ctx) {
         [[nodiscard]] std::uint64_t size() const noexcept { return 0; }
         [[nodiscard]] byte_batch batch(std::span<const std::uint64_t>) const { return {}; }
     };
-    std::vector<double> seconds;
-    skein::Trainer<Strategy, step_times> trainer(ctx, config, step_times{&seconds});
+    std::vector<double> seconds, cpu;
+    skein::Trainer<Strategy, step_times> trainer(ctx, config, step_times{&seconds, &cpu});
     const auto result = trainer.fit(model, skein::AdamW{}, skein::train::constant_rate{3e-4}, loss,
                                     made_up_text{}, nothing{});
     if (!ctx.is_first()) return;
-    std::sort(seconds.begin() + warm_up, seconds.end());
+    for (std::size_t i = cpu.size() - 1; i > 0; --i) cpu[i] -= cpu[i - 1];
     // The median of the faster half: on a shared machine the slower half tells of its other work.
-    const double typical = seconds[static_cast<std::size_t>(warm_up + (steps - warm_up) / 4)];
+    const auto typical_of = [](std::vector<double> v) {
+        std::sort(v.begin() + warm_up, v.end());
+        return v[static_cast<std::size_t>(warm_up + (steps - warm_up) / 4)];
+    };
+    const double typical = typical_of(seconds);
     const auto tokens = static_cast<double>(config.global_batch * context_bytes);
     fmt::print("{}\n", json{{"tokens_per_s", tokens / typical},
+                            {"cpu_seconds", typical_of(cpu)},
                             {"peak_rss_bytes", result.peak_rss_bytes},
                             {"loss", result.loss}}
                            .dump());
@@ -107,67 +121,120 @@ json run(const std::string& command) {
     return json::parse(text.substr(begin, end - begin + 1), nullptr, false);
 }
 
-void line(const std::string& name, const std::string& unit, double value, const char* baseline,
-          const json& baseline_value, double bar, bool higher_is_better) {
-    json out{
-        {"name", name}, {"value", value}, {"unit", unit}, {"baseline", baseline}, {"bar", bar}};
-    if (baseline_value.is_number()) {
-        const double ratio = value / baseline_value.get<double>();
-        out["baseline_value"] = baseline_value;
-        out["ratio"] = ratio;
-        out["ok"] = higher_is_better ? ratio >= bar : ratio <= bar;
+/// Quartiles of a list that is not empty.
+struct quartiles {
+    explicit quartiles(std::vector<double> v) {
+        std::sort(v.begin(), v.end());
+        const auto at = [&](double part) {
+            return v[static_cast<std::size_t>(part * static_cast<double>(v.size() - 1) + 0.5)];
+        };
+        low = at(0.25), middle = at(0.5), high = at(0.75);
+    }
+    double low, middle, high;
+};
+
+/// One side's measurements, by round; all lists have one length.
+struct side {
+    std::vector<double> tokens, cpu, bytes, loss;
+    std::string cuda;
+};
+
+/// The line of one figure: the median over rounds of the ratio within a round, with its quartiles.
+/// False when the bar is missed.
+bool line(const std::string& name, const std::string& unit, const char* baseline,
+          const std::vector<double>& ours, const std::vector<double>& theirs, double bar,
+          bool higher_is_better) {
+    json out{{"name", name}, {"value", quartiles(ours).middle},
+             {"unit", unit}, {"baseline", baseline},
+             {"bar", bar},   {"rounds", ours.size()}};
+    bool ok = true;
+    if (theirs.size() == ours.size()) {
+        std::vector<double> ratios;
+        for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / theirs[i]);
+        const quartiles ratio(std::move(ratios));
+        ok = higher_is_better ? ratio.middle >= bar : ratio.middle <= bar;
+        out["baseline_value"] = quartiles(theirs).middle;
+        out["ratio"] = ratio.middle;
+        out["ratio_quartiles"] = {ratio.low, ratio.high};
+        out["ok"] = ok;
     } else {
         out["baseline_value"] = out["ratio"] = out["ok"] = nullptr;
         out["skipped"] = "no Python with torch: set SKEIN_PYTHON";
     }
     fmt::print("{}\n", out.dump());
     std::fflush(stdout);
+    return ok;
 }
 
 int compare(const std::string& self) {
     const char* given = std::getenv("SKEIN_PYTHON");
     std::string python = given != nullptr ? given : "";
-    if (const char* other = std::getenv("SKEIN_BENCH_PYTHON")) python = other;
     const std::string script =
         (std::filesystem::path(__FILE__).parent_path() / "gpt_pytorch.py").string();
     if (!python.empty() &&
         std::system(("'" + python + "' -c 'import torch' >/dev/null 2>&1").c_str()) != 0)
         python.clear();
+    double load = 0;
+    if (::getloadavg(&load, 1) == 1 && load > 0.5)
+        fmt::print(stderr, "the load is {:.1f}: figures of a busy machine mean little\n", load);
 
     const std::string env = "OMP_NUM_THREADS=1 ";
-    std::map<std::string, std::string> commands{{"single", env + self + " --mode single"},
-                                                {"ddp2", env + self + " --mode ddp --workers 2"}};
+    std::vector<std::pair<std::string, std::string>> commands{
+        {"single", env + self + " --mode single"},
+        {"ddp2", env + self + " --mode ddp --workers 2"}};
     if (!python.empty()) {
-        commands["py_single"] = env + python + " " + script + " 2>/dev/null";
-        commands["py_ddp2"] = env + python + " -m torch.distributed.run --nproc-per-node 2 " +
-                              script + " 2>/dev/null";
+        const auto quoted = "'" + python + "'";
+        commands.insert(commands.begin() + 1, {"py_single", env + quoted + " " + script});
+        commands.push_back({"py_ddp2", env + quoted +
+                                           " -m torch.distributed.run --standalone "
+                                           "--nproc-per-node 2 " +
+                                           script + " 2>/dev/null"});
     }
-    std::map<std::string, double> speed, memory;
-    for (int round = 0; round < 2; ++round)
+    const char* wanted = std::getenv("SKEIN_BENCH_ROUNDS");
+    const int rounds = wanted != nullptr ? std::max(1, std::atoi(wanted)) : 5;
+    std::map<std::string, side> sides;
+    for (int round = 0; round < rounds; ++round) {
         for (const auto& [name, command] : commands) {
             const auto got = run(command);
             if (!got.is_object() || !got.contains("tokens_per_s")) {
-                fmt::print(stderr, "no figures from: {}\n", command);
-                continue;
+                fmt::print(stderr, "failed: {}\n", command);
+                return 1;
             }
-            speed[name] = std::max(speed[name], got["tokens_per_s"].get<double>());
-            const auto bytes = got["peak_rss_bytes"].get<double>();
-            memory[name] = memory[name] == 0 ? bytes : std::min(memory[name], bytes);
+            auto& s = sides[name];
+            s.tokens.push_back(got["tokens_per_s"].get<double>());
+            s.cpu.push_back(got["cpu_seconds"].get<double>());
+            s.bytes.push_back(got["peak_rss_bytes"].get<double>());
+            s.loss.push_back(got["loss"].get<double>());
+            s.cuda = got.value("cuda", "none");
         }
-    const auto of = [](const std::map<std::string, double>& m, const std::string& name) {
-        const auto it = m.find(name);
-        return it == m.end() || it->second == 0 ? json(nullptr) : json(it->second);
-    };
-    if (of(speed, "single").is_null() || of(speed, "ddp2").is_null()) return 1;
-    line("gpt_single_tokens", "tokens/s", speed["single"], "Python PyTorch", of(speed, "py_single"),
-         1.0, true);
-    line("gpt_ddp2_tokens", "tokens/s", speed["ddp2"], "torchrun, Gloo, DDP", of(speed, "py_ddp2"),
-         1.0, true);
-    line("gpt_single_rss", "bytes", memory["single"], "Python PyTorch", of(memory, "py_single"),
-         0.4, false);
-    line("gpt_ddp2_rss", "bytes per worker", memory["ddp2"], "torchrun, Gloo, DDP",
-         of(memory, "py_ddp2"), 0.4, false);
-    return 0;
+        std::reverse(commands.begin(), commands.end()); // nobody is always first
+    }
+    bool same = true;
+    for (const std::string world : {"single", "ddp2"}) {
+        const auto& ours = sides[world];
+        const auto& theirs = sides["py_" + world];
+        const bool alone = world == "single";
+        const char* baseline = alone ? "Python PyTorch" : "torchrun, Gloo, DDP";
+        line("gpt_" + world + "_tokens", "tokens/s", baseline, ours.tokens, theirs.tokens, 1.0,
+             true);
+        line("gpt_" + world + "_cpu", alone ? "CPU s per step" : "CPU s per step of rank 0",
+             baseline, ours.cpu, theirs.cpu, 1.0, false);
+        line("gpt_" + world + "_rss", alone ? "bytes" : "bytes per worker", baseline, ours.bytes,
+             theirs.bytes, 0.4, false);
+        if (theirs.loss.empty()) continue;
+        if (theirs.cuda != "none")
+            fmt::print(stderr,
+                       "the baseline's wheel carries CUDA {}, as `pip install torch` gives it: its "
+                       "libraries are part of its memory\n",
+                       theirs.cuda);
+        // The same model on the same made-up text: else the figures compare different things.
+        if (std::abs(ours.loss[0] / theirs.loss[0] - 1) > 0.05) {
+            fmt::print(stderr, "failed: the loss after {} steps is {} here and {} there\n", steps,
+                       ours.loss[0], theirs.loss[0]);
+            same = false;
+        }
+    }
+    return same ? 0 : 1;
 }
 
 } // namespace

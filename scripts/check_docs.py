@@ -4,7 +4,8 @@
 
 Before the block stands `<!-- snippet: PATH -->` or `<!-- snippet: PATH#TAG -->`: the block must be the
 file, a run of its lines, or the lines between `// [TAG]` and `// [/TAG]`. Indentation is not compared.
-Text that must not compile is marked `<!-- not a snippet: reason -->`.
+Text that must not compile is marked `<!-- not a snippet: reason -->`. A path of this repository in
+backquotes must exist.
 """
 import glob
 import os
@@ -14,6 +15,7 @@ import sys
 import checks
 
 BLOCK = re.compile(r"(?:<!-- (?:snippet: ([^ #]+)(?:#(\w+))?|(not a snippet): [^>]+) -->\s*\n)?^```cpp\n(.*?)^```", re.S | re.M)
+NAMED = re.compile(r"`((?:docs|scripts|examples|bench|include|tests|cmake|packaging)/[\w./-]*\w)`")
 
 
 def bare(text: str) -> list:
@@ -25,6 +27,9 @@ def main() -> int:
     pages = [page for page in ["README.md", *checks.files("docs", suffixes=(".md",))] if os.path.exists(os.path.join(checks.ROOT, page))]
     for page in pages:
         text = checks.read(page)
+        for name in NAMED.finditer(text):
+            if not os.path.exists(os.path.join(checks.ROOT, name.group(1))):
+                problems.append(f"{page}:{checks.line_of(text, name.start())}: {name.group(1)} does not exist")
         for block in BLOCK.finditer(text):
             where = f"{page}:{checks.line_of(text, block.start(4)) - 1}"
             path, tag, excused, snippet = block.groups()

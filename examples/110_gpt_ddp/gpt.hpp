@@ -36,16 +36,21 @@ struct BlockImpl : torch::nn::Module {
 
     torch::Tensor forward(torch::Tensor x_BTD) {
         x_BTD = x_BTD + attend(norm_1(x_BTD));
-        return x_BTD + down(torch::gelu(up(norm_2(x_BTD)), "tanh"));
+        return x_BTD + linear(down, torch::gelu(linear(up, norm_2(x_BTD)), "tanh"));
     }
 
     torch::Tensor attend(const torch::Tensor& x_BTD) {
         const auto B = x_BTD.size(0), T = x_BTD.size(1), D = x_BTD.size(2);
-        const auto qkv_3BHTE =
-            qkv(x_BTD).view({B, T, 3, heads, D / heads}).permute({2, 0, 3, 1, 4});
+        const auto parts_BHTE =
+            linear(qkv, x_BTD).view({B, T, 3, heads, D / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
         const auto out_BHTE = at::scaled_dot_product_attention(
-            qkv_3BHTE[0], qkv_3BHTE[1], qkv_3BHTE[2], {}, 0.0, /*is_causal=*/true);
-        return mix(out_BHTE.transpose(1, 2).reshape({B, T, D}));
+            parts_BHTE[0], parts_BHTE[1], parts_BHTE[2], {}, 0.0, /*is_causal=*/true);
+        return linear(mix, out_BHTE.transpose(1, 2).reshape({B, T, D}));
+    }
+
+    /// at::linear adds the bias inside the product; Linear::forward adds it in a pass of its own.
+    static torch::Tensor linear(torch::nn::Linear& layer, const torch::Tensor& x) {
+        return at::linear(x, layer->weight, layer->bias);
     }
 
     std::int64_t heads;

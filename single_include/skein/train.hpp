@@ -5574,9 +5574,8 @@ inline std::optional<loaded_checkpoint> checkpointer::find_latest() const {
         if (opened) return std::move(*opened);
         const auto& why = opened.error();
         const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                            why.code() == errc::not_found || why.code() == errc::too_large ||
-                            why.code() == errc::io;
-        // A newer format, a missing permission: not broken, and a person should decide.
+                            why.code() == errc::not_found || why.code() == errc::too_large;
+        // A newer format, a missing permission, a disk that fails to answer: not broken.
         if (!broken) throw why;
         auto aside = path + ".broken";
         for (int k = 2; disk_.status(aside).has_value(); ++k)
@@ -5716,6 +5715,8 @@ private:
 
 } // namespace skein::train
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -5780,16 +5781,32 @@ inline void require_same(const context& ctx, std::uint64_t hash, std::string_vie
 [[nodiscard]] inline std::vector<metric_value> merge(const context& ctx, const metric_set& mine) {
     if (ctx.world_size() == 1) return mine.values();
     auto packed = mine.pack(ctx.rank());
-    all_reduce(ctx, packed.sums, dist::reduce_op::sum);
-    all_reduce(ctx, packed.maxima, dist::reduce_op::max);
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
     return mine.unpack(packed).value();
 }
 
 /// For the checkpointer: its exchange over this context. The context must outlive it.
-[[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx) {
-    return checkpoint_world{.rank = ctx.rank(),
-                            .size = ctx.world_size(),
-                            .exchange = [&ctx](byte_span mine) { return gather_bytes(ctx, mine); }};
+///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
+///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
+///          Dead ranks are noticed without it.
+[[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+    return checkpoint_world{
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
+            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            auto all = gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(usual);
+            return all;
+        }};
 }
 
 } // namespace skein::train
@@ -5844,6 +5861,7 @@ namespace skein::train {
     if (memory == MAP_FAILED)
         throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
             .with_hint("use a smaller model or a machine with more memory");
+    ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
     return at::from_blob(
         memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
         at::TensorOptions().dtype(at::kFloat));
@@ -5858,6 +5876,37 @@ inline void keep_freed_memory() noexcept {
     if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
         ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
 #endif
+}
+
+/// The sum of the squares, in double and in an order that does not depend on the number of threads.
+///   flat_P  float32, contiguous, on the CPU
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] inline double squared_norm(const at::Tensor& flat_P) {
+    constexpr std::int64_t piece = 1 << 16, lanes = 16;
+    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
+    const std::int64_t size = flat_P.numel();
+    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
+    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                     [&](std::int64_t first, std::int64_t last) {
+                         for (auto s = first; s < last; ++s) {
+                             const auto* x = all + s * piece;
+                             const auto count = std::min(piece, size - s * piece);
+                             double lane[lanes] = {};
+                             std::int64_t i = 0;
+                             for (; i + lanes <= count; i += lanes)
+                                 for (std::int64_t k = 0; k < lanes; ++k) {
+                                     const double v = x[i + k];
+                                     lane[k] += v * v;
+                                 }
+                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+                             double sum = 0;
+                             for (const double part : lane) sum += part;
+                             sums[static_cast<std::size_t>(s)] = sum;
+                         }
+                     });
+    double sum = 0;
+    for (const double part : sums) sum += part;
+    return sum;
 }
 
 /// One trainable parameter inside the flat buffers.
@@ -5971,17 +6020,19 @@ public:
         grads_P_.zero_();
     }
 
-    /// Equal on two ranks exactly when names, shapes and order are equal.
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const {
         std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
         const auto mix = [&h](std::uint64_t value) {
             for (int i = 0; i < 8; ++i) h = (h ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
         };
         const auto add = [&mix](const std::string& name, const at::Tensor& t) {
+            mix(name.size());
             for (unsigned char c : name) mix(c);
             mix(static_cast<std::uint64_t>(t.scalar_type()));
             for (auto n : t.sizes()) mix(static_cast<std::uint64_t>(n));
         };
+        mix(segments_.size());
         for (auto& s : segments_) add(s.name, s.parameter);
         for (auto& f : fixed_) add(f.name, f.tensor);
         return h;
@@ -6068,8 +6119,8 @@ inline torch::autograd::variable_list detail::settle_hook::operator()(
 //
 //     s.begin_step();
 //     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now gradients() holds the sum over all ranks
-//     ... clip, optimizer over segments() ...
+//     s.finish_backward();          // now storage().grads_P() holds the sum over all ranks
+//     ... clip, optimizer over storage() ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
 
@@ -6128,6 +6179,7 @@ public:
         std::size_t members = 0;
         for (const auto& s : storage.segments()) {
             bucket_of_.push_back(buckets_.size());
+            names_.push_back(s.name);
             ++members;
             const auto end = s.offset + s.padded;
             const auto limit = buckets_.empty() ? first_bytes : bytes;
@@ -6152,7 +6204,13 @@ public:
 
     /// The hook of segment i: its gradient is final.
     void ready(std::size_t i) {
-        if (!armed_ || std::exchange(ready_[i], 1) != 0) return;
+        if (!armed_) return;
+        if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
+            throw error(errc::not_supported,
+                        "not supported: a gradient became final twice in one backward pass")
+                .with_where(names_[i])
+                .with_hint("a custom function runs a backward pass inside backward, over a weight "
+                           "that is used outside of it too");
         buckets_[bucket_of_[i]].missing -= 1;
         while (next_ < buckets_.size() && buckets_[next_].missing == 0) send_next();
     }
@@ -6185,6 +6243,7 @@ private:
     dist::comm_thread* comm_;
     std::vector<part> buckets_;
     std::vector<std::size_t> bucket_of_; // by segment
+    std::vector<std::string> names_;     // by segment
     std::vector<char> ready_;            // by segment: its hook has fired in this pass
     std::size_t next_ = 0;               // first bucket that has not been sent
     bool armed_ = false;
@@ -6676,6 +6735,8 @@ struct run_config {
     std::chrono::nanoseconds restart_backoff =
         std::chrono::milliseconds(200); ///< doubles each time
     std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -6836,6 +6897,7 @@ inline int run_supervised(const run_config& config) {
     cluster::supervisor_options options;
     options.workers = config.workers;
     options.max_failures = config.max_failures;
+    options.stop_grace = config.stop_grace;
     options.backoff = config.restart_backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
@@ -7715,6 +7777,9 @@ public:
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
+    /// The "job_id" of the config.json in a run's folder; empty without one. Changes nothing there.
+    [[nodiscard]] static std::string written_by(const std::string& path);
+
     run_dir(run_dir&&) noexcept = default;
     run_dir& operator=(run_dir&&) noexcept = default;
 
@@ -7996,6 +8061,14 @@ inline std::optional<json> run_dir::read_config() const {
     return std::move(*parsed);
 }
 
+inline std::string run_dir::written_by(const std::string& path) {
+    const auto text = detail::read_text(path + "/config.json");
+    const auto parsed = parse_json(std::string_view(text));
+    if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
+    const auto& id = parsed->at("job_id");
+    return id.is_string() ? id.get<std::string>() : std::string();
+}
+
 inline std::vector<curve_point> run_dir::curve(std::string_view column) const {
     std::vector<curve_point> points;
     const auto it = std::find(columns_.begin(), columns_.end(), column);
@@ -8132,13 +8205,17 @@ inline ordered_json summary_json(const run_summary& run) {
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/core.h>
+
+#include <unistd.h>
 
 namespace skein::train {
 
@@ -8161,6 +8238,20 @@ namespace skein::train {
                 {"tokens_per_sample", c.tokens_per_sample}};
 }
 
+/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
+/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
+[[nodiscard]] inline std::string job_of(const context& ctx) {
+    if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
+    const auto parent = ::getppid();
+    std::string stat, boot;
+    std::getline(std::ifstream(fmt::format("/proc/{}/stat", parent)), stat);
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    std::istringstream after_name(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    std::string started; // field 22, the name being field 2
+    for (int field = 3; field <= 22; ++field) after_name >> started;
+    return fmt::format("{}/{}/{}", boot, parent, started);
+}
+
 /// The folder of this run: with resume the one of that name; after a restart the one this job made
 /// (its number may differ from the name asked for); else a new one. Rank 0 only.
 [[nodiscard]] inline run_dir open_run_dir(const context& ctx, const run_config& config) {
@@ -8169,10 +8260,8 @@ namespace skein::train {
     if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
     for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
-        auto candidate = run_dir::create(config.runs_dir, name, {.resume = true});
-        const auto written = candidate.read_config();
-        if (ctx.job_id().empty() || (written && written->value("job_id", "") == ctx.job_id()))
-            return candidate;
+        if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
+            return run_dir::create(config.runs_dir, name, {.resume = true});
         name = fmt::format("{}-{}", config.name, number);
     }
     return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
@@ -8189,7 +8278,7 @@ public:
             dir_.emplace(open_run_dir(ctx, config));
             auto all = to_json(config);
             all["world_size"] = ctx.world_size();
-            all["job_id"] = ctx.job_id();
+            all["job_id"] = job_of(ctx);
             all["settings"] = settings;
             dir_->write_config(all);
             path_ = dir_->path();
@@ -8742,6 +8831,12 @@ public:
                                     number("sampler", "samples"), order_->options().samples))
                 .with_where(from.path())
                 .with_hint("give the same data as when the run was started, or another run name");
+        if (number("sampler", "seed") != order_->options().seed)
+            throw error(errc::mismatch,
+                        fmt::format("the run was started with seed {}, now it is {}",
+                                    number("sampler", "seed"), order_->options().seed))
+                .with_where(from.path())
+                .with_hint("give the same seed as when the run was started, or another run name");
         order_->restore(
             {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
         optimizer_->set_steps(number("optimizer", "steps"));
@@ -8978,33 +9073,34 @@ private:
         strategy_.finish_backward();
 
         const double lr = learning_rate(rate_, step_);
-        const auto mine = strategy_.storage().grads_P().norm().template item<double>();
-        const double norm = std::sqrt(strategy_.squared_norm(mine * mine));
+        const double mine = squared_norm(strategy_.storage().grads_P());
+        const double norm = std::sqrt(strategy_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
-        // Equal on all ranks, so that all of them leave here together.
-        if (!std::isfinite(norm)) not_finite(share > 0 ? loss_sum / share : 0.0, norm, lr);
-        const auto clipped = clip_to(norm, config_.clip);
-        optimizer_.step(lr, clipped.scale);
-        strategy_.publish();
-        step_ += 1;
-
-        metrics.mean("loss", share > 0 ? loss_sum / share : 0.0, share);
+        const double my_loss = share > 0 ? loss_sum / share : 0.0;
+        metrics.mean("loss", my_loss, share);
         metrics.last("lr", lr)
             .last("grad_norm", norm)
             .max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
         auto merged = merge(ctx_, metrics);
+        const double loss = *find_metric(merged, "loss");
+        // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
+        if (!std::isfinite(norm) || !std::isfinite(loss)) not_finite(my_loss, norm, lr);
+
+        const auto clipped = clip_to(norm, config_.clip);
+        optimizer_.step(lr, clipped.scale);
+        strategy_.publish();
+        step_ += 1;
         stopped_ = *find_metric(merged, "stop") > 0.0; // the same decision on every rank
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
         begin_row();
         step_info now{.rank = ctx_.rank(),
                       .step = step_,
-                      .loss = *find_metric(merged, "loss"),
+                      .loss = loss,
                       .lr = lr,
                       .grad_norm = norm,
                       .seconds = seconds_now() - begin,
                       .tokens_per_s = 0,
                       .metrics = &merged};
-        if (!std::isfinite(now.loss)) not_finite(loss_sum / share, norm, lr);
         const double per_sample =
             config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
         const double tokens = static_cast<double>(slice.global_batch) * per_sample;
@@ -9139,7 +9235,8 @@ private:
         options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
         options.metric = config_.best_metric;
         options.lower_is_better = config_.best_is_lowest;
-        saver_.emplace(disk_, report_.checkpoints(), options, make_checkpoint_world(ctx_));
+        saver_.emplace(disk_, report_.checkpoints(), options,
+                       make_checkpoint_world(ctx_, config_.collective_timeout));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};

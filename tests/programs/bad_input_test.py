@@ -73,8 +73,8 @@ def main():
             ("full disk", full_disk),
             ("unknown flag", refused(2, ["--no-such-flag"], "--no-such-flag")),
             ("a word for a number", refused(2, ["--steps"], "--steps", "many")),
-            ("NaN loss, one process", refused(1, ["step"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60")),
-            ("NaN loss, two workers", refused(1, ["step"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
+            ("NaN loss, one process", refused(1, ["at step", "learning rate"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60")),
+            ("NaN loss, two workers", refused(1, ["at step", "learning rate"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
                                               "--workers", "2")),
             ("heads that do not divide the width", refused(2, ["heads"], "--heads", "5")),
         ], sys.argv[1] if len(sys.argv) > 1 else None)

@@ -34,16 +34,39 @@ TEST_CASE("the buffer's order is the reverse of registration and its padding sta
     }
 }
 
-TEST_CASE("backward adds into the flat gradients without a copy") {
+TEST_CASE("later backward passes of a step add into the flat gradients themselves") {
     Net net;
     flat_storage flat(*net);
-    flat.zero_gradients();
+    flat.expect_gradients();
     const auto batch = numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3});
     class_loss(net, batch).backward();
     const auto once = flat.grads_P().clone();
     CHECK(once.abs().sum().item<float>() > 0.0f);
+    // A marker in the padding-free first element: a copy over it would lose it.
+    flat.grads_P()[0] += 1000.0;
     class_loss(net, batch).backward();
-    CHECK(torch::allclose(flat.grads_P(), once * 2, 1e-6, 1e-7));
+    auto twice = once * 2;
+    twice[0] += 1000.0;
+    CHECK(torch::allclose(flat.grads_P(), twice, 1e-6, 1e-3));
+}
+
+TEST_CASE("the squared norm is exact for many equal numbers, for any number of threads") {
+    const auto many = torch::full({(1 << 26) + 5}, 0.1, torch::kFloat);
+    const double v = 0.1f, exact = v * v * static_cast<double>(many.numel());
+    const double one = squared_norm(many);
+    CHECK(std::abs(one / exact - 1) < 1e-12);
+    at::set_num_threads(2);
+    CHECK(squared_norm(many) == one);
+    at::set_num_threads(1);
+    CHECK(squared_norm(torch::tensor({3.0f, 4.0f})) == 25.0);
+    CHECK(squared_norm(torch::empty({0})) == 0.0);
+}
+
+TEST_CASE("freezing a parameter changes the layout's hash") {
+    Net plain, frozen;
+    frozen->in->weight.set_requires_grad(false); // the first of all: the same sequence of names
+    flat_storage a(*plain), b(*frozen);
+    CHECK(a.layout_hash() != b.layout_hash());
 }
 
 TEST_CASE("a module's own zero_grad does not detach the gradients for good") {

@@ -28,9 +28,10 @@ double difference(optimizer_options options, double lr, double clip,
     for (std::uint64_t step = 0; step < 30; ++step) {
         const auto batch =
             numbers{}.batch(std::vector<std::uint64_t>{step, step + 1, step * 2 % 64});
-        flat.zero_gradients();
+        flat.expect_gradients();
         class_loss(mine, batch).backward();
-        opt.step(lr, clip_to(flat.grads_P().norm().item<double>(), clip).scale);
+        flat.settle_gradients();
+        opt.step(lr, clip_to(std::sqrt(squared_norm(flat.grads_P())), clip).scale);
 
         torch_opt.zero_grad();
         class_loss(theirs, batch).backward();

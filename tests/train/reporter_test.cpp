@@ -103,6 +103,38 @@ TEST_CASE("a taken name gets a number, and each job's restart finds its own fold
     CHECK(reporter(c1, config, {}).name() == "run-3"); // its first attempt came to nothing
 }
 
+TEST_CASE(
+    "without a job id of its own a restart finds the folder that the same launcher's job made") {
+    folder where;
+    const auto config = config_in(where);
+    const auto yesterday = attempt_of("another", 0);
+    CHECK(reporter(yesterday, config, {}).name() == "run");
+    for (const char* none : {"", "none"}) { // torchrun's default is "none", for every job
+        const auto first = attempt_of(none, 0), again = attempt_of(none, 1);
+        const auto name = reporter(first, config, {}).name();
+        CHECK(name != "run");
+        if (std::string(none).empty()) CHECK(reporter(again, config, {}).name() == name);
+    }
+}
+
+TEST_CASE("a restart looks into other runs without writing there") {
+    folder where;
+    const auto config = config_in(where);
+    const auto other = attempt_of("other", 0), mine = attempt_of("mine", 1);
+    CHECK(reporter(other, config, {}).name() == "run");
+    const auto before = where.text("run/config.json");
+    const auto list = [&] {
+        std::vector<std::string> names;
+        for (const auto& e : std::filesystem::directory_iterator(where.path + "/run"))
+            names.push_back(e.path().filename());
+        return names;
+    };
+    const auto files = list();
+    CHECK(reporter(mine, config, {}).name() == "run-2");
+    CHECK(where.text("run/config.json") == before);
+    CHECK(list() == files);
+}
+
 TEST_CASE("a run without files and checkpoints leaves no folder") {
     folder where;
     auto config = config_in(where);

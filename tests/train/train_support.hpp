@@ -17,6 +17,7 @@
 #include <functional>
 #include <iterator>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <thread>
@@ -83,6 +84,13 @@ inline std::vector<std::optional<sk::error>> try_world(
         });
     for (auto& t : threads) t.join();
     return errors;
+}
+
+/// For the threads of ranks, where Catch2's macros must not be used: throws when the claim is false.
+inline void expect(bool claim, std::source_location where = std::source_location::current()) {
+    if (!claim)
+        throw skein::error(skein::errc::unknown,
+                           "a rank found something else in line " + std::to_string(where.line()));
 }
 
 /// The same; the first rank's error is thrown.

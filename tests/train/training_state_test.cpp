@@ -21,8 +21,8 @@ TORCH_MODULE(with_buffers);
 /// One run's objects over a module.
 struct parts {
     explicit parts(torch::nn::Module& m, optimizer_options o = sk::AdamW{},
-                   std::uint64_t samples = 40)
-        : flat(m), optimizer(o, flat), order({.samples = samples, .batch = 4, .seed = 9}),
+                   std::uint64_t samples = 40, std::uint64_t seed = 9)
+        : flat(m), optimizer(o, flat), order({.samples = samples, .batch = 4, .seed = seed}),
           state(flat, optimizer, order) {}
     flat_storage flat;
     flat_optimizer optimizer;
@@ -80,12 +80,13 @@ TEST_CASE(
         return false;
     };
     torch::nn::Linear other(4, 3);
-    with_buffers same_model, same_again;
+    with_buffers same_model, same_again, same_third;
     parts other_model(*other), other_optimizer(*same_model, sk::SGD{}),
-        other_data(*same_again, sk::AdamW{}, 41);
+        other_data(*same_again, sk::AdamW{}, 41), other_seed(*same_third, sk::AdamW{}, 40, 8);
     CHECK(refused(other_model));
     CHECK(refused(other_optimizer));
     CHECK(refused(other_data));
+    CHECK(refused(other_seed));
 }
 
 TEST_CASE("the generator of a step depends on seed, step and rank alone") {

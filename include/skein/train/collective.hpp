@@ -13,6 +13,8 @@
 #include <skein/train/context.hpp>
 #include <skein/train/metrics.hpp>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -77,16 +79,32 @@ inline void require_same(const context& ctx, std::uint64_t hash, std::string_vie
 [[nodiscard]] inline std::vector<metric_value> merge(const context& ctx, const metric_set& mine) {
     if (ctx.world_size() == 1) return mine.values();
     auto packed = mine.pack(ctx.rank());
-    all_reduce(ctx, packed.sums, dist::reduce_op::sum);
-    all_reduce(ctx, packed.maxima, dist::reduce_op::max);
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
     return mine.unpack(packed).value();
 }
 
 /// For the checkpointer: its exchange over this context. The context must outlive it.
-[[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx) {
-    return checkpoint_world{.rank = ctx.rank(),
-                            .size = ctx.world_size(),
-                            .exchange = [&ctx](byte_span mine) { return gather_bytes(ctx, mine); }};
+///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
+///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
+///          Dead ranks are noticed without it.
+[[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+    return checkpoint_world{
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
+            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            auto all = gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(usual);
+            return all;
+        }};
 }
 
 } // namespace skein::train

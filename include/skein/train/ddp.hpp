@@ -47,6 +47,7 @@ public:
         std::size_t members = 0;
         for (const auto& s : storage.segments()) {
             bucket_of_.push_back(buckets_.size());
+            names_.push_back(s.name);
             ++members;
             const auto end = s.offset + s.padded;
             const auto limit = buckets_.empty() ? first_bytes : bytes;
@@ -71,7 +72,13 @@ public:
 
     /// The hook of segment i: its gradient is final.
     void ready(std::size_t i) {
-        if (!armed_ || std::exchange(ready_[i], 1) != 0) return;
+        if (!armed_) return;
+        if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
+            throw error(errc::not_supported,
+                        "not supported: a gradient became final twice in one backward pass")
+                .with_where(names_[i])
+                .with_hint("a custom function runs a backward pass inside backward, over a weight "
+                           "that is used outside of it too");
         buckets_[bucket_of_[i]].missing -= 1;
         while (next_ < buckets_.size() && buckets_[next_].missing == 0) send_next();
     }
@@ -104,6 +111,7 @@ private:
     dist::comm_thread* comm_;
     std::vector<part> buckets_;
     std::vector<std::size_t> bucket_of_; // by segment
+    std::vector<std::string> names_;     // by segment
     std::vector<char> ready_;            // by segment: its hook has fired in this pass
     std::size_t next_ = 0;               // first bucket that has not been sent
     bool armed_ = false;

@@ -38,6 +38,7 @@ namespace skein::train {
     if (memory == MAP_FAILED)
         throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
             .with_hint("use a smaller model or a machine with more memory");
+    ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
     return at::from_blob(
         memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
         at::TensorOptions().dtype(at::kFloat));
@@ -52,6 +53,37 @@ inline void keep_freed_memory() noexcept {
     if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
         ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
 #endif
+}
+
+/// The sum of the squares, in double and in an order that does not depend on the number of threads.
+///   flat_P  float32, contiguous, on the CPU
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] inline double squared_norm(const at::Tensor& flat_P) {
+    constexpr std::int64_t piece = 1 << 16, lanes = 16;
+    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
+    const std::int64_t size = flat_P.numel();
+    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
+    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                     [&](std::int64_t first, std::int64_t last) {
+                         for (auto s = first; s < last; ++s) {
+                             const auto* x = all + s * piece;
+                             const auto count = std::min(piece, size - s * piece);
+                             double lane[lanes] = {};
+                             std::int64_t i = 0;
+                             for (; i + lanes <= count; i += lanes)
+                                 for (std::int64_t k = 0; k < lanes; ++k) {
+                                     const double v = x[i + k];
+                                     lane[k] += v * v;
+                                 }
+                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+                             double sum = 0;
+                             for (const double part : lane) sum += part;
+                             sums[static_cast<std::size_t>(s)] = sum;
+                         }
+                     });
+    double sum = 0;
+    for (const double part : sums) sum += part;
+    return sum;
 }
 
 /// One trainable parameter inside the flat buffers.
@@ -165,17 +197,19 @@ public:
         grads_P_.zero_();
     }
 
-    /// Equal on two ranks exactly when names, shapes and order are equal.
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const {
         std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
         const auto mix = [&h](std::uint64_t value) {
             for (int i = 0; i < 8; ++i) h = (h ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
         };
         const auto add = [&mix](const std::string& name, const at::Tensor& t) {
+            mix(name.size());
             for (unsigned char c : name) mix(c);
             mix(static_cast<std::uint64_t>(t.scalar_type()));
             for (auto n : t.sizes()) mix(static_cast<std::uint64_t>(n));
         };
+        mix(segments_.size());
         for (auto& s : segments_) add(s.name, s.parameter);
         for (auto& f : fixed_) add(f.name, f.tensor);
         return h;

@@ -15,13 +15,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/core.h>
+
+#include <unistd.h>
 
 namespace skein::train {
 
@@ -44,6 +48,20 @@ namespace skein::train {
                 {"tokens_per_sample", c.tokens_per_sample}};
 }
 
+/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
+/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
+[[nodiscard]] inline std::string job_of(const context& ctx) {
+    if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
+    const auto parent = ::getppid();
+    std::string stat, boot;
+    std::getline(std::ifstream(fmt::format("/proc/{}/stat", parent)), stat);
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    std::istringstream after_name(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    std::string started; // field 22, the name being field 2
+    for (int field = 3; field <= 22; ++field) after_name >> started;
+    return fmt::format("{}/{}/{}", boot, parent, started);
+}
+
 /// The folder of this run: with resume the one of that name; after a restart the one this job made
 /// (its number may differ from the name asked for); else a new one. Rank 0 only.
 [[nodiscard]] inline run_dir open_run_dir(const context& ctx, const run_config& config) {
@@ -52,10 +70,8 @@ namespace skein::train {
     if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
     for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
-        auto candidate = run_dir::create(config.runs_dir, name, {.resume = true});
-        const auto written = candidate.read_config();
-        if (ctx.job_id().empty() || (written && written->value("job_id", "") == ctx.job_id()))
-            return candidate;
+        if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
+            return run_dir::create(config.runs_dir, name, {.resume = true});
         name = fmt::format("{}-{}", config.name, number);
     }
     return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
@@ -72,7 +88,7 @@ public:
             dir_.emplace(open_run_dir(ctx, config));
             auto all = to_json(config);
             all["world_size"] = ctx.world_size();
-            all["job_id"] = ctx.job_id();
+            all["job_id"] = job_of(ctx);
             all["settings"] = settings;
             dir_->write_config(all);
             path_ = dir_->path();

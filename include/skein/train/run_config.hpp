@@ -66,6 +66,8 @@ struct run_config {
     std::chrono::nanoseconds restart_backoff =
         std::chrono::milliseconds(200); ///< doubles each time
     std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says

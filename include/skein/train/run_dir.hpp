@@ -49,6 +49,9 @@ public:
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
+    /// The "job_id" of the config.json in a run's folder; empty without one. Changes nothing there.
+    [[nodiscard]] static std::string written_by(const std::string& path);
+
     run_dir(run_dir&&) noexcept = default;
     run_dir& operator=(run_dir&&) noexcept = default;
 

@@ -7,8 +7,8 @@
 //
 //     s.begin_step();
 //     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now gradients() holds the sum over all ranks
-//     ... clip, optimizer over segments() ...
+//     s.finish_backward();          // now storage().grads_P() holds the sum over all ranks
+//     ... clip, optimizer over storage() ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
 #include <skein/torch/torch.hpp>

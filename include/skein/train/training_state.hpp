@@ -112,6 +112,12 @@ public:
                                     number("sampler", "samples"), order_->options().samples))
                 .with_where(from.path())
                 .with_hint("give the same data as when the run was started, or another run name");
+        if (number("sampler", "seed") != order_->options().seed)
+            throw error(errc::mismatch,
+                        fmt::format("the run was started with seed {}, now it is {}",
+                                    number("sampler", "seed"), order_->options().seed))
+                .with_where(from.path())
+                .with_hint("give the same seed as when the run was started, or another run name");
         order_->restore(
             {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
         optimizer_->set_steps(number("optimizer", "steps"));

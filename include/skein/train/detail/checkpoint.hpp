@@ -401,9 +401,8 @@ inline std::optional<loaded_checkpoint> checkpointer::find_latest() const {
         if (opened) return std::move(*opened);
         const auto& why = opened.error();
         const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                            why.code() == errc::not_found || why.code() == errc::too_large ||
-                            why.code() == errc::io;
-        // A newer format, a missing permission: not broken, and a person should decide.
+                            why.code() == errc::not_found || why.code() == errc::too_large;
+        // A newer format, a missing permission, a disk that fails to answer: not broken.
         if (!broken) throw why;
         auto aside = path + ".broken";
         for (int k = 2; disk_.status(aside).has_value(); ++k)

@@ -100,6 +100,7 @@ inline int run_supervised(const run_config& config) {
     cluster::supervisor_options options;
     options.workers = config.workers;
     options.max_failures = config.max_failures;
+    options.stop_grace = config.stop_grace;
     options.backoff = config.restart_backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",

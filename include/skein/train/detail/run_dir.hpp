@@ -240,6 +240,14 @@ inline std::optional<json> run_dir::read_config() const {
     return std::move(*parsed);
 }
 
+inline std::string run_dir::written_by(const std::string& path) {
+    const auto text = detail::read_text(path + "/config.json");
+    const auto parsed = parse_json(std::string_view(text));
+    if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
+    const auto& id = parsed->at("job_id");
+    return id.is_string() ? id.get<std::string>() : std::string();
+}
+
 inline std::vector<curve_point> run_dir::curve(std::string_view column) const {
     std::vector<curve_point> points;
     const auto it = std::find(columns_.begin(), columns_.end(), column);

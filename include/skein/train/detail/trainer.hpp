@@ -84,33 +84,34 @@ private:
         strategy_.finish_backward();
 
         const double lr = learning_rate(rate_, step_);
-        const auto mine = strategy_.storage().grads_P().norm().template item<double>();
-        const double norm = std::sqrt(strategy_.squared_norm(mine * mine));
+        const double mine = squared_norm(strategy_.storage().grads_P());
+        const double norm = std::sqrt(strategy_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
-        // Equal on all ranks, so that all of them leave here together.
-        if (!std::isfinite(norm)) not_finite(share > 0 ? loss_sum / share : 0.0, norm, lr);
-        const auto clipped = clip_to(norm, config_.clip);
-        optimizer_.step(lr, clipped.scale);
-        strategy_.publish();
-        step_ += 1;
-
-        metrics.mean("loss", share > 0 ? loss_sum / share : 0.0, share);
+        const double my_loss = share > 0 ? loss_sum / share : 0.0;
+        metrics.mean("loss", my_loss, share);
         metrics.last("lr", lr)
             .last("grad_norm", norm)
             .max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
         auto merged = merge(ctx_, metrics);
+        const double loss = *find_metric(merged, "loss");
+        // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
+        if (!std::isfinite(norm) || !std::isfinite(loss)) not_finite(my_loss, norm, lr);
+
+        const auto clipped = clip_to(norm, config_.clip);
+        optimizer_.step(lr, clipped.scale);
+        strategy_.publish();
+        step_ += 1;
         stopped_ = *find_metric(merged, "stop") > 0.0; // the same decision on every rank
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
         begin_row();
         step_info now{.rank = ctx_.rank(),
                       .step = step_,
-                      .loss = *find_metric(merged, "loss"),
+                      .loss = loss,
                       .lr = lr,
                       .grad_norm = norm,
                       .seconds = seconds_now() - begin,
                       .tokens_per_s = 0,
                       .metrics = &merged};
-        if (!std::isfinite(now.loss)) not_finite(loss_sum / share, norm, lr);
         const double per_sample =
             config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
         const double tokens = static_cast<double>(slice.global_batch) * per_sample;
@@ -245,7 +246,8 @@ private:
         options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
         options.metric = config_.best_metric;
         options.lower_is_better = config_.best_is_lowest;
-        saver_.emplace(disk_, report_.checkpoints(), options, make_checkpoint_world(ctx_));
+        saver_.emplace(disk_, report_.checkpoints(), options,
+                       make_checkpoint_world(ctx_, config_.collective_timeout));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
