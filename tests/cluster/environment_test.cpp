@@ -131,6 +131,12 @@ TEST_CASE("MPICH's variables give rank and size") {
     CHECK(e.local_rank == 2);
 }
 
+TEST_CASE("what differs between the ranks of an MPI job is not its id") {
+    const auto e = discover_in(
+        {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_ID", "1"}, {"HYDI_CONTROL_FD", "9"}});
+    CHECK(e.job_id.empty());
+}
+
 TEST_CASE("SageMaker's host list gives the rank of this host") {
     const auto e =
         discover_in({{"SM_HOSTS", R"(["algo-1","algo-2"])"}, {"SM_CURRENT_HOST", "algo-2"}});
@@ -167,6 +173,17 @@ TEST_CASE("a half-set environment names the missing variable") {
     set.erase("MASTER_ADDR");
     CHECK_THAT(refusal(set), ContainsSubstring("MASTER_ADDR"));
     CHECK_THAT(refusal({{"OMPI_COMM_WORLD_RANK", "0"}}), ContainsSubstring("OMPI_COMM_WORLD_SIZE"));
+    CHECK_THAT(refusal({{"RANK", "0"}, {"MASTER_ADDR", "node-0"}, {"MASTER_PORT", "29500"}}),
+               ContainsSubstring("WORLD_SIZE is not set"));
+    CHECK_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+               ContainsSubstring("MASTER_ADDR is not set"));
+    CHECK_THAT(refusal({{"JOB_COMPLETION_INDEX", "0"}, {"MASTER_ADDR", "train-0"}}),
+               ContainsSubstring("WORLD_SIZE is not set"));
+}
+
+TEST_CASE("a rank or an index alone is no world") {
+    CHECK_FALSE(discover_in({{"RANK", "3"}}).is_launched());
+    CHECK_FALSE(discover_in({{"JOB_COMPLETION_INDEX", "3"}}).is_launched());
 }
 
 TEST_CASE("a variable that is no number is refused by name and value") {

@@ -30,7 +30,8 @@ struct own_address {
 };
 
 /// What each rank did: nothing, or its error.
-std::vector<std::string> hold(int n, const std::function<void(membership&)>& life) {
+std::vector<std::string> hold(int n, const std::function<void(membership&)>& life,
+                              duration exchange_deadline = 20s) {
     const own_address address;
     const auto secret = net::token::generate();
     std::vector<std::string> errors(static_cast<std::size_t>(n));
@@ -43,7 +44,7 @@ std::vector<std::string> hold(int n, const std::function<void(membership&)>& lif
             where.world_size = where.local_size = n;
             where.attempt = 4;
             try {
-                membership world(where, secret, 20s);
+                membership world(where, secret, 20s, exchange_deadline);
                 life(world);
             } catch (const error& e) {
                 errors[static_cast<std::size_t>(r)] = e.what();
@@ -81,6 +82,7 @@ TEST_CASE("a world of one needs nobody else") {
 TEST_CASE("the failure of one rank reaches the others' callback and their exchanges") {
     std::atomic<int> told{0};
     const auto errors = hold(2, [&](membership& world) {
+        (void)world.exchange("both are there", {}); // who fails earlier fails the other's joining
         if (world.rank() == 1) {
             world.fail(error(errc::disk_full, "no space left"));
             return;
@@ -99,6 +101,7 @@ TEST_CASE("the failure of one rank reaches the others' callback and their exchan
 TEST_CASE("a rank that goes without leaving is a lost one") {
     std::atomic<int> lost_rank{-2};
     const auto errors = hold(2, [&](membership& world) {
+        (void)world.exchange("both are there", {});
         if (world.rank() == 1) return; // the destructor
         world.on_lost([&](int rank, const error&) { lost_rank = rank; });
         if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
@@ -108,15 +111,33 @@ TEST_CASE("a rank that goes without leaving is a lost one") {
 }
 
 TEST_CASE("a callback that is taken back does not run") {
-    std::atomic<int> told{0};
+    std::atomic<bool> taken_back{false}, too_late{false}, waited{false};
     hold(2, [&](membership& world) {
+        (void)world.exchange("both are there", {}); // who fails earlier fails the other's joining
         if (world.rank() == 1) {
             world.fail(error(errc::io, "x"));
             return;
         }
-        world.on_lost([&](int, const error&) { ++told; });
+        world.on_lost([&](int, const error&) { // it may come before it is taken back
+            if (taken_back) too_late = true;
+        });
         world.on_lost({});
-        (void)world.wait_lost(20s);
+        taken_back = true;
+        waited = world.wait_lost(20s);
     });
-    CHECK(told <= 1); // it may have come before it was taken back, never after
+    CHECK(waited);
+    CHECK_FALSE(too_late);
+}
+
+TEST_CASE("an exchange that others do not come to ends at its deadline") {
+    const auto errors = hold(
+        2,
+        [](membership& world) {
+            if (world.rank() == 0)
+                (void)world.exchange("k", {});
+            else
+                (void)world.wait_lost(20s);
+        },
+        50ms);
+    CHECK_THAT(errors[0], ContainsSubstring("rank 0 waited 0.05 s") && ContainsSubstring("'k'"));
 }

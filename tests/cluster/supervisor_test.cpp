@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/supervisor.hpp>
+#include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,14 +21,14 @@ struct told {
     std::vector<std::string> restarts;
 };
 
-told supervise_program(const char* program, int workers = 2, int max_failures = 2) {
+told supervise_program(const char* program, int workers = 2, int max_failures = 2,
+                       supervisor_options options = {}) {
     told t;
-    supervisor_options options;
     options.workers = workers;
     options.max_failures = max_failures;
     options.backoff = 1ms;
     options.argv = {"rank"};
-    options.env = {{"SKEIN_TEST_PROGRAM", program}};
+    options.env.emplace_back("SKEIN_TEST_PROGRAM", program);
     options.join_deadline = 20s;
     options.crash_grace = 5s;
     options.alive = {net::keep_alive_mode::on, 50ms, 500ms, 1500ms};
@@ -41,6 +43,16 @@ TEST_CASE("ranks that meet, exchange and leave make a good job") {
     const auto t = supervise_program("is fine", 3);
     CHECK_FALSE(t.outcome.failure);
     CHECK(t.restarts.empty());
+}
+
+TEST_CASE("a rank may go on working after all have left") {
+    const test::temporary_folder folder;
+    supervisor_options options;
+    options.stop_grace = 0ms; // counts from a stop request, and nobody makes one
+    options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/report");
+    const auto t = supervise_program("writes a report after it has left", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(std::filesystem::exists(folder.path + "/report"));
 }
 
 TEST_CASE("a job of one rank is a job") {

@@ -2,6 +2,7 @@
 #include "ranks.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <chrono>
 #include <filesystem>
@@ -29,6 +30,30 @@ std::string automatic_name(std::vector<std::string> hosts) {
     CHECK(ranks::first_error(errors).empty());
     return name;
 }
+
+/// A world that loses a rank when its ranks are connected.
+class lossy final : public cluster::rendezvous {
+public:
+    explicit lossy(cluster::rendezvous& real) : real_(real) {}
+    int rank() const override { return real_.rank(); }
+    int world_size() const override { return real_.world_size(); }
+    int local_rank() const override { return real_.local_rank(); }
+    int local_size() const override { return real_.local_size(); }
+    int generation() const override { return real_.generation(); }
+    std::string host() const override { return real_.host(); }
+    net::token secret() const override { return real_.secret(); }
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
+        auto all = real_.exchange(key, mine);
+        if (key.ends_with("/connected")) throw error(errc::peer_lost, "rank 7 is lost");
+        return all;
+    }
+    void on_lost(unique_function<void(int, const error&)> lost) override {
+        real_.on_lost(std::move(lost));
+    }
+
+private:
+    cluster::rendezvous& real_;
+};
 
 } // namespace
 
@@ -98,4 +123,19 @@ TEST_CASE("a rank that is lost while the others connect is not waited for") {
     CHECK(std::string(errors[0]->what()).find("rank 1") != std::string::npos);
     CHECK(std::chrono::steady_clock::now() - begin <
           std::chrono::seconds(20)); // connecting may take 60
+}
+
+TEST_CASE("a rank that is lost when all have connected is an error of the others, not their end") {
+    const auto kind = GENERATE(comm_kind::ring, comm_kind::hierarchical);
+    local_world world({"a", "b", "b"});
+    const auto errors = ranks::each(3, [&](int r) {
+        comm_options options;
+        options.kind = kind;
+        lossy mine(world.at(r));
+        auto comm = make_comm_thread(mine, options);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == errc::peer_lost);
+    }
 }

@@ -2,6 +2,7 @@
 #include "ranks.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <atomic>
 #include <vector>
@@ -55,7 +56,8 @@ TEST_CASE("the deadline can be changed between operations") {
 }
 
 TEST_CASE("after an abort drain returns and no operation touches a buffer any more") {
-    const auto errors = ranks::group({"a", "b"}, comm_kind::ring, [](ranks::rank_view& c) {
+    const auto kind = GENERATE(comm_kind::ring, comm_kind::hierarchical);
+    const auto errors = ranks::group({"a", "b"}, kind, [](ranks::rank_view& c) {
         if (c.rank == 1) return; // leaves at once
         auto buffer = std::make_unique<std::vector<float>>(100000, 1.0f);
         std::vector<ticket> ends;

@@ -291,7 +291,7 @@ TEST_CASE("ranks that do different things get an error that names both sides") {
 
 TEST_CASE("another operation, type or root is a mismatch") {
     const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
-    const int variant = GENERATE(0, 1, 2, 3);
+    const int variant = GENERATE(0, 1, 2, 3, 4);
     const auto errors =
         ranks::group(ranks::hosts_for(kind, 2), kind, [variant](ranks::rank_view& c) {
             std::vector<double> v(5000);
@@ -304,7 +304,10 @@ TEST_CASE("another operation, type or root is a mismatch") {
                 c.all_reduce(odd ? halves : view, reduce_op::sum);
             else if (variant == 2)
                 c.broadcast(view, odd ? 1 : 0);
-            else if (odd)
+            else if (variant == 4 && odd) // reduces all of it on the way, as the others do
+                c.reduce_scatter(view, view.slice(0, view.count / static_cast<std::size_t>(c.size)),
+                                 reduce_op::sum);
+            else if (variant == 3 && odd)
                 c.barrier();
             else
                 c.all_reduce(view, reduce_op::sum);
@@ -367,7 +370,7 @@ TEST_CASE("a rank that does not come is named on all ranks after the deadline") 
 }
 
 TEST_CASE("a rank that leaves early is named by those who go on") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(30000, 1.0f);
         c.all_reduce(view_of(std::span(v)), reduce_op::sum);
@@ -425,8 +428,8 @@ TEST_CASE("the loss of a member reported by the rendezvous ends the group") {
 }
 
 TEST_CASE("after an error every later call gives it again") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
-    const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [](ranks::rank_view& c) {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(10);
         c.comm.abort(error(errc::aborted, "enough"));
         for (int i = 0; i < 3; ++i) {

@@ -3,6 +3,8 @@
 
 #include <skein/core/all.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/sim_loop.hpp>
+#include <skein/net/sim_net.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -130,4 +132,40 @@ TEST_CASE("a rank that does not listen or does not call is named at the deadline
         auto stopping = two.ranks[0]->stop();
         co_await std::move(stopping);
     }(&loop));
+}
+
+namespace {
+
+task<void> call_and_say_nothing(net::network* from, net::address at, int* cut_off) {
+    auto connecting = from->connect(at);
+    auto stream = co_await std::move(connecting);
+    byte_buffer answer(64);
+    auto reading = with_timeout(stream->read_some(answer), 1s);
+    auto limited = as_result(std::move(reading));
+    auto got = co_await std::move(limited);
+    if (got ? *got == 0 : got.error().code() != errc::timeout) ++*cut_off;
+}
+
+} // namespace
+
+TEST_CASE("strangers who say nothing cost a bounded number of handshakes") {
+    net::sim_loop loop(5);
+    auto network = std::make_shared<net::sim_network>(loop, net::sim_faults{});
+    loop.run([](net::sim_loop* on, net::sim_network* network) -> task<void> {
+        std::shared_ptr<net::network> here(&network->host("r0"), [](net::network*) {});
+        auto listener = here->listen(net::address::sim("r0", 0));
+        const auto at = listener->local();
+        links mine(here, std::move(listener), 0, {at, at}, net::token::generate(on->random()),
+                   on->random());
+        mine.start();
+        int cut_off = 0;
+        scope strangers;
+        for (int i = 0; i < 200; ++i)
+            strangers.spawn(call_and_say_nothing(&network->host("stranger"), at, &cut_off));
+        auto joined = strangers.join();
+        co_await std::move(joined);
+        CHECK(cut_off >= 200 - 2 * 2 - 64);
+        auto stopping = mine.stop();
+        co_await std::move(stopping);
+    }(&loop, network.get()));
 }

@@ -3,6 +3,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <atomic>
+#include <thread>
+
 using namespace skein;
 using namespace skein::dist;
 using namespace std::chrono_literals;
@@ -53,4 +56,16 @@ TEST_CASE("a lost rank ends exchanges and is told once") {
     world.at(0).on_lost({});
     world.at(0).on_lost([&](int, const error&) { told += 1; });
     CHECK(told == 2); // at once, since it has happened
+}
+
+TEST_CASE("a loss at the moment of asking for it is told exactly once") {
+    for (int i = 0; i < 500; ++i) {
+        local_world world(2);
+        std::atomic<int> told{0};
+        std::thread loses([&] { world.lose(1, error(errc::peer_lost, "killed")); });
+        world.at(0).on_lost([&](int, const error&) { ++told; });
+        loses.join();
+        CHECK(told == 1);
+        world.at(0).on_lost({});
+    }
 }

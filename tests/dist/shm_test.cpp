@@ -160,6 +160,44 @@ TEST_CASE("steps of collectives go on when the counters wrap around") {
     CHECK(!dist::detail::at_least(1, 2));
     CHECK(dist::detail::at_least(1, 0xffffffffu)); // 2 steps later
     CHECK(!dist::detail::at_least(0xffffffffu, 1));
+
+    shm_options pieces;
+    pieces.chunk_bytes = 4096;
+    pieces.small_bytes = 4096;
+    pieces.first_step =
+        0xffffffffu - 20; // some way before, so that the middle of a collective wraps
+    const auto rounds = [](shm_communicator& comm, net::real_loop& loop) {
+        for (int i = 0; i < 4; ++i) {
+            std::vector<float> v(10000, comm.rank() == 0 ? 1.0f : 2.0f);
+            loop.run(comm.all_reduce(view_of(std::span(v)), reduce_op::sum));
+            if (v.front() != 3.0f || v.back() != 3.0f) return false;
+            std::vector<float> gathered(20000);
+            loop.run(comm.all_gather(view_of(std::span(v)), view_of(std::span(gathered))));
+            if (gathered.front() != 3.0f || gathered.back() != 3.0f) return false;
+        }
+        loop.run(comm.close());
+        return true;
+    };
+    pair_of_processes two(
+        [&](shm_communicator& comm, net::real_loop& loop) { return rounds(comm, loop) ? 0 : 3; },
+        pieces);
+    net::real_loop loop;
+    CHECK(rounds(two.comm(), loop));
+    CHECK(two.wait() == 0);
+}
+
+TEST_CASE("a rank that does its part, leaves and ends is not blamed by one that still looks") {
+    for (int i = 0; i < 50; ++i) {
+        pair_of_processes two([](shm_communicator& comm, net::real_loop& loop) {
+            loop.run(comm.barrier());
+            loop.run(comm.close());
+            return 0; // the process ends at once
+        });
+        net::real_loop loop;
+        loop.run(two.comm().barrier());
+        loop.run(two.comm().close());
+        CHECK(two.wait() == 0);
+    }
 }
 
 TEST_CASE("the layout gives every rank its own aligned slots inside the segment") {

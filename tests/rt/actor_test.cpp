@@ -167,6 +167,47 @@ TEST_CASE("an actor that nobody waited for is dropped", "[rt][actor]") {
     });
 }
 
+TEST_CASE("an actor whose maker goes away after it was made is dropped", "[rt][actor]") {
+    in_sim(13, 1, [](sim_cluster& c) -> task<void> {
+        {
+            auto unwanted = actor<counter>(1);
+            co_await sleep_for(100ms);
+            CHECK(c.actors() == 1);
+        }
+        co_await sleep_for(100ms);
+        CHECK(c.actors() == 0);
+    });
+}
+
+namespace {
+/// The worker where a new actor is put.
+task<std::string> place_of_new_actor() {
+    auto made = co_await actor<counter>(0);
+    auto where = as_result(made.call<&counter::fail>("where"));
+    auto told = co_await std::move(where);
+    const std::string text = told.error().where();
+    co_return text.substr(text.find("worker-"), 8);
+}
+} // namespace
+
+TEST_CASE("an actor that is too large to send does not count as one of its worker", "[rt][actor]") {
+    net::sim_loop loop(14);
+    net::sim_network network(loop, net::sim_faults{});
+    sim_cluster cluster(loop, network, 2);
+    cluster.limit_frames(4096);
+    loop.run(cluster.run([](sim_cluster&) -> task<void> {
+        const auto before = co_await place_of_new_actor();
+        co_await sleep_for(100ms);
+        auto large = actor<row>(std::string(10000, 'x'), std::vector<float>());
+        auto asked = as_result(std::move(large));
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::too_large);
+        const auto after = co_await place_of_new_actor();
+        CHECK(before == after);
+    }));
+}
+
 TEST_CASE("actors spread over the workers", "[rt][actor]") {
     in_sim(10, 3, [](sim_cluster&) -> task<void> {
         std::vector<actor_handle<counter>> handles;
@@ -206,6 +247,23 @@ TEST_CASE("a dead worker takes its actors along, and only those", "[rt][actor]")
             const auto got = co_await other.call<&counter::get>();
             CHECK(got == 4);
         }
+    });
+}
+
+TEST_CASE("a handle inside an argument keeps the actor for that call", "[rt][actor]") {
+    in_sim(15, 1, [](sim_cluster& c) -> task<void> {
+        ref<int> r;
+        {
+            std::vector<actor_handle<counter>> team;
+            team.push_back(co_await actor<counter>(1));
+            r = remote<&add_through_first>(team, 5);
+        }
+        {
+            const auto got = co_await r;
+            CHECK(got == 6);
+        }
+        co_await sleep_for(20ms);
+        CHECK(c.actors() == 0);
     });
 }
 

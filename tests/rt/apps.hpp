@@ -55,6 +55,8 @@ inline skein::task<int> nested_failure(std::string text) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
+/// Returns the pid once two processes are in it at the same time.
+long meet_in(std::string folder);
 
 struct row {
     std::string key;
@@ -103,6 +105,10 @@ struct picky {
 
 inline skein::task<int> add_through(skein::actor_handle<counter> c, int k) {
     auto r = c.call<&counter::add>(k);
+    co_return co_await r;
+}
+inline skein::task<int> add_through_first(std::vector<skein::actor_handle<counter>> team, int k) {
+    auto r = team.at(0).call<&counter::add>(k);
     co_return co_await r;
 }
 inline skein::task<int> own_actor(int start) {

@@ -2,9 +2,27 @@
 #include <tests/rt/apps.hpp>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
+#include <sched.h>
+
 namespace rt_test {
+
+long meet_in(std::string folder) {
+    std::ofstream(folder + "/" + std::to_string(::getpid())) << "here";
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < until) {
+        int here = 0;
+        for (const auto& e : std::filesystem::directory_iterator(folder))
+            here += e.exists() ? 1 : 0;
+        if (here == 2) return ::getpid();
+        ::sched_yield();
+    }
+    throw skein::error(skein::errc::timeout, "nobody else came");
+}
+
 namespace {
 
 /// Prints its pid and those of its workers, then waits for ever.
@@ -18,6 +36,21 @@ skein::task<int> print_pids_and_wait() {
     fmt::print("{} {} {}\n", ::getpid(), p, q);
     std::fflush(stdout);
     co_await skein::sleep_for(std::chrono::hours(1));
+    co_return 0;
+}
+
+/// Does not end when it is cancelled, but says so.
+skein::task<int> cling_to_life() {
+    fmt::print("ready\n");
+    std::fflush(stdout);
+    try {
+        co_await skein::sleep_for(std::chrono::hours(1));
+    } catch (const skein::error&) {
+        fmt::print("asked\n");
+        std::fflush(stdout);
+    }
+    auto rest = skein::shield(later(0, 3'600'000));
+    (void)co_await rest;
     co_return 0;
 }
 
@@ -51,6 +84,7 @@ skein::task<int> needs_worker() {
 int run_app(const std::string& name, int argc, char** argv) {
     if (name == "wait") return skein::run(argc, argv, print_pids_and_wait);
     if (name == "hello") return skein::run(argc, argv, hello);
+    if (name == "clings") return skein::run(argc, argv, cling_to_life);
     if (name == "seven") return skein::run(argc, argv, exit_with_seven);
     if (name == "uncaught") return skein::run(argc, argv, uncaught);
     if (name == "arguments") return skein::run(argc, argv, with_arguments);

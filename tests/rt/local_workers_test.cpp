@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/rt/apps.hpp>
+#include <tests/support/temporary_folder.hpp>
 
 #include <skein/rt/local_workers.hpp>
 
@@ -151,8 +152,25 @@ TEST_CASE("another build of this program is refused as worker", "[rt][local_work
         const std::string text = outcome.error().what();
         CHECK(text.find("worker-1 did not start") != std::string::npos);
         CHECK(text.find("build") != std::string::npos);
+        CHECK(outcome.error().cause().find("SIGTERM") == std::string::npos); // its own words
     });
     std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("workers that are still loading do not hold up the end", "[rt][local_workers]") {
+    const test::temporary_folder folder;
+    const auto slow = folder.path + "/slow";
+    std::ofstream(slow) << "#!/bin/sh\nexec sleep 1000\n";
+    std::filesystem::permissions(slow, std::filesystem::perms::owner_all);
+    auto how = options(2);
+    how.executable = slow;
+    how.times.shutdown_grace = 60s;
+    const auto begin = std::chrono::steady_clock::now();
+    pool p(how);
+    p.run([](pool&) -> task<void> {
+        co_await yield(); // they are being started
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < 30s);
 }
 
 TEST_CASE("a boot message that is nonsense is refused", "[rt][local_workers]") {

@@ -115,11 +115,10 @@ TEST_CASE("swapped descriptors reach the child swapped", "[rt][process]") {
     REQUIRE(::write(b[1], "b\n", 2) == 2);
     ::close(a[1]);
     ::close(b[1]);
-    auto how = shell(fmt::format("cat <&{}; cat <&{}", a[0], b[0]));
+    // A plain sh reads one digit of <&N only.
+    auto how = shell(fmt::format("cat </proc/self/fd/{}; cat </proc/self/fd/{}", a[0], b[0]));
     how.fds = {{a[0], b[0]}, {b[0], a[0]}};
-    if (a[0] < 10 && b[0] < 10) { // a plain sh reads one digit only
-        CHECK(output_of(how) == "b\na\n");
-    }
+    CHECK(output_of(how) == "b\na\n");
     ::close(a[0]);
     ::close(b[0]);
 }

@@ -104,6 +104,6 @@ TEST_CASE("two functions of one name are found when the program starts", "[rt][r
 
 TEST_CASE("the hash of a name is the same on every compiler", "[rt][registry]") {
     static_assert(rt::detail::hash_text("") != rt::detail::hash_text("a"));
-    CHECK(rt::detail::hash_text("skein") == rt::detail::hash_text("skein"));
+    CHECK(rt::detail::hash_text("skein") == 0x7f311141025b0d54);
     CHECK(rt::detail::hash_text("ab") != rt::detail::hash_text("ba"));
 }

@@ -39,7 +39,25 @@ task<int> counted_slow(int i, int ms) {
     co_return i;
 }
 skein::actor_handle<counter> gives_handle(int) { return {}; }
+
+/// Its codec throws, as one that a program brings along may.
+struct explosive {
+    bool when_sent = false;
+};
+int defuse(explosive, int x) { return x; }
 } // namespace rt_test
+
+template <>
+struct skein::wire::codec<rt_test::explosive> {
+    static constexpr const char* schema = "explosive";
+    static void encode(writer& to, const rt_test::explosive& e) {
+        if (e.when_sent) throw error(errc::invalid_argument, "too hot to touch");
+        to.fixed(std::uint8_t{0});
+    }
+    static skein::result<void> decode(reader&, rt_test::explosive&) {
+        throw error(errc::malformed, "bang");
+    }
+};
 
 TEST_CASE("a call gives the function's value", "[rt][remote]") {
     in_sim(1, 2, [](sim_cluster&) -> task<void> {
@@ -160,13 +178,102 @@ TEST_CASE("a failed argument fails the call without running it", "[rt][remote]")
     });
 }
 
-TEST_CASE("a chain of ten thousand pending refs fails without a deep stack", "[rt][remote]") {
+TEST_CASE("a long chain of pending refs fails without a deep stack or a long message",
+          "[rt][remote]") {
     in_sim(6, 1, [](sim_cluster&) -> task<void> {
         auto r = remote<&fail_with_text>("first");
-        for (int i = 0; i < 10000; ++i) r = remote<&twice>(r);
+        for (int i = 0; i < 40000; ++i) r = remote<&twice>(r);
         auto asked = as_result(r);
         auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().text().size() < 300);
+        CHECK(contains(outcome.error().text(), "first"));
+    });
+}
+
+TEST_CASE("arguments that cannot be encoded fail their call and no other", "[rt][remote]") {
+    in_sim(16, 1, [](sim_cluster& c) -> task<void> {
+        explosive bad;
+        bad.when_sent = true;
+        auto slow = remote<&later>(1, 10);
+        auto behind_a_ref = remote<&defuse>(bad, slow);
+        auto at_once = remote<&defuse>(bad, 1);
+        for (auto* r : {&behind_a_ref, &at_once}) {
+            auto asked = as_result(*r);
+            auto outcome = co_await std::move(asked);
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::invalid_argument);
+            CHECK(contains(outcome.error().text(), "did not run"));
+            CHECK(contains(outcome.error().text(), "too hot to touch"));
+        }
+        auto other = remote<&twice>(slow);
+        {
+            const auto got = co_await other;
+            CHECK(got == 2);
+        }
+        auto behind_another = remote<&twice>(remote<&later>(2, 10));
+        {
+            const auto got = co_await behind_another;
+            CHECK(got == 4);
+        }
+        CHECK(c.driver().pending() == 0);
+        CHECK(rt::node::encoding() == nullptr);
+    });
+}
+
+TEST_CASE("a decoder that throws costs its link and leaves nothing behind", "[rt][remote]") {
+    in_sim(17, 1, [](sim_cluster&) -> task<void> {
+        explosive fine;
+        auto asked = as_result(remote<&defuse>.with({.retries = 0})(fine, 1));
+        auto outcome = co_await std::move(asked);
         CHECK_FALSE(outcome);
+        CHECK(rt::node::executing() == nullptr);
+        auto next = remote<&twice>(2);
+        {
+            const auto got = co_await next;
+            CHECK(got == 4);
+        }
+    });
+}
+
+TEST_CASE("a cancelled task does not run again when its worker dies", "[rt][remote]") {
+    in_sim(18, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        auto r = remote<&counted_slow>(1, 1000);
+        co_await sleep_for(100ms);
+        CHECK(runs()[1] == 1);
+        c.network().isolate(sim_cluster::host_of(0)); // the cancellation does not arrive
+        r.cancel();
+        auto asked = as_result(r);
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        CHECK(contains(outcome.error().text(), "had started"));
+        c.network().heal_all();
+        co_await sleep_for(5s);
+        CHECK(runs()[1] == 1);
+        CHECK(c.driver().stats().retried == 0);
+    });
+}
+
+TEST_CASE("tasks that need no core go first when they run again", "[rt][remote]") {
+    in_sim(19, 2, [](sim_cluster& c) -> task<void> {
+        auto a = remote<&later>(1, 60000);
+        auto b = remote<&later>(2, 60000); // one on each worker
+        auto awaited = remote<&later>.with({.cpus = 0})(3, 500);
+        co_await sleep_for(100ms);
+        c.kill(0);
+        c.kill(1);
+        co_await sleep_for(2ms);
+        CHECK(c.driver().workers() == 0);
+        c.network().isolate(sim_cluster::host_of(1)); // one comes back: its core is taken at once
+        const auto begin = c.loop().now();
+        const auto got = co_await awaited;
+        CHECK(got == 3);
+        CHECK(c.loop().now() - begin < 5s);
+        c.network().heal_all();
+        a.cancel();
+        b.cancel();
     });
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real processes: this test program is the worker of its own runs, and a driver that can be killed.
 #include <tests/rt/apps.hpp>
+#include <tests/support/temporary_folder.hpp>
 
 #include <skein/core/random.hpp>
 #include <skein/rt/process.hpp>
 
 #include <array>
-#include <set>
 #include <sstream>
 
 #include <catch2/catch_test_macros.hpp>
@@ -63,6 +63,13 @@ bool contains(const std::string& text, std::string_view part) {
     return text.find(part) != std::string::npos;
 }
 
+std::string read_line(int fd) {
+    std::string line;
+    char c = 0;
+    while (::read(fd, &c, 1) == 1 && c != '\n') line += c;
+    return line;
+}
+
 /// A driver with two workers that waits for ever; the pipe tells when all three have gone.
 struct waiting_driver {
     rt::child_process process;
@@ -77,10 +84,7 @@ struct waiting_driver {
         process = rt::child_process::spawn(how);
         ::close(ends[1]);
         output = ends[0];
-        std::string line;
-        char c = 0;
-        while (::read(output, &c, 1) == 1 && c != '\n') line += c;
-        std::istringstream in(line);
+        std::istringstream in(read_line(output));
         in >> pid >> first >> second;
         REQUIRE(second > 0);
     }
@@ -110,15 +114,16 @@ TEST_CASE("a function runs in another process", "[rt][run]") {
 
 TEST_CASE("tasks spread over the workers", "[rt][run]") {
     expect_run(2, []() -> task<int> {
-        // Each holds its worker until both run: with one at a time this would not end.
-        std::set<long> pids;
+        // New actors wait for both workers; from then on tasks go to the one with less to do.
         auto a = co_await actor<counter>(0);
         auto b = co_await actor<counter>(0);
-        auto p = a.call<&counter::pid>();
-        auto q = b.call<&counter::pid>();
-        pids.insert(co_await p);
-        pids.insert(co_await q);
-        co_return pids.size() == 2 ? 0 : 1;
+        // Each task holds its worker until both run: with one at a time this would not end.
+        const test::temporary_folder folder;
+        auto p = remote<&meet_in>(folder.path);
+        auto q = remote<&meet_in>(folder.path);
+        const long first = co_await p;
+        const long second = co_await q;
+        co_return first != second ? 0 : 1;
     });
 }
 
@@ -283,5 +288,23 @@ TEST_CASE("signals stop the app in order", "[rt][run]") {
         ::kill(static_cast<pid_t>(d.pid), number);
         CHECK(d.process.wait_blocking().code() == code);
         CHECK(d.until_all_gone() < 1000);
+    }
+}
+
+TEST_CASE("a second signal ends the app at once, also when it is another one", "[rt][run]") {
+    for (const auto [first, second] :
+         {std::pair{SIGINT, SIGTERM}, {SIGTERM, SIGINT}, {SIGINT, SIGINT}}) {
+        int ends[2];
+        REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+        auto how = app_options("clings", {});
+        how.stdout_fd = ends[1];
+        auto child = rt::child_process::spawn(how);
+        ::close(ends[1]);
+        CHECK(read_line(ends[0]) == "ready");
+        child.kill(first);
+        CHECK(read_line(ends[0]) == "asked");
+        child.kill(second);
+        CHECK(child.wait_blocking().signal() == second);
+        ::close(ends[0]);
     }
 }

@@ -41,6 +41,8 @@ public:
     [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
     /// How often worker i (from 0) has been started.
     [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
+    /// Frames above this size are refused; before run().
+    void limit_frames(std::size_t bytes) { max_frame_ = bytes; }
     /// Calls that run as coroutines on workers now.
     [[nodiscard]] std::size_t running() const {
         std::size_t n = 0;
@@ -117,6 +119,7 @@ private:
     net::connection_options link_options(const std::string& name, std::int64_t pid) const {
         net::connection_options o;
         o.secret = secret_;
+        if (max_frame_ > 0) o.bounds.max_frame = max_frame_;
         o.self.name = name;
         o.self.pid = pid;
         o.self.host = "sim";
@@ -179,6 +182,7 @@ private:
     net::sim_network& network_;
     rt::node driver_;
     std::uint16_t cpus_;
+    std::size_t max_frame_ = 0;
     std::vector<worker> workers_;
     net::token secret_;
     std::unique_ptr<net::listener> listener_;

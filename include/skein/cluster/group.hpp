@@ -124,7 +124,6 @@ public:
     [[nodiscard]] const member_info& self() const noexcept { return self_; }
 
 private:
-    struct pending;
     group_client() = default;
     task<void> read_all();
     void handle(const net::frame& f);

@@ -11,6 +11,7 @@
 #include <skein/cluster/rendezvous.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/rt/process.hpp>
 
 #include <unistd.h>
 
@@ -30,13 +31,13 @@ namespace skein::cluster {
 /// the destructor without either looks to the others like a crash.
 class membership final : public rendezvous {
 public:
-    /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = std::chrono::seconds(120);
-
-    /// errors  those of group_client::join; already_exists: rank 0's port is in use
+    /// exchange_deadline is how long exchange() waits for the slowest rank.
+    ///   errors  those of group_client::join; already_exists: rank 0's port is in use
     membership(launch_environment where, net::token secret,
-               duration join_deadline = std::chrono::seconds(60))
-        : where_(std::move(where)), secret_(secret), control_("control") {
+               duration join_deadline = std::chrono::seconds(60),
+               duration exchange_deadline = std::chrono::seconds(120))
+        : where_(std::move(where)), secret_(secret), exchange_deadline_(exchange_deadline),
+          control_("control") {
         control_.run([&] { return join_group(join_deadline); });
     }
     ~membership() override {
@@ -89,11 +90,6 @@ private:
         scope serving;
     };
 
-    static std::string host_name() {
-        char name[256] = {};
-        ::gethostname(name, sizeof name - 1);
-        return name;
-    }
     static task<void> serve(group_server* server) {
         auto run = server->run();
         (void)co_await run; // the ranks learn the outcome from the protocol
@@ -117,7 +113,7 @@ private:
         self.world_size = where_.world_size;
         self.local_rank = where_.local_rank;
         self.local_size = where_.local_size;
-        self.host = host_ = host_name();
+        self.host = host_ = rt::host_name();
         self.pid = ::getpid();
         std::exception_ptr failure;
         try {
@@ -141,14 +137,14 @@ private:
         if (!state_ || !state_->client)
             throw error(errc::closed, "exchange after leaving the group");
         auto exchanged =
-            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline);
+            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline_);
         try {
             co_return co_await exchanged;
         } catch (const error& e) {
             if (e.code() != errc::timeout) throw;
             throw error(errc::timeout,
                         fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                    where_.rank, to_seconds(exchange_deadline), key));
+                                    where_.rank, to_seconds(exchange_deadline_), key));
         }
     }
 
@@ -192,6 +188,7 @@ private:
 
     launch_environment where_;
     net::token secret_;
+    duration exchange_deadline_;
     std::string host_;
     int generation_ = 0;
     std::vector<member_info> members_;

@@ -36,7 +36,7 @@ public:
 
     /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
     /// key is used once.
-    ///   errors  peer_lost (names the rank), timeout (names who is missing), too_large
+    ///   errors  peer_lost (names the rank), timeout, too_large
     virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
 
     /// The secret of this world, for the connections that ranks make among themselves.

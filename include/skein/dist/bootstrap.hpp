@@ -98,12 +98,12 @@ struct place_card {
     }
 };
 
-inline task<std::shared_ptr<links>> listen_task(net::real_loop* loop, std::string bind,
-                                                std::unique_ptr<net::listener>* out,
-                                                std::shared_ptr<net::network>* network) {
+inline task<void> listen_task(net::real_loop* loop, std::string bind,
+                              std::unique_ptr<net::listener>* out,
+                              std::shared_ptr<net::network>* network) {
     *network = std::make_shared<net::real_network>(*loop);
     *out = (*network)->listen(net::address::tcp(std::move(bind), 0));
-    co_return nullptr;
+    co_return;
 }
 
 inline error lost_error(int rank, const error& why) {
@@ -114,7 +114,11 @@ inline task<void> start_links(std::shared_ptr<links> l) {
     l->start();
     co_return;
 }
-inline task<void> stop_links(std::shared_ptr<links> l) {
+inline task<void> stop_links(std::shared_ptr<links> l, std::unique_ptr<ring_communicator> ring) {
+    if (ring) {
+        auto closing = ring->close();
+        co_await std::move(closing);
+    }
     auto stopping = l->stop();
     co_await std::move(stopping);
 }
@@ -185,8 +189,8 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
     }
 
     const auto net = detail::make_links(world, key, cards, options, worker);
+    std::unique_ptr<ring_communicator> between;
     try {
-        std::unique_ptr<ring_communicator> between;
         std::vector<int> group = where.leaders();
         int position = where.my_host;
         if (kind == comm_kind::ring) {
@@ -212,10 +216,11 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
         world.on_lost({});
         if (kind == comm_kind::ring) return any_communicator(std::move(between));
         return any_communicator(std::make_unique<hierarchical_communicator>(
-            where, rank, n, std::move(inside), std::move(between), net, options.limits));
+            worker.loop(), where, rank, n, std::move(inside), std::move(between), net,
+            options.limits));
     } catch (...) {
         world.on_lost({});
-        worker.run([&] { return detail::stop_links(net); });
+        worker.run([&] { return detail::stop_links(net, std::move(between)); });
         throw;
     }
 }

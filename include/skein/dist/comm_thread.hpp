@@ -116,6 +116,11 @@ private:
     };
     ticket submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start);
     task<void> drive();
+    /// A model may throw before it gives a task: that is the operation's error too.
+    static task<void> started(operation* op, any_communicator* comm) {
+        auto work = op->start(*comm);
+        co_await std::move(work);
+    }
     task<void> leave();
     std::optional<operation> take();
     static task<void> apply_deadline(any_communicator& comm, duration limit) {
@@ -174,7 +179,7 @@ inline std::optional<comm_thread::operation> comm_thread::take() {
 inline task<void> comm_thread::drive() {
     while (auto op = take()) {
         const time_point begin = steady_now();
-        auto outcome = as_result(op->start(comm_));
+        auto outcome = as_result(started(&*op, &comm_));
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);

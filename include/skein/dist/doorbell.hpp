@@ -6,9 +6,10 @@
 //     sleeper:  wait_at(bell, spin, until, ready)      ringer:  counter.store(n); bell.ring();
 //
 // States of asleep: 0 the owner looks by itself, nobody needs to ring; 1 it is about to sleep or
-// sleeps. Invariant (all of these are seq_cst): the sleeper sets asleep = 1, then reads the bell,
-// then looks once more, then sleeps if the bell is still the same; a ringer changes the world, then
-// reads asleep. So either the ringer sees 1 and rings, or the sleeper sees the change.
+// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks once
+// more (acquire loads will do after the fence), then sleeps if the bell is still the same; a ringer
+// changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the ringer
+// sees 1 and rings, or the sleeper sees the change.
 
 #include <skein/core/clock.hpp>
 #include <skein/core/time.hpp>
@@ -107,6 +108,7 @@ void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Che
     } guard{bell, spin, begin};
     for (;;) {
         bell.asleep.store(1, std::memory_order_seq_cst);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
         if (ready()) return;
         still_good();

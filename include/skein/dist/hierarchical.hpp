@@ -9,6 +9,8 @@
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the other.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/ring.hpp>
@@ -60,22 +62,27 @@ struct placement {
     }
 };
 
-/// One rank's end. inside: null for the only rank of a host. between: leaders only, when there are two
-/// hosts or more; made with divisor = world size. net carries messages between hosts.
+/// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
+/// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
+/// messages between hosts.
 class hierarchical_communicator {
 public:
-    hierarchical_communicator(placement where, int rank, int world_size,
+    hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
                               std::unique_ptr<ring_communicator> between,
                               std::shared_ptr<links> net, collective_options limits = {})
-        : where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
-          between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
+        : on_(on), where_(std::move(where)), rank_(rank), size_(world_size),
+          inside_(std::move(inside)), between_(std::move(between)), net_(std::move(net)),
+          deadline_(limits.deadline) {
         SKEIN_CHECK(inside_ || where_.mine().size() == 1,
                     "ranks of one host without shared memory");
         SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1,
                     "a leader without a ring");
-        if (between_ && inside_) {
-            between_->on_failure([shm = inside_.get()](const error& why) { shm->abort(why); });
+        if (between_) {
+            between_->on_failure([shm = inside_.get(), s = stopped_, net = net_](const error& why) {
+                if (shm != nullptr) shm->abort(why);
+                stop_messages(*s, net.get(), why);
+            });
         }
     }
 
@@ -153,12 +160,27 @@ public:
         }
     }
     void abort(error why) noexcept {
+        try {
+            on_.post_from_any_thread(
+                [s = stopped_, net = net_, why] { stop_messages(*s, net.get(), why); });
+        } catch (...) { // out of memory: the deadline will end messages
+        }
         if (inside_) inside_->abort(why);
         if (between_) between_->abort(std::move(why));
     }
 
 private:
-    [[nodiscard]] bool leads() const noexcept { return where_.my_place == 0; }
+    /// What an abort reaches through the loop.
+    struct stop_state {
+        cancel_source stop;
+        std::optional<error> why;
+    };
+    static void stop_messages(stop_state& s, links* net, const error& why) {
+        if (s.why) return;
+        s.why = why;
+        if (net != nullptr) net->abandon(why);
+        s.stop.request();
+    }
     [[nodiscard]] int place_here(int world_rank) const {
         const auto& here = where_.mine();
         const auto found = std::find(here.begin(), here.end(), world_rank);
@@ -175,6 +197,14 @@ private:
         doing_.op = op;
         doing_.detail = static_cast<std::uint64_t>(more);
         if (failed_) throw *failed_;
+        if (stopped_->why) {
+            throw error(stopped_->why->code(), stopped_->why->what())
+                .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+        }
+        // The parts of a collective are told apart from the same parts of another one.
+        const auto outer = kind == detail::op_kind::message ? detail::op_kind::none : kind;
+        if (inside_) inside_->set_outer(outer);
+        if (between_) between_->set_outer(outer);
         wait_inside();
         const bool alone = where_.mine().size() == 1;
         if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
@@ -326,15 +356,18 @@ private:
         const time_point until = loop::current().now() + deadline_;
         auto work = sends ? detail::send_message(*net_, io, peer, what, until)
                           : detail::recv_message(*net_, io, peer, what, until);
-        auto limited = as_result(with_deadline(std::move(work), until));
+        auto stoppable = with_cancel(stopped_->stop.token(), std::move(work));
+        auto limited = as_result(with_deadline(std::move(stoppable), until));
         auto ended = co_await std::move(limited);
         if (ended) co_return;
+        if (ended.error().code() == errc::cancelled && stopped_->why) throw *stopped_->why;
         if (ended.error().code() != errc::timeout) throw ended.error();
         throw error(errc::timeout,
                     fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
                                 peer, detail::describe(what), to_seconds(deadline_)));
     }
 
+    loop& on_;
     placement where_;
     int rank_, size_;
     std::unique_ptr<shm_communicator> inside_;
@@ -343,6 +376,7 @@ private:
     duration deadline_;
     detail::signature doing_;
     std::optional<error> failed_;
+    std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
 };
 

@@ -171,7 +171,8 @@ private:
                 co_await nap;
                 continue;
             }
-            tasks_.spawn(greet(std::move(*came)));
+            // Strangers must not cost more than this many handshakes; a rank that is dropped comes again.
+            if (tasks_.size() < 2 * addresses_.size() + 64) tasks_.spawn(greet(std::move(*came)));
         }
     }
     task<void> greet(std::unique_ptr<net::stream> s) {

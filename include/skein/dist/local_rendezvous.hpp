@@ -66,21 +66,26 @@ private:
             return world_.exchange(std::string(key), rank_, mine);
         }
         void on_lost(unique_function<void(int, const error&)> lost) override {
-            std::optional<std::pair<int, error>> already;
-            {
-                const std::lock_guard lock(world_.guard_);
-                already = world_.lost_;
-            }
             const std::lock_guard lock(guard_);
             lost_ = std::move(lost);
-            if (already && lost_ && already->first != rank_) lost_(already->first, already->second);
+            told_ = false;
+            // Looked up under our lock: a loss that is not there yet is told by lose(), after us.
+            std::optional<std::pair<int, error>> already;
+            {
+                const std::lock_guard inner(world_.guard_);
+                already = world_.lost_;
+            }
+            if (already) call(already->first, already->second);
         }
         void tell(int who, const error& why) {
             const std::lock_guard lock(guard_);
-            if (lost_ && who != rank_) lost_(who, why);
+            call(who, why);
         }
 
     private:
+        void call(int who, const error& why) {
+            if (lost_ && who != rank_ && !std::exchange(told_, true)) lost_(who, why);
+        }
         int count(int up_to) const {
             int same = 0;
             for (int r = 0; r < up_to; ++r) same += world_.hosts_[checked(r)] == host() ? 1 : 0;
@@ -88,8 +93,9 @@ private:
         }
         local_world& world_;
         int rank_;
-        std::mutex guard_;
+        std::mutex guard_; // the fields below; taken before the world's
         unique_function<void(int, const error&)> lost_;
+        bool told_ = false;
     };
 
     struct table {

@@ -87,11 +87,8 @@ public:
     task<void> close() { return core_->close(); }
     void abort(error why) noexcept;
 
-    /// Messages by world rank, for ranks outside the group too.
-    task<void> send_to_world(buffer_view io, int world_rank) { return core_->send(io, world_rank); }
-    task<void> recv_from_world(buffer_view io, int world_rank) {
-        return core_->recv(io, world_rank);
-    }
+    /// The collective that the next ones are parts of; none: they stand alone.
+    void set_outer(detail::op_kind kind) noexcept { core_->outer = kind; }
     /// Called once, on the loop, when the group has failed.
     void on_failure(unique_function<void(const error&)> told) { core_->told = std::move(told); }
 
@@ -164,6 +161,7 @@ private:
         net::stream* out = nullptr; // to the next; its other direction carries notices to us
         net::stream* in = nullptr;  // from the previous; its other direction carries our notices
         detail::signature doing;
+        detail::op_kind outer = detail::op_kind::none;
         bool busy = false;    // a collective or message runs
         bool writing = false; // in the middle of a frame: nothing else may be written to out
         bool heard = false;   // the previous rank has begun this collective

@@ -36,11 +36,16 @@ public:
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {})
         : segment_(std::move(segment)), layout_(size, pieces), rank_(rank), size_(size),
-          labels_(std::move(labels)), deadline_(limits.deadline) {
+          labels_(std::move(labels)), deadline_(limits.deadline), steps_(pieces.first_step) {
         SKEIN_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
         SKEIN_CHECK(segment_.bytes() == layout_.bytes(), "segment of {} bytes, {} expected",
                     segment_.bytes(), layout_.bytes());
         for (int r = static_cast<int>(labels_.size()); r < size; ++r) labels_.push_back(r);
+        for (const counter c : {&detail::shm_rank::published, &detail::shm_rank::reduced,
+                                &detail::shm_rank::fetched}) {
+            (me().*c).store(steps_,
+                            std::memory_order_relaxed); // before pid, which says it is there
+        }
         me().pid.store(::getpid(), std::memory_order_seq_cst);
     }
     shm_communicator(const shm_communicator&) = delete;
@@ -79,6 +84,8 @@ public:
     task<void> barrier();
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
+    /// The collective that the next ones are parts of; none: they stand alone.
+    void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
     task<void> close();
@@ -109,7 +116,8 @@ private:
     template <class Reached>
     void wait_until(Reached reached);
     void wait_all(counter which, std::uint32_t value);
-    void still_good(int behind);
+    template <class Ready, class Reached>
+    void still_good(int behind, Ready ready, Reached reached);
     [[noreturn]] void blame(errc code, int culprit, std::string what);
     void throw_if_aborted() const;
     bool is_gone(int r) const noexcept;
@@ -123,7 +131,8 @@ private:
     std::vector<const void*> sources_;
 
     detail::signature doing_; // the running collective; sequence grows for ever
-    std::uint32_t steps_ = 0; // steps finished in all collectives so far
+    detail::op_kind outer_ = detail::op_kind::none;
+    std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
 };

@@ -118,7 +118,7 @@ concept makes =
     std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
 
 /// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
-/// this task is dropped, so is the actor.
+/// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
 task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
     const auto id = co_await made;
@@ -153,6 +153,7 @@ template <class T, class... A>
         if (by.is_driver()) {
             call->target = by.new_actor_id();
             lane = by.actor_lane(call->target);
+            lane->owned = true; // means nothing until the actor is somewhere
         }
         submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
                                                                           std::forward<A>(args)...);
@@ -168,7 +169,13 @@ template <class T, class... A>
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
-    static void encode(writer& to, const skein::actor_handle<T>& h) { to.fixed(h.id().value()); }
+    static void encode(writer& to, const skein::actor_handle<T>& h) {
+        to.fixed(h.id().value());
+        // A handle given as an argument, or inside one, keeps its actor until the call is done.
+        using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
+        if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
+            call->extra().kept.push_back(std::make_shared<lane>(h.lane()));
+    }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;
         if (!from.fixed(id)) return from.status();

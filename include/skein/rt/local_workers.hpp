@@ -55,12 +55,6 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-[[nodiscard]] inline std::string host_name() {
-    char text[256] = {};
-    ::gethostname(text, sizeof text - 1);
-    return text;
-}
-
 inline net::connection_options link_options(const std::string& name, const net::token& secret,
                                             std::uint16_t cpus, bool in_memory) {
     net::connection_options o;
@@ -145,6 +139,10 @@ private:
             }
             std::erase(pids_, child.pid());
             if (child.running()) {
+                // It may still be loading and hear nobody.
+                if (failed &&
+                    (failed->code() == errc::cancelled || failed->code() == errc::timeout))
+                    child.kill(SIGTERM);
                 auto gone = farewell(&child);
                 auto sure = shield(std::move(gone));
                 co_await sure;
@@ -309,7 +307,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
         net::real_loop loop;
         node_options who;
         who.name = boot.name;
-        who.host = detail::host_name();
+        who.host = host_name();
         who.pid = ::getpid();
         node self(who);
         const node::use current(self);

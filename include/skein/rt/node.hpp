@@ -129,6 +129,8 @@ public:
 
     /// The node whose incoming call is being decoded on this thread, if any.
     [[nodiscard]] static node* executing() noexcept { return executing_; }
+    /// The call whose arguments are being encoded on this thread, if any.
+    [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -185,7 +187,6 @@ public:
     }
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
-    void count_executed() noexcept { ++stats_.executed; }
     void count_outcome(bool failed) noexcept {
         ++stats_.done;
         stats_.failed += failed;
@@ -219,6 +220,8 @@ private:
     void fail_lane(detail::actor_state& lane);
 
     void prepare(detail::call_base& call);
+    template <class Encode>
+    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call, Encode&& encode);
     void place(detail::counted<detail::call_base> call);
     void place_method(detail::counted<detail::call_base> call);
     void drain(detail::actor_state& lane);
@@ -234,6 +237,7 @@ private:
 
     static inline constinit thread_local node* current_ = nullptr;
     static inline constinit thread_local node* executing_ = nullptr;
+    static inline constinit thread_local detail::call_base* encoding_ = nullptr;
 
     detail::node_name name_;
     node_stats stats_;

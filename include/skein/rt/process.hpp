@@ -86,6 +86,13 @@ private:
     int raw_;
 };
 
+/// How this host calls itself.
+[[nodiscard]] inline std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
+
 /// What to start and how.
 struct process_options {
     std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
@@ -289,13 +296,6 @@ public:
         SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
         if (running()) reap(0);
         return *status_;
-    }
-    /// Blocks at most so long; nullopt if it still runs.
-    std::optional<exit_status> wait_blocking_for(int milliseconds) {
-        if (!running()) return status_;
-        pollfd waits{pidfd_.get(), POLLIN, 0};
-        ::poll(&waits, 1, milliseconds);
-        return try_wait();
     }
 
     /// The text the child left with leave_last_words(); call it after its end. May be empty.

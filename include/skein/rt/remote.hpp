@@ -255,16 +255,6 @@ private:
     std::tuple<Held...> held_;
 };
 
-template <class T>
-struct handle_of {
-    static constexpr bool is_handle = false;
-};
-template <class T>
-struct handle_of<actor_handle<T>> {
-    using type = T;
-    static constexpr bool is_handle = true;
-};
-
 /// Fills in what all calls have in common.
 inline void apply_options(call_base& call, const function_record& fn, const call_options& how,
                           call_kind kind) {
@@ -286,7 +276,6 @@ struct submission;
 template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static void go(node& by, const counted<call_base>& call, A&&... args) {
-        (keep_alive(*call, args), ...);
         std::size_t pending = 0;
         bool failed = false;
         [[maybe_unused]] const auto look = [&](const auto& a) {
@@ -312,14 +301,6 @@ struct submission<std::tuple<P...>, A...> {
         rare.arguments = std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...);
         by.submit_deferred(call);
         by.argument_ready(*call);
-    }
-
-private:
-    /// A handle given as an argument keeps its actor until the call is done.
-    template <class Arg>
-    static void keep_alive(call_base& call, const Arg& a) {
-        if constexpr (handle_of<Arg>::is_handle)
-            call.extra().kept.push_back(std::make_shared<counted<actor_state>>(a.lane()));
     }
 };
 

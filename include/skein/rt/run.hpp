@@ -68,6 +68,9 @@ private:
         const int saved = errno;
         const auto byte = static_cast<unsigned char>(number);
         [[maybe_unused]] const auto n = ::write(target(), &byte, 1);
+        // SA_RESETHAND clears this signal only; the second one may be the other.
+        ::signal(SIGINT, SIG_DFL);
+        ::signal(SIGTERM, SIG_DFL);
         errno = saved;
     }
     unique_fd read_, write_;
@@ -198,7 +201,7 @@ template <class App>
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
         rt::node_options who;
-        who.host = rt::detail::host_name();
+        who.host = rt::host_name();
         who.pid = ::getpid();
         rt::node self(who);
         const rt::node::use current(self);

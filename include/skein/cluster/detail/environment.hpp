@@ -98,8 +98,8 @@ inline std::optional<launch_environment> from_skein(const variable_reader& read)
 
 inline std::optional<launch_environment> from_torch(const variable_reader& read) {
     const variables v(read, "torchrun");
-    if (!v.has("RANK") || !v.has("WORLD_SIZE") || v.has("JOB_COMPLETION_INDEX"))
-        return std::nullopt;
+    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
     launch_environment e;
     e.source = "torch";
     e.rank = v.number("RANK");
@@ -158,7 +158,8 @@ inline std::optional<launch_environment> from_slurm(const variable_reader& read)
 
 inline std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
     const variables v(read, "Kubernetes indexed job");
-    if (!v.has("JOB_COMPLETION_INDEX") || !v.has("WORLD_SIZE")) return std::nullopt;
+    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
     launch_environment e;
     e.source = "kubernetes";
     e.rank = v.number("JOB_COMPLETION_INDEX");
@@ -193,9 +194,8 @@ inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
     e.world_size = v.number("PMI_SIZE");
     e.local_rank = v.number("MPI_LOCALRANKID", 0);
     e.local_size = v.number("MPI_LOCALNRANKS", 1);
-    e.job_id = v.text("PMI_ID", v.text("HYDI_CONTROL_FD"));
     e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    // PMI names no job that all ranks agree on: the launcher's parent process would differ by host.
+    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
     e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
     return e;
 }

@@ -247,7 +247,10 @@ inline void group_server::start_if_complete() {
     detail::formed_body body;
     body.generation = options_.generation;
     for (auto& m : members_) body.members.push_back(m->info);
-    for (auto& m : members_) detail::send(*m->link, detail::kind::formed, body);
+    // A link that has just broken is its own member's fault; its serve() says so.
+    for (auto& m : members_) {
+        if (m->link->is_open()) detail::send(*m->link, detail::kind::formed, body);
+    }
 }
 
 inline void group_server::handle(member& from, const net::frame& f) {
@@ -291,7 +294,7 @@ inline void group_server::handle(member& from, const net::frame& f) {
     for (auto& b : blobs) all.blobs.push_back(std::move(*b));
     exchanges_.erase(body->key);
     for (auto& m : members_) {
-        if (!m->left) detail::send(*m->link, detail::kind::gathered, all);
+        if (!m->left && m->link->is_open()) detail::send(*m->link, detail::kind::gathered, all);
     }
 }
 

@@ -225,7 +225,8 @@ private:
         std::optional<time_point> limit, silent_limit;
         while (now->any_running() || !now->group) {
             const auto time = loop::current().now();
-            if (!limit && now->group) {
+            // After a good end the ranks may go on working, as long as nobody asks them to stop.
+            if (!limit && now->group && (now->group->failure || stop_signal_ != 0)) {
                 limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (now->group->failure && !now->group->reported) silent_limit = time + moment;
@@ -251,11 +252,7 @@ private:
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
             auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
-            auto waited = co_await change;
-            if (!waited && waited.error().code() == errc::cancelled) {
-                kill_all(*now);
-                throw waited.error();
-            }
+            (void)co_await change;
         }
         told_to_stop_ = false;
     }

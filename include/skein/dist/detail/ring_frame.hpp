@@ -33,7 +33,7 @@ struct ring_header {
         to[32] = static_cast<std::byte>(what.kind);
         to[33] = static_cast<std::byte>(what.type);
         to[34] = static_cast<std::byte>(what.op);
-        to[35] = std::byte{0};
+        to[35] = static_cast<std::byte>(what.outer);
         store_le(to + 36, std::uint32_t{0});
         store_le(to + 40, step);
         store_le(to + 44, bytes);
@@ -53,6 +53,7 @@ struct ring_header {
         h.what.kind = static_cast<op_kind>(from[32]);
         h.what.type = static_cast<dtype>(from[33]);
         h.what.op = static_cast<reduce_op>(from[34]);
+        h.what.outer = static_cast<op_kind>(from[35]);
         h.step = load_le<std::uint32_t>(from + 40);
         h.bytes = load_le<std::uint32_t>(from + 44);
         return h;

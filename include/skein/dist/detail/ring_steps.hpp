@@ -61,6 +61,7 @@ inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t c
     doing.count = count;
     doing.type = type;
     doing.op = op;
+    doing.outer = outer;
     doing.detail = more;
     throw_if_failed();
     if (closed) throw error(errc::closed, "this communicator is closed").with_where(where());

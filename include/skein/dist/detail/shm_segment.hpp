@@ -26,6 +26,7 @@ struct shm_options {
     std::size_t chunk_bytes = std::size_t{1} << 20;
     std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
+    std::uint32_t first_step = 0; ///< where the counters of steps begin; they wrap around
 };
 
 namespace detail {

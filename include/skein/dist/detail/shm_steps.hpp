@@ -21,6 +21,7 @@ inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, d
     doing_.count = count;
     doing_.type = type;
     doing_.op = op;
+    doing_.outer = outer_;
     doing_.detail = more;
     throw_if_aborted();
 }
@@ -299,6 +300,7 @@ inline task<void> shm_communicator::barrier() {
 inline void shm_communicator::begin_message(buffer_view io) {
     until_ = steady_now() + deadline_;
     doing_.kind = detail::op_kind::message;
+    doing_.outer = detail::op_kind::none;
     doing_.count = io.count;
     doing_.type = io.type;
     throw_if_aborted();
@@ -383,7 +385,7 @@ void shm_communicator::wait_until(Reached reached) {
         return true;
     };
     constexpr duration slice = std::chrono::milliseconds(20);
-    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind); });
+    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
     throw_if_aborted();
 }
 
@@ -393,17 +395,20 @@ inline void shm_communicator::wait_all(counter which, std::uint32_t value) {
     });
 }
 
-/// Called between sleeps: throws if waiting for `behind` makes no sense any more.
-inline void shm_communicator::still_good(int behind) {
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
+/// leave and end while this one looks at it: hence the second look at what it did.
+template <class Ready, class Reached>
+void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
+    const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };
     for (int r = 0; r < size_; ++r) {
-        if (r == rank_ || at(r).left.load(std::memory_order_seq_cst) != 0) continue;
-        if (is_gone(r)) {
+        if (r == rank_ || has_left(r)) continue;
+        if (is_gone(r) && !has_left(r) && !ready()) {
             blame(
                 errc::peer_lost, r,
                 fmt::format("its process {} has ended", at(r).pid.load(std::memory_order_relaxed)));
         }
     }
-    if (at(behind).left.load(std::memory_order_seq_cst) != 0) {
+    if (has_left(behind) && !reached(behind)) {
         blame(errc::peer_lost, behind, "it has closed its communicator");
     }
     if (steady_now() < until_) return;

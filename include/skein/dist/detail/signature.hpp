@@ -49,8 +49,8 @@ struct signature {
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
-    std::uint8_t unused = 0;
-    std::uint32_t unused2 = 0;
+    op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
+    std::uint32_t unused = 0;
 
     friend bool operator==(const signature&, const signature&) = default;
 };
@@ -69,6 +69,8 @@ struct signature {
     }
     if (s.kind == op_kind::all_gather_v)
         more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.outer != op_kind::none && s.outer != s.kind)
+        more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
                        s.count, more);
 }

@@ -22,7 +22,10 @@ inline void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
-    if (rare) rare->kept.clear();
+    if (rare) {
+        rare->kept.clear();
+        rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
+    }
     lane = {};
     on_finished();
     while (!waiters.empty()) waiters.front().wake();
@@ -118,6 +121,28 @@ inline void encode_head(wire::writer& to, const detail::call_base& call) {
     head.encode(to);
 }
 
+/// Appends head and arguments; false: a codec threw, and the call has failed with that.
+template <class Encode>
+bool node::encode_call(wire::writer& to, detail::call_base& call, Encode&& encode) {
+    struct encoding_guard {
+        detail::call_base* before = encoding_;
+        ~encoding_guard() { encoding_ = before; }
+    };
+    try {
+        const encoding_guard guard;
+        encoding_ = &call;
+        encode_head(to, call);
+        encode(to);
+        return true;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        call.fail({std::move(told), nullptr});
+        return false;
+    }
+}
+
 template <class Encode>
 void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
     prepare(*call);
@@ -127,8 +152,7 @@ void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
             !closing_) [[likely]] {
             scratch_.clear();
-            encode_head(scratch_, *call);
-            encode(scratch_);
+            if (!encode_call(scratch_, *call, encode)) return;
             auto& raw = *call;
             raw.id = take_slot(std::move(call));
             transmit(*lane.on, raw, scratch_.bytes(), nullptr);
@@ -136,8 +160,7 @@ void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
         }
     }
     wire::writer body;
-    encode_head(body, *call);
-    encode(body);
+    if (!encode_call(body, *call, encode)) return;
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
     place(std::move(call));
@@ -157,8 +180,12 @@ inline void node::argument_ready(detail::call_base& call) {
         const auto next = ready_[i];
         if (next->is_done()) continue;
         if (const auto* bad = next->rare->arguments->failed()) {
-            error why(bad->what.code(), fmt::format("{} did not run: its argument failed: {}",
-                                                    next->name(), bad->what.text()));
+            // A chain of failures names its ends, not all that lies between.
+            constexpr std::string_view because = "did not run: its argument failed: ";
+            std::string_view root = bad->what.text();
+            if (const auto at = root.rfind(because); at != root.npos)
+                root.remove_prefix(at + because.size());
+            error why(bad->what.code(), fmt::format("{} {}{}", next->name(), because, root));
             if (!bad->what.where().empty()) why.with_where(bad->what.where());
             if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
             if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
@@ -168,8 +195,12 @@ inline void node::argument_ready(detail::call_base& call) {
             continue;
         }
         wire::writer body;
-        encode_head(body, *next);
-        next->rare->arguments->encode(body);
+        const auto lane = next->lane;
+        auto& arguments = *next->rare->arguments;
+        if (!encode_call(body, *next, [&](wire::writer& to) { arguments.encode(to); })) {
+            if (lane) drain(*lane);
+            continue;
+        }
         next->rare->arguments.reset();
         next->body = std::move(body).take();
         next->state = detail::phase::queued;
@@ -327,15 +358,17 @@ inline void node::send(link& to, detail::counted<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && upstream_ == nullptr) {
         ++to.actors;
     }
-    // Only a call that may have to run again keeps its arguments.
+    // Only a call that may have to run again keeps its arguments, and one that was not sent.
     const bool keep =
         raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
+        const detail::counted<detail::call_base> hold(&raw);
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
     }
 }
 
@@ -360,6 +393,7 @@ inline void node::transmit(link& to, detail::call_base& call, byte_span body, by
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.id);
         account(to, call);
+        if (call.kind == detail::call_kind::create && upstream_ == nullptr) --to.actors;
         call.fail({e, nullptr});
     }
 }
@@ -387,8 +421,10 @@ inline void node::cancel(detail::call_base& call) noexcept {
             call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
         return;
     }
-    if (call.state == detail::phase::queued && call.on != nullptr)
-        return; // its link is being settled
+    if (call.state == detail::phase::queued && call.on != nullptr) {
+        call.extra().cancel_requested = true; // for lose(), which settles its link
+        return;
+    }
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});

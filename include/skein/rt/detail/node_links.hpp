@@ -99,6 +99,11 @@ inline task<void> node::close() {
     co_await sure;
 }
 
+/// Its cancellation was on the way to the worker that is lost.
+inline bool is_unwanted(const detail::call_base& call) noexcept {
+    return call.rare && call.rare->cancel_requested;
+}
+
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 inline void node::lose(link& l, const std::string& how) {
     if (upstream_ == nullptr && !closing_) ++stats_.workers_lost;
@@ -119,8 +124,8 @@ inline void node::lose(link& l, const std::string& how) {
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (upstream_ == nullptr && !closing_ &&
-            ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
+        if (upstream_ == nullptr && !closing_ && !is_unwanted(*call) && is_task &&
+            (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 call->ran_before = true;
@@ -175,7 +180,9 @@ inline void node::lose(link& l, const std::string& how) {
     }
 
     for (const auto& call : dead) {
-        const auto code = upstream_ != nullptr || closing_ ? errc::closed : errc::worker_lost;
+        const auto code = is_unwanted(*call)                 ? errc::cancelled
+                          : upstream_ != nullptr || closing_ ? errc::closed
+                                                             : errc::worker_lost;
         error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
         if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
         call->fail({std::move(why), nullptr});
@@ -188,13 +195,19 @@ inline void node::lose(link& l, const std::string& how) {
         --where->actors;
         if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
     }
-    // Calls that run again go first, in the order in which they were made.
-    for (auto it = again.rbegin(); it != again.rend(); ++it) {
+    // Calls that run again go first; before them those that need no free core: a call that holds one
+    // may wait for them.
+    const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
+    std::vector<detail::counted<detail::call_base>> urgent, others;
+    for (const auto& call : again) {
         ++stats_.retried;
-        (*it)->on = nullptr;
-        (*it)->state = detail::phase::queued;
-        queue_.push_front(*it);
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        (needs_no_core(call) ? urgent : others).push_back(call);
     }
+    const auto behind = std::find_if_not(queue_.begin(), queue_.end(), needs_no_core);
+    queue_.insert(behind, others.begin(), others.end());
+    queue_.insert(queue_.begin(), urgent.begin(), urgent.end());
 }
 
 // ---- frames ------------------------------------------------------------------------------------
@@ -344,9 +357,12 @@ inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, b
     }
     ++stats_.executed;
     detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
-    const auto before = std::exchange(executing_, this);
+    struct executing_guard {
+        node* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
     fn->invoke(call);
-    executing_ = before;
 }
 
 inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
