@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -47,6 +48,10 @@ struct name_server {
         const std::lock_guard lock(mutex);
         answers = true;
         told.notify_all();
+    }
+    void forget() {
+        const std::lock_guard lock(mutex);
+        answers = false;
     }
     void wait() {
         std::unique_lock lock(mutex);
@@ -232,6 +237,7 @@ TEST_CASE("a simulated address is not for real sockets") {
 TEST_CASE("a task that waits for a name can be cancelled; the look-up ends alone") {
     const auto body = [](net::real_loop& on) -> task<void> {
         net::real_network network(on);
+        the_name_server().forget();
         const auto to = net::address::tcp(slow_name, 1);
         auto trying = error_of(drop_value(with_timeout(network.connect(to), 5ms)));
         const auto seen = co_await trying;
@@ -244,6 +250,21 @@ TEST_CASE("a task that waits for a name can be cancelled; the look-up ends alone
         CHECK(unknown->code() == errc::not_found);
     };
     run_real<void>(body);
+}
+
+TEST_CASE("a loop that is destroyed during a look-up waits for its end") {
+    the_name_server().forget();
+    std::thread answering;
+    {
+        net::real_loop loop;
+        net::real_network network(loop);
+        const auto to = net::address::tcp(slow_name, 1);
+        const auto seen = loop.run(error_of(drop_value(with_timeout(network.connect(to), 1ms))));
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::timeout);
+        answering = std::thread([] { the_name_server().answer(); });
+    }
+    answering.join();
 }
 
 TEST_CASE("a socket is closed to children before it connects") {
