@@ -265,8 +265,7 @@ TEST_CASE("a call may be the last thing a loop takes: the poster does not touch 
     }
 }
 
-TEST_CASE("turns that do not wait do not ask for the next timer") {
-    // Idle timers do not spin: one wait brings a lone sleeper to its time.
+TEST_CASE("a lone sleeper costs one wait") {
     const auto body = []() -> skein::task<void> { co_await skein::sleep_for(1h); };
     manual_loop world;
     world.run(body());
