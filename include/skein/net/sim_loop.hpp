@@ -56,7 +56,7 @@ public:
         std::push_heap(heap_.begin(), heap_.end(), later);
     }
     void after(duration delay, unique_function<void()> call) {
-        at(skein::later(virtual_, delay), std::move(call));
+        at(skein::deadline_after(virtual_, delay), std::move(call));
     }
 
     /// How many events have run.

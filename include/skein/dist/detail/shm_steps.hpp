@@ -15,7 +15,7 @@ namespace skein::dist {
 
 inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
                                     reduce_op op, std::uint64_t more) {
-    until_ = later(steady_now(), deadline_);
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.sequence += 1;
     doing_.kind = kind;
     doing_.count = count;
@@ -297,7 +297,7 @@ inline task<void> shm_communicator::barrier() {
 // Messages have their own counters; they do not count as collectives.
 
 inline void shm_communicator::begin_message(buffer_view io) {
-    until_ = later(steady_now(), deadline_);
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.kind = detail::op_kind::message;
     doing_.count = io.count;
     doing_.type = io.type;

@@ -62,7 +62,7 @@ inline connection::connection(std::unique_ptr<stream> over, connection_options o
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
     if (on) {
-        timer_due_ = later(last_heard_, alive.ping_after);
+        timer_due_ = deadline_after(last_heard_, alive.ping_after);
         loop_.set_timer(timer_, timer_due_);
     }
 }
@@ -196,7 +196,7 @@ inline void connection::on_timer() {
         send_control(pong);
     }
     queued_at_tick_ = queued_total_;
-    timer_due_ = later(now, alive.ping_after);
+    timer_due_ = deadline_after(now, alive.ping_after);
     loop_.set_timer(timer_, timer_due_);
 }
 

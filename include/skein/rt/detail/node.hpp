@@ -105,7 +105,7 @@ inline void node::prepare(detail::call_base& call) {
     if (call.rare && call.rare->limit > duration::zero()) {
         call.rare->deadline.emplace(call);
         auto& here = loop::current();
-        here.set_timer(*call.rare->deadline, later(here.now(), call.rare->limit));
+        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
     }
 }
 
