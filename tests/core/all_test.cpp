@@ -132,3 +132,35 @@ TEST_CASE("values are moved through, never copied") {
     };
     run(own());
 }
+
+TEST_CASE(
+    "values that are all there are delivered, also when the task is cancelled in the same turn") {
+    int got = 0;
+    const auto value = [](int v) -> task<int> {
+        co_await skein::sleep_for(1s);
+        co_return v;
+    };
+    const auto body = [](int* out, decltype(value) f) -> task<void> {
+        auto both = skein::all(f(1), f(2));
+        const auto [a, b] = co_await both;
+        std::vector<task<int>> many;
+        many.push_back(f(4));
+        *out = a + b;
+        auto rest = skein::all(std::move(many));
+        const auto values = co_await rest;
+        *out += values.at(0);
+    };
+    const auto outer = [](int* out, decltype(body) f, decltype(value) g,
+                          skein::duration until) -> task<void> {
+        skein::scope s;
+        s.spawn(f(out, g));
+        co_await skein::sleep_for(until);
+        s.cancel();
+        auto joined = s.join();
+        co_await joined;
+    };
+    run(outer(&got, body, value, 1s));
+    CHECK(got == 3);
+    run(outer(&got, body, value, 2s));
+    CHECK(got == 7);
+}

@@ -45,3 +45,18 @@ TEST_CASE("a frame may be given back on another thread, and a thread's frames en
         frame_pool::release(own, 300);
     });
 }
+
+#if SKEIN_FRAME_POOL
+TEST_CASE("a thread that only gives frames back keeps a bounded number of them") {
+    std::vector<void*> made;
+    for (std::size_t i = 0; i < 3 * frame_pool::most_kept; ++i)
+        made.push_back(frame_pool::allocate(500));
+    std::size_t kept = 0;
+    std::jthread other([&] {
+        for (void* p : made) frame_pool::release(p, 500);
+        kept = frame_pool::kept(500);
+    });
+    other.join();
+    CHECK(kept == frame_pool::most_kept);
+}
+#endif

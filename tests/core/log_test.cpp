@@ -82,3 +82,11 @@ TEST_CASE("lines may come from several threads") {
     threads.clear();
     CHECK(lines == 400);
 }
+
+TEST_CASE("control bytes of a peer's text do not reach the terminal") {
+    const std::vector<logs::field> fields = {{"peer", "a\rb\x1b[2J\x7f"}};
+    const auto line = logs::format_text(make("got \x1b[31m\rred\x7f", fields));
+    CHECK(line.find_first_of("\r\x1b\x7f") == std::string::npos);
+    CHECK(line.substr(5) ==
+          ":20.123 W net got \\x1b[31m\\x0dred\\x7f peer=\"a\\rb\\u001b[2J\\u007f\"");
+}

@@ -134,3 +134,19 @@ TEST_CASE("errno is sorted into codes, with path and reason") {
     CHECK(skein::errno_error(ENOENT, "open", "some/path").text() ==
           "open some/path: no such file or directory");
 }
+
+TEST_CASE("removing a tree that is a link removes the link, not what it points at") {
+    temporary_folder dir;
+    REQUIRE(dir.disk.make_dirs(dir / "target/inner"));
+    REQUIRE(dir.disk.write_whole(dir / "target/file", skein::as_bytes("kept")));
+    REQUIRE(::symlink((dir / "target").c_str(), (dir / "link").c_str()) == 0);
+    REQUIRE(::symlink((dir / "nothing").c_str(), (dir / "dangling").c_str()) == 0);
+    REQUIRE(dir.disk.remove_tree(dir / "link"));
+    REQUIRE(dir.disk.remove_tree(dir / "dangling"));
+    CHECK(skein::to_string(*dir.disk.read_whole(dir / "target/file")) == "kept");
+    CHECK(dir.disk.status(dir / "target/inner"));
+    CHECK(dir.disk.list(dir.path)->size() == 1);
+    REQUIRE(dir.disk.remove_tree(dir / "target"));
+    CHECK(dir.disk.list(dir.path)->empty());
+    REQUIRE(dir.disk.remove_tree(dir / "target"));
+}

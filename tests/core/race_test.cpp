@@ -131,3 +131,22 @@ TEST_CASE("the winner's value is moved, the losers' are destroyed") {
     CHECK(t.alive == 0);
     CHECK(t.copied == 0);
 }
+
+TEST_CASE("a value that is there is delivered, also when the task is cancelled in the same turn") {
+    int got = 0;
+    const auto body = [](int* out) -> task<void> {
+        auto first = skein::race(give_after(1s, 7), give_after(1h, 8));
+        const auto winner = co_await first;
+        *out = winner.value;
+    };
+    const auto outer = [](int* out, decltype(body) f) -> task<void> {
+        skein::scope s;
+        s.spawn(f(out));
+        co_await skein::sleep_for(1s); // fires in the turn in which the winner ends
+        s.cancel();
+        auto joined = s.join();
+        co_await joined;
+    };
+    run(outer(&got, body));
+    CHECK(got == 7);
+}

@@ -246,3 +246,17 @@ TEST_CASE("destroying a scope whose tasks run ends the program with a message") 
     CHECK(said.find("a scope is destroyed while 1 of its tasks run; co_await join() first") !=
           std::string::npos);
 }
+
+TEST_CASE("a failed child ends the body of with_scope, and its error is the outcome") {
+    const auto failing = []() -> task<void> {
+        co_await skein::sleep_for(1s);
+        throw std::runtime_error("child");
+    };
+    const auto inner = [](scope& s, decltype(failing) f) -> task<void> {
+        s.spawn(f());
+        co_await skein::sleep_for(1h);
+    };
+    manual_loop world;
+    CHECK_THROWS_AS(world.run(skein::with_scope(inner, failing)), std::runtime_error);
+    CHECK(world.elapsed() == 1s);
+}

@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <skein/core/scope.hpp>
+#include <skein/core/timeout.hpp>
 
 #include <string>
 
@@ -100,4 +101,21 @@ TEST_CASE("yield lets what is ready run first, and is a cancellation point") {
     };
     world.run(body(&order, child));
     CHECK(order == "abababc");
+}
+
+TEST_CASE("the longest sleep does not end at once") {
+    const auto nap = []() -> task<void> { co_await skein::sleep_for(skein::duration::max()); };
+    const auto body = [](decltype(nap) f) -> task<bool> {
+        auto asleep = skein::with_timeout(f(), 1h);
+        try {
+            co_await asleep;
+        } catch (const skein::error& e) {
+            co_return e.code() == errc::timeout;
+        }
+        co_return false;
+    };
+    manual_loop world;
+    world.spend(1h); // now() + duration::max() would overflow
+    CHECK(world.run(body(nap)));
+    CHECK(world.elapsed() == 2h);
 }

@@ -123,3 +123,13 @@ TEST_CASE("a value that the work gives although it was cancelled is delivered") 
     };
     CHECK(run(skein::with_deadline(stubborn(), skein::time_point(1s))) == 9);
 }
+
+TEST_CASE("the longest limit is no limit") {
+    const auto work = []() -> skein::task<int> {
+        co_await skein::sleep_for(1h);
+        co_return 5;
+    };
+    skein_test::manual_loop world;
+    world.spend(1h);
+    CHECK(world.run(skein::with_timeout(work(), skein::duration::max())) == 5);
+}

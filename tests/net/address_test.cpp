@@ -48,3 +48,11 @@ TEST_CASE("loopback and Unix addresses are known as such") {
     CHECK(address::unix_socket("/a").is_unix());
     CHECK_FALSE(address::tcp("127.0.0.1", 1).is_unix());
 }
+
+TEST_CASE("a name that only looks like a loopback address is none") {
+    for (const char* host :
+         {"127.example.org", "127.0.0.1.example.org", "127.", "127.1x", "::1.org"})
+        CHECK_FALSE(address::tcp(host, 1).is_loopback());
+    CHECK(address::tcp("127.255.3.4", 1).is_loopback());
+    CHECK(address::tcp("0:0:0:0:0:0:0:1", 1).is_loopback());
+}

@@ -462,3 +462,92 @@ TEST_CASE("a paused reader is not taken for dead") {
         CHECK(f.id == 5);
     });
 }
+
+TEST_CASE("a transfer one way that takes longer than the patience with silence is survived") {
+    // 32 MiB at about 3 MB/s: our pings wait behind our own bytes, and the reader owes us no answer.
+    const auto body = [](net::sim_network* w) -> task<void> {
+        auto connecting = connect_pair(&w->host("a"), &w->host("b"), net::address::sim("b", 1),
+                                       options("client"), options("server"));
+        pair p = co_await connecting;
+        p.client->send(1, 0, 1, pattern(std::size_t{32} << 20));
+        auto receiving = next_of(p.server);
+        auto f = co_await receiving;
+        CHECK(f.body.size() == std::size_t{32} << 20);
+        CHECK(p.client->is_open());
+        auto closing = close_pair(p);
+        co_await closing;
+    };
+    net::sim_faults slow;
+    slow.least_delay = slow.most_delay = 40ms;
+    slow.window = std::size_t{128} << 10;
+    net::sim_loop loop(3);
+    net::sim_network network(loop, slow);
+    loop.run(body(&network));
+    CHECK(loop.elapsed() > 9s);
+}
+
+TEST_CASE("pings that are not read do not pile up pongs") {
+    silent_world w;
+    w.run([](silent_world*, pair p) -> task<void> {
+        constexpr std::uint16_t ping = 0xff01;
+        p.client->pause_reading();
+        for (std::uint64_t i = 0; i < 200'000; ++i) {
+            p.client->send(ping, 0, i, {});
+            if (i % 1000 == 0) {
+                auto pause = sleep_for(2ms);
+                co_await pause;
+            }
+        }
+        auto settle = sleep_for(200ms);
+        co_await settle;
+        CHECK(p.client->queued_bytes() == 0);
+        CHECK(p.server->queued_bytes() <= net::frame_header::bytes);
+        CHECK(p.server->is_open());
+    });
+}
+
+TEST_CASE("receive and set_handler do not undo pause_reading") {
+    auto o = options("server");
+    o.bounds.max_receive_queue = 1000;
+    in_all_worlds(
+        [](pair p) -> task<void> {
+            p.client->send(1, 0, 1, pattern(2000)); // one frame fills the queue
+            auto first = sleep_for(20ms);
+            co_await first;
+            p.server->pause_reading();
+            auto receiving = next_of(p.server);
+            auto f = co_await receiving;
+            CHECK(f.id == 1);
+            p.client->send(1, 0, 2, pattern(2000));
+            auto second = sleep_for(20ms);
+            co_await second;
+            CHECK(p.server->statistics().frames_in == 1);
+            std::vector<std::uint64_t> seen;
+            p.server->set_handler([&](const net::frame_view& v) { seen.push_back(v.id); });
+            auto third = sleep_for(20ms);
+            co_await third;
+            CHECK(seen.empty());
+            p.server->resume_reading();
+            auto fourth = sleep_for(20ms);
+            co_await fourth;
+            CHECK(seen == std::vector<std::uint64_t>{2});
+            p.server->set_handler(nullptr);
+        },
+        options("client"), o);
+}
+
+TEST_CASE(
+    "cancelling send_borrowed aborts the connection, which is not a cancellation for others") {
+    silent_world w;
+    w.run([](silent_world*, pair p) -> task<void> {
+        p.server->pause_reading();
+        const auto body = pattern(4'000'000);
+        auto sending =
+            error_of(with_timeout(p.client->send_borrowed(1, 0, 1, byte_span(), body), 100ms));
+        const auto seen = co_await sending;
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::timeout);
+        REQUIRE(p.client->failure());
+        CHECK(p.client->failure()->code() == errc::aborted);
+    });
+}

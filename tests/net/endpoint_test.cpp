@@ -262,3 +262,106 @@ TEST_CASE("delays grow to their bound and are spread") {
     CHECK(p.delay(30, random) >= 1s);
     CHECK(p.delay(3, random) != p.delay(3, random));
 }
+
+TEST_CASE("a handler that fails with any error ends its own connection only") {
+    quiet log_lines;
+    const auto body = [](net::sim_network* w) -> task<void> {
+        // What an error of a remote call may carry, and what is not even a std::exception.
+        const auto fail = [](net::connection::handle c) -> task<void> {
+            auto receiving = c->receive();
+            auto f = co_await receiving;
+            if (f && f->kind == 2) throw error(errc::cancelled, "the call was cancelled there");
+            if (f && f->kind == 3) throw 7;
+            c->send(std::move(*f));
+            auto ended = c->wait_closed();
+            co_await ended;
+        };
+        net::endpoint server(w->host("s"), net::address::sim("s", 1), options("server"));
+        scope serving;
+        serving.spawn(server.serve(fail));
+        for (const std::uint16_t kind : {2, 3, 1}) {
+            auto asking = ask(&w->host("c"), server.local(), options(), kind);
+            const bool good = co_await asking;
+            CHECK(good == (kind == 1));
+        }
+        CHECK(server.accepted() == 3);
+        serving.cancel();
+        auto joined = serving.join();
+        co_await joined;
+    };
+    net::sim_loop loop(1);
+    net::sim_network network(loop, net::sim_faults());
+    loop.run(body(&network));
+    CHECK(log_lines.lines.find("the call was cancelled there") != std::string::npos);
+}
+
+namespace {
+/// A network whose listeners fail a few times before they accept.
+class shaky_network final : public net::network {
+public:
+    explicit shaky_network(net::network& inner) : inner_(inner) {}
+    task<std::unique_ptr<net::stream>> connect(net::address to) override {
+        return inner_.connect(std::move(to));
+    }
+    std::unique_ptr<net::listener> listen(net::address at) override {
+        return std::make_unique<shaky_listener>(inner_.listen(std::move(at)));
+    }
+
+private:
+    class shaky_listener final : public net::listener {
+    public:
+        explicit shaky_listener(std::unique_ptr<net::listener> inner) : inner_(std::move(inner)) {}
+        task<std::unique_ptr<net::stream>> accept() override {
+            constexpr errc faults[] = {errc::io, errc::refused, errc::permission_denied,
+                                       errc::cancelled};
+            if (failed_ < std::size(faults)) throw error(faults[failed_++], "accept failed");
+            auto accepting = inner_->accept();
+            auto next = co_await accepting;
+            co_return next;
+        }
+        net::address local() const override { return inner_->local(); }
+        void close() noexcept override { inner_->close(); }
+
+    private:
+        std::unique_ptr<net::listener> inner_;
+        std::size_t failed_ = 0;
+    };
+    net::network& inner_;
+};
+} // namespace
+
+TEST_CASE("an endpoint gets over errors of accept that pass") {
+    quiet log_lines;
+    const auto body = [](net::sim_network* w) -> task<void> {
+        shaky_network shaky(w->host("s"));
+        net::endpoint server(shaky, net::address::sim("s", 1), options("server"));
+        scope serving;
+        serving.spawn(server.serve(&echo));
+        auto asking = ask(&w->host("c"), server.local(), options());
+        const bool good = co_await asking;
+        CHECK(good);
+        server.close();
+        auto joined = serving.join();
+        co_await joined;
+    };
+    net::sim_loop loop(1);
+    net::sim_network network(loop, net::sim_faults());
+    loop.run(body(&network));
+    CHECK(loop.elapsed() >= 400ms);
+}
+
+TEST_CASE("patience under simulation draws from the seed") {
+    const auto took = [](std::uint64_t seed) {
+        const auto body = [](net::sim_network* w) -> task<void> {
+            auto trying = error_of(drop_value(
+                net::connect_patiently(w->host("a"), net::address::sim("b", 1), options())));
+            (void)co_await trying;
+        };
+        net::sim_loop loop(seed);
+        net::sim_network network(loop, net::sim_faults());
+        loop.run(body(&network));
+        return loop.elapsed();
+    };
+    CHECK(took(5) == took(5));
+    CHECK(took(5) != took(6));
+}

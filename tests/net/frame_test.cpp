@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/net/frame.hpp>
 
+#include "support/frame_decoder.hpp"
+
 #include <catch2/catch_test_macros.hpp>
 
 using namespace skein;
 using net::frame;
-using net::frame_decoder;
 using net::frame_header;
+using skein_test::encode_frame;
+using skein_test::frame_decoder;
 
 namespace {
 frame make(std::size_t bytes, std::uint64_t id) {
@@ -21,8 +24,7 @@ frame make(std::size_t bytes, std::uint64_t id) {
 
 TEST_CASE("frames come out of the decoder as they went in, for every way of cutting the bytes") {
     byte_buffer all;
-    for (std::uint64_t i = 0; i < 5; ++i)
-        append(all, net::encode_frame(make(i * 13, i), i % 2 == 0));
+    for (std::uint64_t i = 0; i < 5; ++i) append(all, encode_frame(make(i * 13, i), i % 2 == 0));
     for (std::size_t step = 1; step <= all.size(); ++step) {
         frame_decoder decoder(1000);
         std::uint64_t seen = 0;
@@ -58,7 +60,7 @@ TEST_CASE("a frame of 4 GiB is refused before anything is allocated") {
 }
 
 TEST_CASE("every flipped bit of a frame is noticed") {
-    const auto good = net::encode_frame(make(20, 9));
+    const auto good = encode_frame(make(20, 9));
     for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
         auto bad = good;
         bad[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
@@ -72,7 +74,7 @@ TEST_CASE("every flipped bit of a frame is noticed") {
 }
 
 TEST_CASE("a truncated frame is waited for, not invented") {
-    const auto whole = net::encode_frame(make(50, 1));
+    const auto whole = encode_frame(make(50, 1));
     for (std::size_t n = 0; n < whole.size(); ++n) {
         frame_decoder decoder(1000);
         decoder.feed(byte_span(whole).first(n));
@@ -86,7 +88,7 @@ TEST_CASE("a decoder that has failed stays failed") {
     frame_decoder decoder(10);
     decoder.feed(to_buffer("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
     CHECK(decoder.next().error().code() == errc::malformed);
-    decoder.feed(net::encode_frame(make(1, 1)));
+    decoder.feed(encode_frame(make(1, 1)));
     CHECK(decoder.next().error().code() == errc::malformed);
 }
 

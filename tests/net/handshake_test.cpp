@@ -277,3 +277,29 @@ TEST_CASE("the handshake survives every way of cutting its bytes") {
         CHECK_FALSE(e.server);
     }
 }
+
+TEST_CASE("under simulation the handshake draws from the seed, so that a run can be replayed") {
+    const auto hello_of = [](std::uint64_t seed) {
+        byte_buffer seen(net::detail::hello::bytes);
+        const auto body = [](net::sim_network* w, byte_buffer* out) -> task<void> {
+            const auto listener = w->host("b").listen(net::address::sim("b", 1));
+            scope connecting;
+            connecting.spawn(drop_value(error_of(
+                drop_value(net::connection::connect(w->host("a"), listener->local(), options())))));
+            auto accepting = listener->accept();
+            const auto s = co_await accepting;
+            auto reading = net::detail::read_exactly(s.get(), *out);
+            co_await reading;
+            s->close();
+            auto joined = connecting.join();
+            co_await joined;
+        };
+        net::sim_loop loop(seed);
+        net::sim_network network(loop, net::sim_faults());
+        loop.run(body(&network, &seen));
+        return seen;
+    };
+    const auto first = hello_of(5);
+    CHECK(first == hello_of(5));
+    CHECK(first != hello_of(6));
+}

@@ -99,3 +99,26 @@ TEST_CASE("a task that only yields does not keep sockets and timers out") {
     };
     run_real<void>(body);
 }
+
+TEST_CASE("connections that were dropped are destroyed before the loop is") {
+    std::vector<std::weak_ptr<int>> alive;
+    const auto body = [](net::network* via, std::vector<std::weak_ptr<int>>* out) -> task<void> {
+        std::vector<pair> all; // dropped as the last act of the loop's task
+        for (int i = 0; i < 20; ++i) {
+            auto connecting =
+                connect_pair(via, via, fresh_unix(), options("client"), options("server"));
+            pair p = co_await connecting;
+            const auto kept = std::make_shared<int>(i);
+            for (auto* end : {&p.client, &p.server})
+                (*end)->set_handler([kept](const net::frame_view&) {});
+            out->push_back(kept);
+            all.push_back(std::move(p));
+        }
+    };
+    {
+        net::real_loop loop;
+        net::real_network network(loop);
+        loop.run(body(&network, &alive));
+    }
+    for (const auto& one : alive) CHECK(one.expired());
+}

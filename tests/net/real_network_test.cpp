@@ -7,7 +7,16 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <condition_variable>
 #include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 using namespace net_test;
@@ -29,12 +38,57 @@ std::optional<error> connect_error(const net::address& to) {
     return loop.run(error_of(drop_value(network.connect(to))));
 }
 
+/// A name server that answers when it is told to.
+constexpr const char* slow_name = "slow.skein-test.invalid";
+struct name_server {
+    std::mutex mutex;
+    std::condition_variable told;
+    bool answers = false;
+    void answer() {
+        const std::lock_guard lock(mutex);
+        answers = true;
+        told.notify_all();
+    }
+    void forget() {
+        const std::lock_guard lock(mutex);
+        answers = false;
+    }
+    void wait() {
+        std::unique_lock lock(mutex);
+        told.wait(lock, [this] { return answers; });
+    }
+};
+name_server& the_name_server() {
+    static name_server server;
+    return server;
+}
+std::atomic<int> connects{0}, inheritable_connects{0};
+
 bool exists(const std::string& path) {
     struct stat info{};
     return ::lstat(path.c_str(), &info) == 0;
 }
 
 } // namespace
+
+// The program's own definitions come before those of the C library.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints,
+                           addrinfo** found) {
+    if (name != nullptr && std::strcmp(name, slow_name) == 0) {
+        the_name_server().wait();
+        return EAI_NONAME;
+    }
+    using function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+    static const auto real = reinterpret_cast<function>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+    return real(name, service, hints, found);
+}
+extern "C" int connect(int fd, const sockaddr* to, socklen_t bytes) {
+    ++connects;
+    if ((::fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) ++inheritable_connects;
+    using function = int (*)(int, const sockaddr*, socklen_t);
+    static const auto real = reinterpret_cast<function>(::dlsym(RTLD_NEXT, "connect"));
+    return real(fd, to, bytes);
+}
 
 TEST_CASE("a port in use is told with the address and a way out") {
     net::real_loop loop;
@@ -178,4 +232,53 @@ TEST_CASE("a simulated address is not for real sockets") {
     net::real_loop loop;
     net::real_network network(loop);
     CHECK_THROWS_AS(network.listen(net::address::sim("a", 1)), error);
+}
+
+TEST_CASE("a task that waits for a name can be cancelled; the look-up ends alone") {
+    const auto body = [](net::real_loop& on) -> task<void> {
+        net::real_network network(on);
+        the_name_server().forget();
+        const auto to = net::address::tcp(slow_name, 1);
+        auto trying = error_of(drop_value(with_timeout(network.connect(to), 5ms)));
+        const auto seen = co_await trying;
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::timeout);
+        the_name_server().answer();
+        auto asking = error_of(drop_value(network.connect(to)));
+        const auto unknown = co_await asking;
+        REQUIRE(unknown);
+        CHECK(unknown->code() == errc::not_found);
+    };
+    run_real<void>(body);
+}
+
+TEST_CASE("a loop that is destroyed during a look-up waits for its end") {
+    the_name_server().forget();
+    std::thread answering;
+    {
+        net::real_loop loop;
+        net::real_network network(loop);
+        const auto to = net::address::tcp(slow_name, 1);
+        const auto seen = loop.run(error_of(drop_value(with_timeout(network.connect(to), 1ms))));
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::timeout);
+        answering = std::thread([] { the_name_server().answer(); });
+    }
+    answering.join();
+}
+
+TEST_CASE("a socket is closed to children before it connects") {
+    inheritable_connects = 0;
+    const auto body = [](net::real_loop& on) -> task<void> {
+        net::real_network network(on);
+        for (const auto& at : {net::address::tcp("127.0.0.1", 0), fresh_unix()}) {
+            const auto listener = network.listen(at);
+            auto connecting = network.connect(listener->local());
+            const auto s = co_await connecting;
+            CHECK(s != nullptr);
+        }
+    };
+    run_real<void>(body);
+    CHECK(connects >= 2);
+    CHECK(inheritable_connects == 0);
 }

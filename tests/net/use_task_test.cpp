@@ -160,3 +160,26 @@ TEST_CASE("an operation is not started by a cancelled task") {
     };
     run_real<void>(body);
 }
+
+TEST_CASE("an initiation that throws resumes the task once, with its exception") {
+    const auto body = [](net::real_loop& on) -> task<void> {
+        std::string text = "no exception";
+        try {
+            co_await asio::async_initiate<const use_task_t<false>, void(std::error_code)>(
+                [](auto handler) {
+                    const auto dropped = std::move(handler);
+                    throw std::runtime_error("no descriptor left");
+                },
+                use_task);
+        } catch (const std::runtime_error& e) {
+            text = e.what();
+        }
+        CHECK(text == "no descriptor left");
+        // A second resumption would end this wait at once.
+        const auto begin = on.now();
+        auto pause = sleep_for(5ms);
+        co_await pause;
+        CHECK(on.now() - begin >= 5ms);
+    };
+    run_real<void>(body);
+}

@@ -7,8 +7,10 @@
 #include <array>
 #include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "messages.hpp"
 
@@ -286,4 +288,34 @@ TEST_CASE("values one after the other are read with one reader") {
     const auto third = wire::decode<std::uint8_t>(in);
     REQUIRE_FALSE(third);
     CHECK(third.error().code() == errc::malformed);
+}
+
+TEST_CASE("elements that are larger in memory than on the wire are paid from max_memory") {
+    using large = std::optional<std::array<double, 16>>; // one byte on the wire when empty
+    const std::vector<large> many(1000);
+    const auto bytes = wire::encode(many);
+    REQUIRE(bytes.size() < 1010);
+    wire::limits bounds;
+    bounds.max_memory = 1000 * sizeof(large);
+    CHECK(wire::decode<std::vector<large>>(bytes, bounds));
+    bounds.max_memory -= 1;
+    const auto refused = wire::decode<std::vector<large>>(bytes, bounds);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code() == errc::too_large);
+
+    // The sum counts, not each container; maps and errors are counted too.
+    const std::vector<std::vector<large>> parts(10, std::vector<large>(100));
+    CHECK_FALSE(wire::decode<std::vector<std::vector<large>>>(wire::encode(parts), bounds));
+    const std::map<std::uint8_t, large> keyed = {{1, large()}, {2, large()}, {3, large()}};
+    bounds.max_memory = 2 * sizeof(large);
+    CHECK_FALSE(wire::decode<std::map<std::uint8_t, large>>(wire::encode(keyed), bounds));
+    const skein::result<int> bad = skein::error(errc::io, "");
+    const std::vector<skein::result<int>> failed(10, bad);
+    bounds.max_memory = 1000;
+    CHECK_FALSE(wire::decode<std::vector<skein::result<int>>>(wire::encode(failed), bounds));
+
+    // Text and numbers take what they take on the wire.
+    bounds.max_memory = 0;
+    CHECK(wire::decode<std::vector<double>>(wire::encode(std::vector<double>(1000)), bounds));
+    CHECK(wire::decode<std::string>(wire::encode(std::string(1000, 'x')), bounds));
 }

@@ -7,4 +7,5 @@ TEST_CASE("by default only the input bounds the number of elements, and depth is
     const skein::wire::limits standard;
     CHECK(standard.max_elements == static_cast<std::size_t>(-1));
     CHECK(standard.max_depth == 64);
+    CHECK(standard.max_memory == std::size_t{1} << 30);
 }

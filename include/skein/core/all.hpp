@@ -8,6 +8,7 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <tuple>
@@ -46,7 +47,12 @@ template <class... Ts>
         (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
     }(std::index_sequence_for<Ts...>{});
     auto joined = children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but values that are all there are delivered
+        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
+            throw;
+    }
     co_return std::apply(
         [](auto&... slot) {
             return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
@@ -72,7 +78,12 @@ template <class T>
         children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
     }
     auto joined = children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) {
+        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
+            throw;
+    }
     if constexpr (!std::is_void_v<T>) {
         std::vector<T> values;
         values.reserve(slots.size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one table of time constants and default limits; everything that waits or bounds reads it.
+// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
+// and the options of the layers above take their defaults from it.
 //
 // The values are for hosts in one network (lan); wan() gives the same table times five.
 
@@ -21,6 +22,7 @@ struct time_constants {
     ms dead_after{3000};      ///< silence after which a peer is dead
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
+    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
     ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
@@ -32,8 +34,8 @@ struct time_constants {
         time_constants t = *this;
         for (ms* value :
              {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.reconnect_first, &t.reconnect_most,
-              &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
+              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
             *value *= factor;
         return t;
     }
@@ -50,7 +52,7 @@ inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupte
 /// Default size limits; each has an option where it is used.
 namespace limit {
 inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
-inline constexpr std::size_t queue_bytes = std::size_t{16} << 20;  ///< unsent bytes a connection
+inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
 } // namespace limit

@@ -86,7 +86,8 @@ public:
     result<void> write_whole(const std::string& path, byte_span bytes);
     /// Replaces a file durably: after a crash either the old or the new content is there.
     result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing.
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
     result<void> remove_tree(const std::string& path);
 };
 
@@ -141,19 +142,17 @@ inline result<void> disk::replace(const std::string& path, byte_span bytes) {
 }
 
 inline result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
     const auto what = status(path);
-    if (!what) {
-        if (what.error().code() == errc::not_found) return {};
-        return what.error();
-    }
-    if (what->is_directory) {
-        const auto inside = list(path);
-        if (!inside) return inside.error();
-        for (const auto& entry : *inside) { // a link to a folder is removed, not what it points at
-            const auto child = join_path(path, entry.name);
-            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done)
-                return done;
-        }
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
     }
     return remove(path);
 }

@@ -2,13 +2,14 @@
 #pragma once
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists. Under
-// AddressSanitizer the pool is off, so that a use after free is found.
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
+// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
 
 #include <skein/core/config.hpp>
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -32,22 +33,30 @@ public:
         if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
             if (auto* frame = lists_[size_class]) {
                 lists_[size_class] = frame->next;
+                --kept_[size_class];
                 return frame;
             }
-            arm();
             return ::operator new((size_class + 1) * granularity);
         }
         return ::operator new(bytes);
     }
     static void release(void* p, std::size_t bytes) noexcept {
         const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_ && kept_[size_class] < most_kept) {
+            if (kept_[size_class]++ == 0) arm();
             auto* frame = static_cast<free_frame*>(p);
             frame->next = lists_[size_class];
             lists_[size_class] = frame;
             return;
         }
         ::operator delete(p);
+    }
+
+    /// How many free frames of a class a thread keeps at most; further ones go back to the heap.
+    static constexpr std::uint32_t most_kept = 1024;
+    /// Free frames of this size that the calling thread keeps.
+    [[nodiscard]] static std::size_t kept(std::size_t bytes) noexcept {
+        return kept_[class_of(bytes)];
     }
 
 private:
@@ -79,6 +88,7 @@ private:
     }
 
     static inline constinit thread_local std::array<free_frame*, classes> lists_{};
+    static inline constinit thread_local std::array<std::uint32_t, classes> kept_{};
     static inline constinit thread_local bool closed_ = false;
 };
 

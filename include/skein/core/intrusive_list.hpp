@@ -83,6 +83,13 @@ public:
     void for_each(F f) {
         for (node* n = head_.next_; n != &head_; n = n->next_) f(static_cast<T&>(*n));
     }
+    /// The same until f says false; true if all were seen.
+    template <class F>
+    bool for_each_while(F f) {
+        for (node* n = head_.next_; n != &head_; n = n->next_)
+            if (!f(static_cast<T&>(*n))) return false;
+        return true;
+    }
 
 private:
     node head_;

@@ -11,6 +11,7 @@
 
 #include <skein/core/config.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -68,6 +69,11 @@ struct record {
     std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
 };
 
+/// A byte that a terminal may take for a command.
+[[nodiscard]] constexpr bool is_control(char c) noexcept {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
 /// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
 inline void append_json_string(std::string& to, std::string_view text) {
     to += '"';
@@ -79,7 +85,7 @@ inline void append_json_string(std::string& to, std::string_view text) {
         case '\r': to += "\\r"; break;
         case '\t': to += "\\t"; break;
         default:
-            if (static_cast<unsigned char>(c) < 0x20)
+            if (is_control(c))
                 to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
             else
                 to += c;
@@ -96,12 +102,18 @@ inline void append_json_string(std::string& to, std::string_view text) {
     std::string line =
         fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
                     r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) line += c == '\n' ? ' ' : c;
+    for (const char c : r.text) {
+        if (c == '\n' || !is_control(c))
+            line += c == '\n' ? ' ' : c;
+        else // text may come from a peer: no escape sequences for the reader's terminal
+            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    }
     for (const auto& f : r.fields) {
         line += ' ';
         line += f.key;
         line += '=';
-        if (f.value.empty() || f.value.find_first_of(" \"\n\t=") != std::string::npos)
+        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
+            std::any_of(f.value.begin(), f.value.end(), is_control))
             append_json_string(line, f.value);
         else
             line += f.value;

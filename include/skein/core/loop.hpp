@@ -10,6 +10,7 @@
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/random.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/timer_wheel.hpp>
 
@@ -70,16 +71,20 @@ public:
     /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
     /// throw.
     void post_from_any_thread(unique_function<void()> call) {
-        {
-            const std::lock_guard lock(remote_mutex_);
-            remote_.push_back(std::move(call));
-            has_remote_.store(true, std::memory_order_seq_cst);
-        }
+        // All under the lock: once the loop has taken the call it may end and be destroyed.
+        const std::lock_guard lock(remote_mutex_);
+        remote_.push_back(std::move(call));
+        has_remote_.store(true, std::memory_order_seq_cst);
         if (blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+
+    /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
+    [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
+    /// How long work on another thread is to seem to take; nothing in worlds that have threads.
+    [[nodiscard]] virtual std::optional<duration> simulated_work_time() { return std::nullopt; }
 
     /// Sets a timer of this loop (again).
     void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
@@ -112,7 +117,8 @@ protected:
     /// The world's clock now.
     virtual time_point read_clock() noexcept = 0;
     /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
-    /// or until the time given (nothing: no timer is set); without, it returns at once.
+    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
+    /// no lock held; notify() is called under the lock of the posted calls and must not post.
     virtual void poll(std::optional<time_point> until, bool may_block) = 0;
     /// Thread-safe: makes a poll that waits return, or the next one not wait.
     virtual void notify() noexcept = 0;
@@ -124,7 +130,8 @@ protected:
         const bool idle = ready_.empty() && may_block && !finished_;
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
-        poll(timers_.next(), idle && !remote);
+        const bool wait = idle && !remote;
+        poll(wait ? timers_.next() : std::nullopt, wait);
         if (idle) blocked_.store(false, std::memory_order_relaxed);
         now_ = std::max(now_, read_clock());
         timers_.advance(now_);

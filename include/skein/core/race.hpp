@@ -31,7 +31,7 @@ struct race_state {
     scope children;
 };
 
-/// One runner. keep_errors: an error ends the race (race) or only this runner (any).
+/// One runner. error_ends: an error ends the race (race), else only this runner (any).
 template <class T>
 task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
     std::exception_ptr failure;
@@ -61,7 +61,11 @@ task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
         race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
     }
     auto joined = race.children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but a value that is there is delivered
+        if (!race.winner) throw;
+    }
     if (race.winner) co_return std::move(*race.winner);
     std::rethrow_exception(race.failure);
 }

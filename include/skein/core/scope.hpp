@@ -87,9 +87,12 @@ private:
         if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
             failure_ = std::move(failure);
             cancel_.request();
+            if (body_ != nullptr) body_->request();
         }
         if (--running_ == 0) idle_.wake_all();
     }
+    template <class Body, class... Args>
+    friend task<void> with_scope(Body body, Args... args);
     static bool is_cancelled(const std::exception_ptr& failure) noexcept {
         try {
             std::rethrow_exception(failure);
@@ -103,27 +106,34 @@ private:
     std::size_t running_ = 0;
     std::exception_ptr failure_;
     detail::cancel_state cancel_;
+    detail::cancel_state* body_ = nullptr; // of with_scope: ended by a failed child
     wait_queue idle_;
 };
 
 /// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
-/// waited for, and the body's error is rethrown.
+/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
+/// child's error is rethrown.
 template <class Body, class... Args>
 [[nodiscard]] task<void> with_scope(Body body, Args... args) {
+    auto* outer = co_await detail::current_cancel{};
+    detail::cancel_state body_cancel(outer);
     scope children;
+    children.body_ = &body_cancel;
     std::exception_ptr failure;
     try {
         auto work = body(children, std::move(args)...);
-        co_await work;
+        detail::await_under<void> inner(std::move(work), &body_cancel);
+        co_await inner;
     } catch (...) {
         failure = std::current_exception();
         children.cancel();
     }
+    children.body_ = nullptr;
     try {
         auto joined = children.join();
         co_await joined;
     } catch (...) {
-        if (!failure) failure = std::current_exception();
+        if (!failure || scope::is_cancelled(failure)) failure = std::current_exception();
     }
     if (failure) std::rethrow_exception(std::move(failure));
 }

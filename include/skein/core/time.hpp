@@ -25,6 +25,14 @@ struct monotonic_clock {
 
 using time_point = monotonic_clock::time_point;
 
+/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
+[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
+        return length.count() > 0 ? time_point::max() : time_point::min();
+    return time_point(duration(sum));
+}
+
 /// Seconds as a double, for rates and messages.
 [[nodiscard]] constexpr double to_seconds(duration d) noexcept {
     return std::chrono::duration<double>(d).count();

@@ -46,7 +46,7 @@ template <class T>
 /// The same with a length from now on.
 template <class T>
 [[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
-    auto timed = with_deadline(std::move(work), loop::current().now() + limit);
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
     co_return co_await timed;
 }
 

@@ -47,7 +47,8 @@ public:
         place(timer);
     }
 
-    /// The time of the earliest timer, or nothing.
+    /// When to look again, or nothing: the time of the earliest timer, or an earlier one when many
+    /// lie close together. At such a time they move to lower levels, so that it comes closer.
     [[nodiscard]] std::optional<time_point> next() noexcept {
         if (!due_.empty()) return time_point(duration(static_cast<std::int64_t>(now_)));
         for (std::size_t level = 0; level < levels; ++level) {
@@ -59,8 +60,13 @@ public:
                     continue;
                 }
                 time_point earliest = time_point::max();
-                list.for_each([&](timer_node& t) { earliest = std::min(earliest, t.when_); });
-                return earliest;
+                int seen = 0;
+                const bool all = list.for_each_while([&](timer_node& t) {
+                    earliest = std::min(earliest, t.when_);
+                    return ++seen < most_looked_at;
+                });
+                if (all) return earliest;
+                return time_point(duration(static_cast<std::int64_t>(start_of(level, slot))));
             }
         }
         return std::nullopt;
@@ -88,6 +94,7 @@ public:
 private:
     static constexpr std::size_t levels = 11;
     static constexpr unsigned bits = 6;
+    static constexpr int most_looked_at = 64; ///< in a slot, by next()
     struct position {
         std::size_t level, index;
         std::uint64_t start;
@@ -110,15 +117,19 @@ private:
         occupied_[level] |= std::uint64_t{1} << index;
     }
 
+    [[nodiscard]] std::uint64_t start_of(std::size_t level, std::size_t index) const noexcept {
+        const unsigned shift = bits * static_cast<unsigned>(level);
+        const unsigned above = shift + bits;
+        const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
+        return high | (std::uint64_t{index} << shift);
+    }
+
     /// The earliest occupied slot that starts at or before target, now empty in the bit map.
     std::optional<position> first_slot(std::uint64_t target) noexcept {
         for (std::size_t level = 0; level < levels; ++level) {
             if (occupied_[level] == 0) continue;
             const auto index = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
-            const unsigned shift = bits * static_cast<unsigned>(level);
-            const unsigned above = shift + bits;
-            const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
-            const std::uint64_t start = high | (std::uint64_t{index} << shift);
+            const std::uint64_t start = start_of(level, index);
             if (start > target) return std::nullopt;
             occupied_[level] &= ~(std::uint64_t{1} << index);
             return position{level, index, start};

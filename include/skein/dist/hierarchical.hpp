@@ -353,7 +353,7 @@ private:
     }
     task<void> message(buffer_view io, int peer, bool sends) {
         const detail::signature what = doing_;
-        const time_point until = loop::current().now() + deadline_;
+        const time_point until = deadline_after(loop::current().now(), deadline_);
         auto work = sends ? detail::send_message(*net_, io, peer, what, until)
                           : detail::recv_message(*net_, io, peer, what, until);
         auto stoppable = with_cancel(stopped_->stop.token(), std::move(work));

@@ -15,6 +15,8 @@
 #include <string_view>
 
 #include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 
 namespace skein::net {
 
@@ -37,10 +39,14 @@ struct address {
     [[nodiscard]] bool is_unix() const noexcept {
         return kind == scheme::unix_path || kind == scheme::unix_abstract;
     }
-    /// True when only processes of this host can reach it.
+    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
+    /// it resolves to: 127.example.org may be anywhere.
     [[nodiscard]] bool is_loopback() const noexcept {
-        if (kind != scheme::tcp) return true;
-        return host == "localhost" || host == "::1" || host.starts_with("127.");
+        if (kind != scheme::tcp || host == "localhost") return true;
+        in_addr v4{};
+        if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+        in6_addr v6{};
+        return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
     }
 
     static address tcp(std::string host, std::uint16_t port) {

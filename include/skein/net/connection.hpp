@@ -43,7 +43,8 @@ class connection {
 public:
     using handle = std::shared_ptr<connection>;
 
-    /// Connects and shakes hands (bounded by limits::handshake_deadline). `via` must live until then.
+    /// Connects and shakes hands. Only the handshake is bounded (limits::handshake_deadline): put a
+    /// with_timeout around it, or use connect_patiently. `via` must live until then.
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
@@ -83,7 +84,8 @@ public:
     void set_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
-    /// Back-pressure towards the peer: stops reading (we still tell it that we live).
+    /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
+    /// resume_reading() or close(); nothing else undoes it.
     void pause_reading() noexcept { paused_ = true; }
     void resume_reading() noexcept;
 
@@ -129,6 +131,9 @@ private:
     void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
     void call_handler(const frame_view& view);
     void on_control(std::uint16_t kind);
+    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
+    [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
+    void unhold(bool& why) noexcept;
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
     void end(std::optional<error> why) noexcept;
@@ -157,7 +162,7 @@ private:
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
     detail::out_queue out_;
     std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0;
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
     bool blocked_ = false; // the write loop is at work
     event wake_writer_;
     wait_queue drained_;
@@ -169,7 +174,8 @@ private:
     std::optional<frame_header> large_;
     byte_buffer large_body_;
     std::size_t large_have_ = 0;
-    bool paused_ = false;
+    bool paused_ = false; // by the user
+    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
     event resumed_;
     unique_function<void(const frame_view&)> handler_, replacement_;
     bool in_handler_ = false, replaced_ = false; // a handler may set another one

@@ -60,8 +60,10 @@ public:
     [[nodiscard]] address local() const { return listener_->local(); }
 
     /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
-    /// error of one (handshake or handler) is logged and ends that one only. Returns when all ended.
-    ///   errors  cancelled (then the tasks are cancelled too), errors of the listener
+    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
+    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one) {
         handler_ = std::move(serve_one);
         return with_scope(&endpoint::accept_loop, this);
@@ -76,6 +78,7 @@ public:
 
 private:
     static task<void> accept_loop(scope& children, endpoint* self) {
+        auto* cancel = co_await skein::detail::current_cancel{};
         for (;;) {
             auto slot = self->handshakes_.acquire(1);
             co_await slot;
@@ -93,8 +96,12 @@ private:
             }
             self->handshakes_.release(1);
             if (fault->code() == errc::closed) co_return;
-            if (fault->code() != errc::exhausted && fault->code() != errc::reset) throw *fault;
-            // Out of descriptors, or a stream that broke before we took it: go on later.
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+                throw *fault;
+            if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
+                throw *fault;
+            // Out of descriptors, a network that is down for now, a firewall's no, or a stream that
+            // broke before we took it: go on later.
             log::warn("net", "accept failed", {{"what", fault->what()}});
             auto pause = sleep_for(std::chrono::milliseconds(100));
             co_await pause;
@@ -102,18 +109,20 @@ private:
     }
 
     static task<void> one(endpoint* self, std::unique_ptr<stream> from) {
+        auto* cancel = co_await skein::detail::current_cancel{};
+        const auto cancelled = [cancel] { return cancel != nullptr && cancel->requested(); };
         const std::string peer = from->peer_name();
         connection::handle c;
         std::optional<error> fault;
         try {
             auto greeting = connection::accept(std::move(from), self->options_);
             c = co_await greeting;
-        } catch (const error& e) {
-            fault = e;
+        } catch (...) {
+            fault = to_error(std::current_exception());
         }
         self->handshakes_.release(1);
         if (fault) {
-            if (fault->code() == errc::cancelled) throw *fault;
+            if (fault->code() == errc::cancelled && cancelled()) throw *fault;
             ++self->refused_;
             log::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
             co_return;
@@ -122,16 +131,14 @@ private:
         try {
             auto serving = self->handler_(c);
             co_await serving;
-        } catch (const error& e) {
-            fault = e;
-        } catch (const std::exception& e) {
-            fault = error(errc::unknown, e.what());
+        } catch (...) {
+            fault = to_error(std::current_exception());
         }
         if (fault) c->abort(*fault);
         auto closing = shield(c->close());
         co_await closing;
         if (!fault) co_return;
-        if (fault->code() == errc::cancelled) throw *fault;
+        if (fault->code() == errc::cancelled && cancelled()) throw *fault;
         log::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
     }
 
@@ -169,8 +176,7 @@ struct reconnect_policy {
 ///   errors  the last one, with the number of tries and the time they took; not transient ones at once
 inline task<connection::handle> connect_patiently(network& via, address to,
                                                   connection_options options,
-                                                  reconnect_policy policy = {},
-                                                  random_source& random = system_random()) {
+                                                  reconnect_policy policy, random_source& random) {
     const auto begin = loop::current().now();
     for (int tries = 1;; ++tries) {
         std::optional<error> fault;
@@ -193,6 +199,16 @@ inline task<connection::handle> connect_patiently(network& via, address to,
         auto pause = sleep_for(policy.delay(tries, random));
         co_await pause;
     }
+}
+
+/// The same with the randomness of the loop that runs it.
+inline task<connection::handle> connect_patiently(network& via, address to,
+                                                  connection_options options,
+                                                  reconnect_policy policy = {}) {
+    auto connecting =
+        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await connecting;
+    co_return made;
 }
 
 } // namespace skein::net

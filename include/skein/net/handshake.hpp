@@ -12,6 +12,7 @@
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
 // checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
 
+#include <skein/core/loop.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/sha256.hpp>
 #include <skein/core/task.hpp>
@@ -221,7 +222,7 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
-    out.fill(mine, protocol_version, system_random());
+    out.fill(mine, protocol_version, loop::current().random());
     byte_buffer self = wire::encode(options.self);
 
     if (connecting) {

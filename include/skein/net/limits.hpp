@@ -5,9 +5,9 @@
 // Memory per connection is at most about max_frame + max_send_queue + max_receive_queue.
 // Nothing is allocated for a peer before it has proven that it knows the token.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/time.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,12 +15,20 @@ namespace skein::net {
 
 /// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
 struct limits {
-    std::size_t max_frame = std::size_t{1} << 30;          ///< body bytes of one frame
-    std::size_t max_send_queue = std::size_t{64} << 20;    ///< send_ready() waits above this
-    std::size_t max_receive_queue = std::size_t{64} << 20; ///< reading pauses above this
-    std::size_t max_identity = std::size_t{256} << 10;     ///< encoded identity of the peer
-    duration handshake_deadline = std::chrono::seconds(5);
-    duration close_deadline = std::chrono::seconds(2); ///< flush at close, then cut
+    std::size_t max_frame = limit::frame_bytes;         ///< body bytes of one frame
+    std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
+    std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
+    std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
+    duration handshake_deadline = time_constants::lan().handshake_timeout;
+    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+
+    /// The same sizes with the times of another table, e.g. time_constants::wan().
+    [[nodiscard]] static limits from(const time_constants& table) noexcept {
+        limits l;
+        l.handshake_deadline = table.handshake_timeout;
+        l.close_deadline = table.close_timeout;
+        return l;
+    }
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -31,9 +39,18 @@ enum class keep_alive_mode : std::uint8_t {
 };
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = std::chrono::milliseconds(500); ///< of silence
-    duration suspect_after = std::chrono::seconds(1);
-    duration dead_after = std::chrono::seconds(3);
+    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    duration suspect_after = time_constants::lan().suspect_after;
+    duration dead_after = time_constants::lan().dead_after;
+
+    /// With the times of another table.
+    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
+        keep_alive k;
+        k.ping_after = table.agent_heartbeat;
+        k.suspect_after = table.suspect_after;
+        k.dead_after = table.dead_after;
+        return k;
+    }
 };
 
 } // namespace skein::net

@@ -13,7 +13,6 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/wait.hpp>
-#include <skein/net/sim_loop.hpp>
 
 #include <condition_variable>
 #include <deque>
@@ -142,12 +141,10 @@ template <class F>
             failure = std::current_exception();
         }
     };
-    if (auto* simulated = dynamic_cast<sim_loop*>(&loop::current())) {
+    if (const auto length = loop::current().simulated_work_time()) {
         work();
-        const auto length =
-            simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
-        auto later = detail::pause(length);
-        auto shielded = shield(std::move(later));
+        auto pausing = detail::pause(*length);
+        auto shielded = shield(std::move(pausing));
         co_await shielded;
     } else {
         detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);

@@ -22,10 +22,10 @@ class real_loop final : public loop {
 public:
     real_loop() : loop(system_now()), work_(context_.get_executor()) {}
 
-    /// Gives work that was aborted but not awaited (connections whose last owner let go) some turns
-    /// to end. Must not be called while the loop runs.
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
+    /// nothing has happened for a while. Must not be called while the loop runs.
     ~real_loop() override {
-        if (try_current() == nullptr) run(settle());
+        if (try_current() == nullptr) run(settle(&context_));
     }
 
     [[nodiscard]] asio::io_context& context() noexcept { return context_; }
@@ -55,8 +55,12 @@ private:
         return time_point(std::chrono::duration_cast<duration>(
             std::chrono::steady_clock::now().time_since_epoch()));
     }
-    static task<void> settle() {
-        for (int turns = 0; turns < 64; ++turns) co_await yield();
+    static task<void> settle(asio::io_context* io) {
+        for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
+            idle = io->poll() != 0 ? 0 : idle + 1;
+            auto others = yield();
+            co_await others;
+        }
     }
 
     asio::io_context context_{1};

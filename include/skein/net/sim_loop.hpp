@@ -30,7 +30,10 @@ public:
 
     [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
     /// Where everything random of this world comes from. Draws are part of the trace.
-    [[nodiscard]] random_source& random() noexcept { return random_; }
+    [[nodiscard]] random_source& random() noexcept override { return random_; }
+    [[nodiscard]] std::optional<duration> simulated_work_time() override {
+        return draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
+    }
     /// Uniform in [least, most].
     duration draw_delay(duration least, duration most) {
         const auto width = static_cast<std::uint64_t>((most - least).count()) + 1;
@@ -53,7 +56,7 @@ public:
         std::push_heap(heap_.begin(), heap_.end(), later);
     }
     void after(duration delay, unique_function<void()> call) {
-        at(virtual_ + delay, std::move(call));
+        at(skein::deadline_after(virtual_, delay), std::move(call));
     }
 
     /// How many events have run.

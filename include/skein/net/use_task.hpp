@@ -166,15 +166,23 @@ public:
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!this->arm(h)) return false;
         // The caller may be resumed only by the loop, so `this` outlives the call.
-        std::apply(
-            [this](auto&&... rest) {
-                std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
-            },
-            std::move(arguments_));
+        // An initiation that throws has dropped its handler, which may have queued this frame: the
+        // exception must not resume it a second time, so await_resume throws it.
+        try {
+            std::apply(
+                [this](auto&&... rest) {
+                    std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
+                },
+                std::move(arguments_));
+        } catch (...) {
+            initiation_failure_ = std::current_exception();
+            this->wake();
+        }
         return true;
     }
 
     return_type await_resume() {
+        if (initiation_failure_) std::rethrow_exception(std::move(initiation_failure_));
         this->throw_if_cancelled();
         std::optional<error> failure;
         if (!this->outcome_) {
@@ -202,6 +210,7 @@ public:
 private:
     Initiation initiation_;
     Arguments arguments_;
+    std::exception_ptr initiation_failure_;
 };
 
 } // namespace net::detail

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), nothing
-// is allocated that the input does not pay for, and the first fault is told with its position.
+// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
+// bounded by the size of the input and limits::max_memory, and the first fault is told with its
+// position.
 //
 //     auto request = wire::decode<submit>(frame.body);      // result<submit>
 //     if (!request) return request.error();
@@ -87,7 +88,7 @@ bool read_vector(reader& in, std::vector<T>& value) {
     } else {
         static_assert(least_size<T>() > 0, "elements of a container take at least one byte");
         std::size_t n = 0;
-        if (!in.count(least_size<T>(), n)) return false;
+        if (!in.count(least_size<T>(), n) || !in.charge(n, sizeof(T))) return false;
         const depth_guard deeper(in);
         if (!deeper.entered) return false;
         // An element in memory may be much larger than on the wire: grow with what has been read.
@@ -121,7 +122,9 @@ bool read_keyed(reader& in, T& value) {
     if (!in.count(least, n)) return false;
     const depth_guard deeper(in);
     if (!deeper.entered) return false;
+    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
     for (std::size_t i = 0; i < n; ++i) {
+        if (!in.charge(1, node)) return false;
         auto k = fresh<key>();
         if (!read(in, k)) return false;
         bool is_new = false;
@@ -153,6 +156,8 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
+    constexpr std::size_t parts = 256; // what an error keeps on the heap
+    if (!in.charge(1, parts)) return false;
     if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
         !read(in, hint))
         return false;

@@ -95,6 +95,12 @@ public:
         n = static_cast<std::size_t>(value);
         return true;
     }
+    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
+    bool charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
+        charged_ += n * each;
+        return true;
+    }
     /// Skips the zeros up to a multiple of `alignment`.
     bool align(std::size_t alignment) {
         const std::size_t zeros = (0 - position()) & (alignment - 1);
@@ -126,6 +132,12 @@ private:
         return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
                                                  bounds_.max_elements));
     }
+    [[gnu::cold, gnu::noinline]] bool too_much(std::size_t n, std::size_t each) {
+        return fail(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}",
+                                n, each, bounds_.max_memory));
+    }
     [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
         std::uint64_t sum = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
@@ -147,6 +159,7 @@ private:
     const std::byte* end_;
     limits bounds_;
     std::size_t depth_ = 0;
+    std::size_t charged_ = 0; ///< of bounds_.max_memory; never above it
     std::optional<error> error_;
 };
 

@@ -321,7 +321,7 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
                                                               member_info self,
                                                               group_options options,
                                                               lost_callback lost) {
-    const auto until = loop::current().now() + options.join_deadline;
+    const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
     client->on_lost_ = std::move(lost);

@@ -44,7 +44,7 @@ inline std::vector<ring_communicator::slice> ring_communicator::core::even_slice
 
 inline task<void> ring_communicator::core::meet() {
     SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
-    const time_point until = here.now() + deadline;
+    const time_point until = deadline_after(here.now(), deadline);
     auto opening = net->to(next(), links::ring, until);
     out = co_await std::move(opening);
     auto waiting = net->from(previous(), links::ring, until);
@@ -102,7 +102,7 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         bool first = true;
         int culprit = -1;
     } at_deadline(*this);
-    const time_point until = here.now() + deadline;
+    const time_point until = deadline_after(here.now(), deadline);
     const duration grace =
         std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
     if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
@@ -427,7 +427,8 @@ inline task<void> ring_communicator::core::send(buffer_view io, int to) {
                 net->rank(), to);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
           static_cast<std::uint64_t>(to));
-    auto safe = guarded(detail::send_message(*net, io, to, doing, here.now() + deadline));
+    auto safe =
+        guarded(detail::send_message(*net, io, to, doing, deadline_after(here.now(), deadline)));
     co_await std::move(safe);
 }
 
@@ -436,7 +437,8 @@ inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
                 "recv on rank {} from {}", net->rank(), from);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
           static_cast<std::uint64_t>(from));
-    auto safe = guarded(detail::recv_message(*net, io, from, doing, here.now() + deadline));
+    auto safe =
+        guarded(detail::recv_message(*net, io, from, doing, deadline_after(here.now(), deadline)));
     co_await std::move(safe);
 }
 

@@ -15,7 +15,7 @@ namespace skein::dist {
 
 inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
                                     reduce_op op, std::uint64_t more) {
-    until_ = steady_now() + deadline_;
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.sequence += 1;
     doing_.kind = kind;
     doing_.count = count;
@@ -298,7 +298,7 @@ inline task<void> shm_communicator::barrier() {
 // Messages have their own counters; they do not count as collectives.
 
 inline void shm_communicator::begin_message(buffer_view io) {
-    until_ = steady_now() + deadline_;
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.kind = detail::op_kind::message;
     doing_.outer = detail::op_kind::none;
     doing_.count = io.count;

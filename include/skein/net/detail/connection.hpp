@@ -114,7 +114,7 @@ inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t fl
             co_await more;
         }
     } catch (...) {
-        end(error(errc::cancelled, "a frame to " + peer_name_ + " was cut by cancellation"));
+        end(error(errc::aborted, "a frame to " + peer_name_ + " was cut by cancellation"));
         throw;
     }
     if (written_total_ < mine) check_sendable();
@@ -204,7 +204,7 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
     try {
         std::size_t since_yield = 0;
         while (c.state_ != state::ended) {
-            if (c.paused_) {
+            if (c.is_held()) {
                 c.resumed_.reset();
                 auto resumed = c.resumed_.wait();
                 co_await resumed;
@@ -212,9 +212,9 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
                 continue;
             }
             if (c.large_) {
+                since_yield += c.large_->length;
                 auto body = c.read_large();
                 co_await body;
-                since_yield += c.large_body_.size();
             } else {
                 if (c.begin_ == c.end_) {
                     c.begin_ = c.end_ = 0;
@@ -256,7 +256,7 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
 
 /// Hands out the whole frames in in_; prepares for a large one.
 inline bool connection::parse() {
-    while (state_ != state::ended && !paused_) {
+    while (state_ != state::ended && !is_held()) {
         const std::size_t have = end_ - begin_;
         if (have < frame_header::bytes) return false;
         frame_header h;
@@ -343,7 +343,7 @@ inline void connection::deliver(const frame_header& h, byte_span body, byte_buff
     f.body = view.take_body();
     received_bytes_ += f.body.size() + frame_header::bytes;
     received_.push_back(std::move(f));
-    if (received_bytes_ > options_.bounds.max_receive_queue) paused_ = true;
+    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
     receivers_.wake_one();
 }
 
@@ -375,7 +375,7 @@ inline task<std::optional<frame>> connection::receive() {
     std::optional<frame> next(std::move(received_.front()));
     received_.pop_front();
     received_bytes_ -= next->body.size() + frame_header::bytes;
-    if (paused_ && received_bytes_ <= options_.bounds.max_receive_queue / 2) resume_reading();
+    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
     if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
     co_return next;
 }
@@ -404,18 +404,22 @@ inline void connection::set_handler(unique_function<void(const frame_view&)> han
     } catch (...) {
         end(to_error(std::current_exception()));
     }
-    if (paused_ && received_bytes_ == 0) resume_reading();
+    if (received_bytes_ == 0) unhold(full_);
 }
 
-inline void connection::resume_reading() noexcept {
-    if (!paused_) return;
-    paused_ = false;
-    resumed_.set();
+inline void connection::resume_reading() noexcept { unhold(paused_); }
+
+/// Ends one reason not to read; reading goes on when it was the last.
+inline void connection::unhold(bool& why) noexcept {
+    if (!std::exchange(why, false)) return;
+    if (!is_held()) resumed_.set();
 }
 
 inline void connection::on_control(std::uint16_t kind) {
     switch (kind) {
-    case ping: send_control(pong); return;
+    case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
+        if (is_drained()) send_control(pong);
+        return;
     case pong: return;
     case goodbye:
         got_goodbye_ = true;

@@ -62,7 +62,7 @@ inline connection::connection(std::unique_ptr<stream> over, connection_options o
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
     if (on) {
-        timer_due_ = last_heard_ + alive.ping_after;
+        timer_due_ = deadline_after(last_heard_, alive.ping_after);
         loop_.set_timer(timer_, timer_due_);
     }
 }
@@ -94,7 +94,7 @@ inline void connection::begin_goodbye() noexcept {
 
 /// Both sides have said goodbye and all our bytes are out: the orderly end.
 inline void connection::maybe_finished() noexcept {
-    if (got_goodbye_ && sent_goodbye_ && out_.empty() && in_flight_ == 0) end(std::nullopt);
+    if (got_goodbye_ && sent_goodbye_ && is_drained()) end(std::nullopt);
 }
 
 inline void connection::end(std::optional<error> why) noexcept {
@@ -149,9 +149,10 @@ inline task<void> connection::wait_closed() {
 inline task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
-    if (paused_) { // what the peer still sends is not wanted, its goodbye is
+    if (is_held()) { // what the peer still sends is not wanted, its goodbye is
         handler_ = [](const frame_view&) {};
-        resume_reading();
+        unhold(paused_);
+        unhold(full_);
     }
     try {
         auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
@@ -177,7 +178,7 @@ inline void connection::on_timer() {
     const auto& alive = options_.alive;
     const auto now = loop_.now();
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (paused_ || now - timer_due_ > alive.ping_after) last_heard_ = now;
+    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
     const duration silence = now - last_heard_;
     if (silence >= alive.dead_after) {
         end(error(errc::peer_lost,
@@ -186,12 +187,16 @@ inline void connection::on_timer() {
         return;
     }
     suspect_ = silence >= alive.suspect_after;
-    if (paused_) {
-        send_control(pong);
-    } else if (silence >= alive.ping_after) {
+    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
+    // ping would wait behind all of that.
+    const bool mute = queued_total_ == queued_at_tick_ && is_drained();
+    if (silence >= alive.ping_after && !is_held()) {
         send_control(ping);
+    } else if (mute) {
+        send_control(pong);
     }
-    timer_due_ = now + alive.ping_after;
+    queued_at_tick_ = queued_total_;
+    timer_due_ = deadline_after(now, alive.ping_after);
     loop_.set_timer(timer_, timer_due_);
 }
 

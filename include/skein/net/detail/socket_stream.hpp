@@ -6,6 +6,7 @@
 // buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
 // connection costs one failed recv per message, as a bare Asio program does.
 
+#include <skein/core/event.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/network.hpp>
@@ -22,6 +23,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 #include <fcntl.h>
@@ -35,6 +37,17 @@ namespace skein::net::detail {
 
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
 inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+/// Opens a socket that no child inherits, from its first moment on.
+template <class Socket>
+std::error_code open_socket(Socket& socket, const typename Socket::protocol_type& protocol) {
+    const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
+    if (fd < 0) return std::error_code(errno, std::system_category());
+    std::error_code code;
+    socket.assign(protocol, fd, code);
+    if (code) ::close(fd);
+    return code;
+}
 
 /// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
 /// an operation that was only hit by its neighbour's cancellation is started again.
@@ -246,6 +259,38 @@ inline std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
     return to_string(address::tcp(e.address().to_string(), e.port()));
 }
 
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
+/// then it ends alone and its handler owns all of this.
+struct name_lookup {
+    explicit name_lookup(asio::io_context& on) : resolver(on) {}
+    asio::ip::tcp::resolver resolver;
+    asio::ip::tcp::resolver::results_type found;
+    std::error_code code;
+    event done;
+};
+
+inline task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
+    const auto lookup = std::make_shared<name_lookup>(on->context());
+    lookup->resolver.async_resolve(
+        name.host, std::to_string(name.port),
+        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
+            lookup->code = code;
+            lookup->found = std::move(found);
+            lookup->done.set();
+        });
+    auto ended = lookup->done.wait();
+    co_await ended;
+    if (lookup->code) {
+        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
+                                                 to_string(name), name.host))
+            .with_cause(lookup->code.message())
+            .with_hint("check the spelling, or give the numeric address");
+    }
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
+    co_return candidates;
+}
+
 inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
     std::vector<asio::ip::tcp::endpoint> candidates;
     std::error_code code;
@@ -253,21 +298,17 @@ inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
     if (!code) {
         candidates.emplace_back(numeric, to.port);
     } else {
-        asio::ip::tcp::resolver resolver(on->context());
-        const std::string port = std::to_string(to.port);
-        auto found = co_await resolver.async_resolve(to.host, port, use_task_result);
-        if (!found) {
-            throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
-                                                     to_string(to), to.host))
-                .with_cause(found.error().cause())
-                .with_hint("check the spelling, or give the numeric address");
-        }
-        for (const auto& entry : *found) candidates.push_back(entry.endpoint());
+        auto looking = resolve(on, to);
+        candidates = co_await looking;
     }
 
     std::optional<error> last;
     for (const auto& candidate : candidates) {
         asio::ip::tcp::socket socket(on->context());
+        if (const auto failed = open_socket(socket, candidate.protocol())) {
+            last = code_error(failed, "cannot make a socket");
+            continue;
+        }
         auto done = co_await socket.async_connect(candidate, use_task_result);
         if (done) {
             co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
@@ -297,6 +338,8 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
 inline task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
     const auto endpoint = unix_endpoint(to);
     asio::local::stream_protocol::socket socket(on->context());
+    if (const auto failed = open_socket(socket, endpoint.protocol()))
+        throw code_error(failed, "connect " + to_string(to) + " failed");
     auto done = co_await socket.async_connect(endpoint, use_task_result);
     if (!done) {
         const errc kind =

@@ -107,7 +107,8 @@ inline void node::prepare(detail::call_base& call) {
     ++stats_.submitted;
     if (call.rare && call.rare->limit > duration::zero()) {
         call.rare->deadline.emplace(call);
-        loop::current().set_timer(*call.rare->deadline, loop::current().now() + call.rare->limit);
+        auto& here = loop::current();
+        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
     }
 }
 
