@@ -239,7 +239,8 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 [[nodiscard]] variable_reader process_environment();
 
 /// Asks the table, first row that applies wins:
-///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER
+///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
+///                SKEIN_MASTER_PORT
 ///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 ///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
 ///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
@@ -353,8 +354,8 @@ inline std::optional<launch_environment> from_skein(const variable_reader& read)
 
 inline std::optional<launch_environment> from_torch(const variable_reader& read) {
     const variables v(read, "torchrun");
-    if (!v.has("RANK") || !v.has("WORLD_SIZE") || v.has("JOB_COMPLETION_INDEX"))
-        return std::nullopt;
+    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
     launch_environment e;
     e.source = "torch";
     e.rank = v.number("RANK");
@@ -413,7 +414,8 @@ inline std::optional<launch_environment> from_slurm(const variable_reader& read)
 
 inline std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
     const variables v(read, "Kubernetes indexed job");
-    if (!v.has("JOB_COMPLETION_INDEX") || !v.has("WORLD_SIZE")) return std::nullopt;
+    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
     launch_environment e;
     e.source = "kubernetes";
     e.rank = v.number("JOB_COMPLETION_INDEX");
@@ -448,9 +450,8 @@ inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
     e.world_size = v.number("PMI_SIZE");
     e.local_rank = v.number("MPI_LOCALRANKID", 0);
     e.local_size = v.number("MPI_LOCALNRANKS", 1);
-    e.job_id = v.text("PMI_ID", v.text("HYDI_CONTROL_FD"));
     e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    // PMI names no job that all ranks agree on: the launcher's parent process would differ by host.
+    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
     e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
     return e;
 }
@@ -780,6 +781,13 @@ public:
     void for_each(F f) {
         for (node* n = head_.next_; n != &head_; n = n->next_) f(static_cast<T&>(*n));
     }
+    /// The same until f says false; true if all were seen.
+    template <class F>
+    bool for_each_while(F f) {
+        for (node* n = head_.next_; n != &head_; n = n->next_)
+            if (!f(static_cast<T&>(*n))) return false;
+        return true;
+    }
 
 private:
     node head_;
@@ -837,12 +845,13 @@ namespace skein::detail {
 // ======== skein/core/frame_pool.hpp
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists. Under
-// AddressSanitizer the pool is off, so that a use after free is found.
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
+// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
 
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -866,22 +875,30 @@ public:
         if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
             if (auto* frame = lists_[size_class]) {
                 lists_[size_class] = frame->next;
+                --kept_[size_class];
                 return frame;
             }
-            arm();
             return ::operator new((size_class + 1) * granularity);
         }
         return ::operator new(bytes);
     }
     static void release(void* p, std::size_t bytes) noexcept {
         const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_ && kept_[size_class] < most_kept) {
+            if (kept_[size_class]++ == 0) arm();
             auto* frame = static_cast<free_frame*>(p);
             frame->next = lists_[size_class];
             lists_[size_class] = frame;
             return;
         }
         ::operator delete(p);
+    }
+
+    /// How many free frames of a class a thread keeps at most; further ones go back to the heap.
+    static constexpr std::uint32_t most_kept = 1024;
+    /// Free frames of this size that the calling thread keeps.
+    [[nodiscard]] static std::size_t kept(std::size_t bytes) noexcept {
+        return kept_[class_of(bytes)];
     }
 
 private:
@@ -913,6 +930,7 @@ private:
     }
 
     static inline constinit thread_local std::array<free_frame*, classes> lists_{};
+    static inline constinit thread_local std::array<std::uint32_t, classes> kept_{};
     static inline constinit thread_local bool closed_ = false;
 };
 
@@ -1356,6 +1374,184 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/random.hpp
+// Randomness as a parameter: protocol code asks a random_source and never the system.
+//
+// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
+// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
+
+
+// ======== skein/core/philox.hpp
+// Philox4x32-10: random bits as a pure function of (counter, key).
+//
+// Because nothing is carried from one draw to the next, any rank can draw the value of any position
+// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
+//
+//     philox_stream random(seed, rank);
+//     std::uint64_t bits = random.next();
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+using philox_counter = std::array<std::uint32_t, 4>;
+using philox_key = std::array<std::uint32_t, 2>;
+
+/// 128 random bits for one counter under one key.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
+                                                            philox_key key) noexcept {
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
+        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
+                   static_cast<std::uint32_t>(p1),
+                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
+                   static_cast<std::uint32_t>(p0)};
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
+/// Meets std::uniform_random_bit_generator.
+class philox_stream {
+public:
+    using result_type = std::uint64_t;
+
+    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : seed_(seed), stream_(stream) {}
+
+    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
+    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
+
+    /// 64 uniform bits.
+    constexpr std::uint64_t next() noexcept {
+        const std::uint64_t block = position_ >> 1;
+        if (!has_block_ || block != block_) {
+            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
+                           {low(seed_), high(seed_)});
+            block_ = block;
+            has_block_ = true;
+        }
+        const std::size_t half = (position_++ & 1) * 2;
+        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
+    }
+    constexpr result_type operator()() noexcept { return next(); }
+
+    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
+    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+        const std::uint64_t threshold = (0 - bound) % bound;
+        for (;;) {
+            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
+            if (static_cast<std::uint64_t>(wide) >= threshold)
+                return static_cast<std::uint64_t>(wide >> 64);
+        }
+    }
+    /// Uniform in [0, 1) with 53 random bits.
+    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+    /// Number of 64-bit values drawn so far.
+    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
+    /// Continues as if `position` values had been drawn.
+    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
+
+private:
+    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
+    static constexpr std::uint32_t high(std::uint64_t v) {
+        return static_cast<std::uint32_t>(v >> 32);
+    }
+
+    std::uint64_t seed_, stream_;
+    std::uint64_t position_ = 0, block_ = 0;
+    std::array<std::uint32_t, 4> bits_{};
+    bool has_block_ = false;
+};
+
+} // namespace skein
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/random.h>
+
+namespace skein {
+
+/// Uniform random bits. Not thread-safe unless the source says so.
+class random_source {
+public:
+    virtual ~random_source() = default;
+
+    /// 64 uniform bits.
+    virtual std::uint64_t next() = 0;
+
+    /// Fills the bytes with uniform bits.
+    virtual void fill(mut_byte_span into) {
+        while (!into.empty()) {
+            std::byte word[8];
+            store_le(word, next());
+            const std::size_t n = into.size() < 8 ? into.size() : 8;
+            std::memcpy(into.data(), word, n);
+            into = into.subspan(n);
+        }
+    }
+    /// Uniform in [0, bound) without bias; bound > 0.
+    std::uint64_t below(std::uint64_t bound) {
+        const std::uint64_t threshold = (0 - bound) % bound;
+        for (;;) {
+            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
+            if (static_cast<std::uint64_t>(wide) >= threshold)
+                return static_cast<std::uint64_t>(wide >> 64);
+        }
+    }
+    /// Uniform in [0, 1).
+    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+};
+
+/// The same sequence for the same seed, on every machine.
+class seeded_random final : public random_source {
+public:
+    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : stream_(seed, stream) {}
+    std::uint64_t next() override { return stream_.next(); }
+
+private:
+    philox_stream stream_;
+};
+
+namespace detail {
+class kernel_random final : public random_source {
+public:
+    std::uint64_t next() override {
+        std::byte word[8];
+        fill(word);
+        return load_le<std::uint64_t>(word);
+    }
+    void fill(mut_byte_span into) override {
+        while (!into.empty()) {
+            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
+            if (n < 0) {
+                if (errno == EINTR) continue;
+                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
+            }
+            into = into.subspan(static_cast<std::size_t>(n));
+        }
+    }
+};
+} // namespace detail
+
+/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
+[[nodiscard]] inline random_source& system_random() noexcept {
+    static detail::kernel_random source;
+    return source;
+}
+
+} // namespace skein
+
 // ======== skein/core/timer_wheel.hpp
 // Timers: a hierarchical wheel with a tick of one nanosecond, so it is exact and both set and
 // cancel cost O(1), however many calls carry a deadline.
@@ -1390,6 +1586,14 @@ struct monotonic_clock {
 };
 
 using time_point = monotonic_clock::time_point;
+
+/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
+[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
+        return length.count() > 0 ? time_point::max() : time_point::min();
+    return time_point(duration(sum));
+}
 
 /// Seconds as a double, for rates and messages.
 [[nodiscard]] constexpr double to_seconds(duration d) noexcept {
@@ -1434,7 +1638,8 @@ public:
         place(timer);
     }
 
-    /// The time of the earliest timer, or nothing.
+    /// When to look again, or nothing: the time of the earliest timer, or an earlier one when many
+    /// lie close together. At such a time they move to lower levels, so that it comes closer.
     [[nodiscard]] std::optional<time_point> next() noexcept {
         if (!due_.empty()) return time_point(duration(static_cast<std::int64_t>(now_)));
         for (std::size_t level = 0; level < levels; ++level) {
@@ -1446,8 +1651,13 @@ public:
                     continue;
                 }
                 time_point earliest = time_point::max();
-                list.for_each([&](timer_node& t) { earliest = std::min(earliest, t.when_); });
-                return earliest;
+                int seen = 0;
+                const bool all = list.for_each_while([&](timer_node& t) {
+                    earliest = std::min(earliest, t.when_);
+                    return ++seen < most_looked_at;
+                });
+                if (all) return earliest;
+                return time_point(duration(static_cast<std::int64_t>(start_of(level, slot))));
             }
         }
         return std::nullopt;
@@ -1475,6 +1685,7 @@ public:
 private:
     static constexpr std::size_t levels = 11;
     static constexpr unsigned bits = 6;
+    static constexpr int most_looked_at = 64; ///< in a slot, by next()
     struct position {
         std::size_t level, index;
         std::uint64_t start;
@@ -1497,15 +1708,19 @@ private:
         occupied_[level] |= std::uint64_t{1} << index;
     }
 
+    [[nodiscard]] std::uint64_t start_of(std::size_t level, std::size_t index) const noexcept {
+        const unsigned shift = bits * static_cast<unsigned>(level);
+        const unsigned above = shift + bits;
+        const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
+        return high | (std::uint64_t{index} << shift);
+    }
+
     /// The earliest occupied slot that starts at or before target, now empty in the bit map.
     std::optional<position> first_slot(std::uint64_t target) noexcept {
         for (std::size_t level = 0; level < levels; ++level) {
             if (occupied_[level] == 0) continue;
             const auto index = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
-            const unsigned shift = bits * static_cast<unsigned>(level);
-            const unsigned above = shift + bits;
-            const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
-            const std::uint64_t start = high | (std::uint64_t{index} << shift);
+            const std::uint64_t start = start_of(level, index);
             if (start > target) return std::nullopt;
             occupied_[level] &= ~(std::uint64_t{1} << index);
             return position{level, index, start};
@@ -1578,16 +1793,20 @@ public:
     /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
     /// throw.
     void post_from_any_thread(unique_function<void()> call) {
-        {
-            const std::lock_guard lock(remote_mutex_);
-            remote_.push_back(std::move(call));
-            has_remote_.store(true, std::memory_order_seq_cst);
-        }
+        // All under the lock: once the loop has taken the call it may end and be destroyed.
+        const std::lock_guard lock(remote_mutex_);
+        remote_.push_back(std::move(call));
+        has_remote_.store(true, std::memory_order_seq_cst);
         if (blocked_.load(std::memory_order_seq_cst)) notify();
     }
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+
+    /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
+    [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
+    /// How long work on another thread is to seem to take; nothing in worlds that have threads.
+    [[nodiscard]] virtual std::optional<duration> simulated_work_time() { return std::nullopt; }
 
     /// Sets a timer of this loop (again).
     void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
@@ -1620,7 +1839,8 @@ protected:
     /// The world's clock now.
     virtual time_point read_clock() noexcept = 0;
     /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
-    /// or until the time given (nothing: no timer is set); without, it returns at once.
+    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
+    /// no lock held; notify() is called under the lock of the posted calls and must not post.
     virtual void poll(std::optional<time_point> until, bool may_block) = 0;
     /// Thread-safe: makes a poll that waits return, or the next one not wait.
     virtual void notify() noexcept = 0;
@@ -1632,7 +1852,8 @@ protected:
         const bool idle = ready_.empty() && may_block && !finished_;
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
-        poll(timers_.next(), idle && !remote);
+        const bool wait = idle && !remote;
+        poll(wait ? timers_.next() : std::nullopt, wait);
         if (idle) blocked_.store(false, std::memory_order_relaxed);
         now_ = std::max(now_, read_clock());
         timers_.advance(now_);
@@ -1972,9 +2193,12 @@ private:
         if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
             failure_ = std::move(failure);
             cancel_.request();
+            if (body_ != nullptr) body_->request();
         }
         if (--running_ == 0) idle_.wake_all();
     }
+    template <class Body, class... Args>
+    friend task<void> with_scope(Body body, Args... args);
     static bool is_cancelled(const std::exception_ptr& failure) noexcept {
         try {
             std::rethrow_exception(failure);
@@ -1988,27 +2212,34 @@ private:
     std::size_t running_ = 0;
     std::exception_ptr failure_;
     detail::cancel_state cancel_;
+    detail::cancel_state* body_ = nullptr; // of with_scope: ended by a failed child
     wait_queue idle_;
 };
 
 /// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
-/// waited for, and the body's error is rethrown.
+/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
+/// child's error is rethrown.
 template <class Body, class... Args>
 [[nodiscard]] task<void> with_scope(Body body, Args... args) {
+    auto* outer = co_await detail::current_cancel{};
+    detail::cancel_state body_cancel(outer);
     scope children;
+    children.body_ = &body_cancel;
     std::exception_ptr failure;
     try {
         auto work = body(children, std::move(args)...);
-        co_await work;
+        detail::await_under<void> inner(std::move(work), &body_cancel);
+        co_await inner;
     } catch (...) {
         failure = std::current_exception();
         children.cancel();
     }
+    children.body_ = nullptr;
     try {
         auto joined = children.join();
         co_await joined;
     } catch (...) {
-        if (!failure) failure = std::current_exception();
+        if (!failure || scope::is_cancelled(failure)) failure = std::current_exception();
     }
     if (failure) std::rethrow_exception(std::move(failure));
 }
@@ -2472,67 +2703,6 @@ struct frame_header {
     }
 };
 
-/// Cuts one stream of bytes into frames: feed pieces of any size, take frames out. Used where no
-/// connection is at hand (tests, fuzzing, recorded streams); connection has its own read path.
-class frame_decoder {
-public:
-    explicit frame_decoder(std::size_t max_body) : max_body_(max_body) {}
-
-    /// Appends bytes. Memory held is what was fed and not yet taken.
-    void feed(byte_span bytes) { append(buffer_, bytes); }
-
-    /// The next whole frame, nothing if more bytes are needed, or an error (then for ever).
-    [[nodiscard]] result<std::optional<frame>> next() {
-        if (failure_) return *failure_;
-        if (buffer_.size() - taken_ < frame_header::bytes) return std::optional<frame>();
-        frame_header h;
-        if ((failure_ = h.read(buffer_.data() + taken_, max_body_))) return *failure_;
-        if (buffer_.size() - taken_ - frame_header::bytes < h.length) return std::optional<frame>();
-        const auto body = byte_span(buffer_).subspan(taken_ + frame_header::bytes, h.length);
-        if (!h.accepts(body)) {
-            failure_ =
-                error(errc::corrupt, fmt::format("body of frame {} (kind {}, {} bytes) with a "
-                                                 "wrong checksum",
-                                                 h.id, h.kind, h.length));
-            return *failure_;
-        }
-        std::optional<frame> out(std::in_place);
-        out->kind = h.kind;
-        out->flags = static_cast<std::uint16_t>(h.flags & ~body_crc_flag);
-        out->id = h.id;
-        out->body = to_buffer(body);
-        taken_ += frame_header::bytes + h.length;
-        if (taken_ == buffer_.size() || taken_ > (std::size_t{1} << 16)) {
-            buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(taken_));
-            taken_ = 0;
-        }
-        return out;
-    }
-
-private:
-    std::size_t max_body_;
-    byte_buffer buffer_;
-    std::size_t taken_ = 0;
-    std::optional<error> failure_;
-};
-
-/// Header and body as one buffer, for tests and recorded streams.
-[[nodiscard]] inline byte_buffer encode_frame(const frame& f, bool checksum = true) {
-    byte_buffer out(frame_header::bytes);
-    frame_header h;
-    h.length = static_cast<std::uint32_t>(f.body.size());
-    h.kind = f.kind;
-    h.flags = f.flags;
-    h.id = f.id;
-    if (checksum) {
-        h.flags |= body_crc_flag;
-        h.body_crc = crc32c(f.body);
-    }
-    h.encode(out.data());
-    append(out, f.body);
-    return out;
-}
-
 } // namespace skein::net
 
 // ======== skein/net/network.hpp
@@ -2553,6 +2723,8 @@ private:
 #include <string_view>
 
 #include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 
 namespace skein::net {
 
@@ -2575,10 +2747,14 @@ struct address {
     [[nodiscard]] bool is_unix() const noexcept {
         return kind == scheme::unix_path || kind == scheme::unix_abstract;
     }
-    /// True when only processes of this host can reach it.
+    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
+    /// it resolves to: 127.example.org may be anywhere.
     [[nodiscard]] bool is_loopback() const noexcept {
-        if (kind != scheme::tcp) return true;
-        return host == "localhost" || host == "::1" || host.starts_with("127.");
+        if (kind != scheme::tcp || host == "localhost") return true;
+        in_addr v4{};
+        if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+        in6_addr v6{};
+        return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
     }
 
     static address tcp(std::string host, std::uint16_t port) {
@@ -2769,7 +2945,65 @@ public:
 // Nothing is allocated for a peer before it has proven that it knows the token.
 
 
+// ======== skein/core/constants.hpp
+// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
+// and the options of the layers above take their defaults from it.
+//
+// The values are for hosts in one network (lan); wan() gives the same table times five.
+
+
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+struct time_constants {
+    using ms = std::chrono::milliseconds;
+
+    ms group_heartbeat{100};  ///< inside a training group
+    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
+    ms suspect_after{1000};   ///< silence after which a peer is suspected
+    ms dead_after{3000};      ///< silence after which a peer is dead
+    ms connect_timeout{5000}; ///< one attempt
+    ms handshake_timeout{5000};
+    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
+    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
+    ms reconnect_most{2000};
+    ms shutdown_grace{2000}; ///< from the request to stop until the kill
+    ms rendezvous_timeout{60000};
+    ms collective_timeout{30000};
+
+    /// All values times `factor`.
+    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
+        time_constants t = *this;
+        for (ms* value :
+             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
+              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
+              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+            *value *= factor;
+        return t;
+    }
+    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
+    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
+};
+
+/// Exit codes of every program built with skein.
+namespace exit_code {
+inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
+                     terminated = 143, job_stopped = 138;
+} // namespace exit_code
+
+/// Default size limits; each has an option where it is used.
+namespace limit {
+inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
+inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
+inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
+inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+} // namespace limit
+
+} // namespace skein
+
 #include <cstddef>
 #include <cstdint>
 
@@ -2777,12 +3011,20 @@ namespace skein::net {
 
 /// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
 struct limits {
-    std::size_t max_frame = std::size_t{1} << 30;          ///< body bytes of one frame
-    std::size_t max_send_queue = std::size_t{64} << 20;    ///< send_ready() waits above this
-    std::size_t max_receive_queue = std::size_t{64} << 20; ///< reading pauses above this
-    std::size_t max_identity = std::size_t{256} << 10;     ///< encoded identity of the peer
-    duration handshake_deadline = std::chrono::seconds(5);
-    duration close_deadline = std::chrono::seconds(2); ///< flush at close, then cut
+    std::size_t max_frame = limit::frame_bytes;         ///< body bytes of one frame
+    std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
+    std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
+    std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
+    duration handshake_deadline = time_constants::lan().handshake_timeout;
+    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+
+    /// The same sizes with the times of another table, e.g. time_constants::wan().
+    [[nodiscard]] static limits from(const time_constants& table) noexcept {
+        limits l;
+        l.handshake_deadline = table.handshake_timeout;
+        l.close_deadline = table.close_timeout;
+        return l;
+    }
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -2793,9 +3035,18 @@ enum class keep_alive_mode : std::uint8_t {
 };
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = std::chrono::milliseconds(500); ///< of silence
-    duration suspect_after = std::chrono::seconds(1);
-    duration dead_after = std::chrono::seconds(3);
+    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    duration suspect_after = time_constants::lan().suspect_after;
+    duration dead_after = time_constants::lan().dead_after;
+
+    /// With the times of another table.
+    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
+        keep_alive k;
+        k.ping_after = table.agent_heartbeat;
+        k.suspect_after = table.suspect_after;
+        k.dead_after = table.dead_after;
+        return k;
+    }
 };
 
 } // namespace skein::net
@@ -2805,184 +3056,6 @@ struct keep_alive {
 //
 // It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
 
-
-// ======== skein/core/random.hpp
-// Randomness as a parameter: protocol code asks a random_source and never the system.
-//
-// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
-// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
-
-
-// ======== skein/core/philox.hpp
-// Philox4x32-10: random bits as a pure function of (counter, key).
-//
-// Because nothing is carried from one draw to the next, any rank can draw the value of any position
-// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
-// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
-//
-//     philox_stream random(seed, rank);
-//     std::uint64_t bits = random.next();
-
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-namespace skein {
-
-using philox_counter = std::array<std::uint32_t, 4>;
-using philox_key = std::array<std::uint32_t, 2>;
-
-/// 128 random bits for one counter under one key.
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
-                                                            philox_key key) noexcept {
-    for (int round = 0; round < 10; ++round) {
-        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
-        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
-                   static_cast<std::uint32_t>(p1),
-                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
-                   static_cast<std::uint32_t>(p0)};
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return counter;
-}
-
-/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
-/// Meets std::uniform_random_bit_generator.
-class philox_stream {
-public:
-    using result_type = std::uint64_t;
-
-    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : seed_(seed), stream_(stream) {}
-
-    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
-    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
-
-    /// 64 uniform bits.
-    constexpr std::uint64_t next() noexcept {
-        const std::uint64_t block = position_ >> 1;
-        if (!has_block_ || block != block_) {
-            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
-                           {low(seed_), high(seed_)});
-            block_ = block;
-            has_block_ = true;
-        }
-        const std::size_t half = (position_++ & 1) * 2;
-        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
-    }
-    constexpr result_type operator()() noexcept { return next(); }
-
-    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
-    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
-    }
-    /// Uniform in [0, 1) with 53 random bits.
-    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
-    /// Number of 64-bit values drawn so far.
-    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
-    /// Continues as if `position` values had been drawn.
-    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
-
-private:
-    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
-    static constexpr std::uint32_t high(std::uint64_t v) {
-        return static_cast<std::uint32_t>(v >> 32);
-    }
-
-    std::uint64_t seed_, stream_;
-    std::uint64_t position_ = 0, block_ = 0;
-    std::array<std::uint32_t, 4> bits_{};
-    bool has_block_ = false;
-};
-
-} // namespace skein
-
-#include <cerrno>
-#include <cstring>
-
-#include <sys/random.h>
-
-namespace skein {
-
-/// Uniform random bits. Not thread-safe unless the source says so.
-class random_source {
-public:
-    virtual ~random_source() = default;
-
-    /// 64 uniform bits.
-    virtual std::uint64_t next() = 0;
-
-    /// Fills the bytes with uniform bits.
-    virtual void fill(mut_byte_span into) {
-        while (!into.empty()) {
-            std::byte word[8];
-            store_le(word, next());
-            const std::size_t n = into.size() < 8 ? into.size() : 8;
-            std::memcpy(into.data(), word, n);
-            into = into.subspan(n);
-        }
-    }
-    /// Uniform in [0, bound) without bias; bound > 0.
-    std::uint64_t below(std::uint64_t bound) {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
-    }
-    /// Uniform in [0, 1).
-    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-};
-
-/// The same sequence for the same seed, on every machine.
-class seeded_random final : public random_source {
-public:
-    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : stream_(seed, stream) {}
-    std::uint64_t next() override { return stream_.next(); }
-
-private:
-    philox_stream stream_;
-};
-
-namespace detail {
-class kernel_random final : public random_source {
-public:
-    std::uint64_t next() override {
-        std::byte word[8];
-        fill(word);
-        return load_le<std::uint64_t>(word);
-    }
-    void fill(mut_byte_span into) override {
-        while (!into.empty()) {
-            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
-            if (n < 0) {
-                if (errno == EINTR) continue;
-                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
-            }
-            into = into.subspan(static_cast<std::size_t>(n));
-        }
-    }
-};
-} // namespace detail
-
-/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
-[[nodiscard]] inline random_source& system_random() noexcept {
-    static detail::kernel_random source;
-    return source;
-}
-
-} // namespace skein
 
 // ======== skein/core/sha256.hpp
 // SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
@@ -3243,7 +3316,8 @@ class connection {
 public:
     using handle = std::shared_ptr<connection>;
 
-    /// Connects and shakes hands (bounded by limits::handshake_deadline). `via` must live until then.
+    /// Connects and shakes hands. Only the handshake is bounded (limits::handshake_deadline): put a
+    /// with_timeout around it, or use connect_patiently. `via` must live until then.
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
@@ -3283,7 +3357,8 @@ public:
     void set_handler(unique_function<void(const frame_view&)> handler);
     /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
     void set_closed_handler(unique_function<void(const error*)> handler);
-    /// Back-pressure towards the peer: stops reading (we still tell it that we live).
+    /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
+    /// resume_reading() or close(); nothing else undoes it.
     void pause_reading() noexcept { paused_ = true; }
     void resume_reading() noexcept;
 
@@ -3329,6 +3404,9 @@ private:
     void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
     void call_handler(const frame_view& view);
     void on_control(std::uint16_t kind);
+    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
+    [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
+    void unhold(bool& why) noexcept;
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
     void end(std::optional<error> why) noexcept;
@@ -3357,7 +3435,7 @@ private:
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
     detail::out_queue out_;
     std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0;
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
     bool blocked_ = false; // the write loop is at work
     event wake_writer_;
     wait_queue drained_;
@@ -3369,7 +3447,8 @@ private:
     std::optional<frame_header> large_;
     byte_buffer large_body_;
     std::size_t large_have_ = 0;
-    bool paused_ = false;
+    bool paused_ = false; // by the user
+    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
     event resumed_;
     unique_function<void(const frame_view&)> handler_, replacement_;
     bool in_handler_ = false, replaced_ = false; // a handler may set another one
@@ -3400,63 +3479,6 @@ private:
 // buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
 
 
-// ======== skein/core/constants.hpp
-// The one table of time constants and default limits; everything that waits or bounds reads it.
-//
-// The values are for hosts in one network (lan); wan() gives the same table times five.
-
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-
-namespace skein {
-
-struct time_constants {
-    using ms = std::chrono::milliseconds;
-
-    ms group_heartbeat{100};  ///< inside a training group
-    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
-    ms suspect_after{1000};   ///< silence after which a peer is suspected
-    ms dead_after{3000};      ///< silence after which a peer is dead
-    ms connect_timeout{5000}; ///< one attempt
-    ms handshake_timeout{5000};
-    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
-    ms reconnect_most{2000};
-    ms shutdown_grace{2000}; ///< from the request to stop until the kill
-    ms rendezvous_timeout{60000};
-    ms collective_timeout{30000};
-
-    /// All values times `factor`.
-    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
-        time_constants t = *this;
-        for (ms* value :
-             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.reconnect_first, &t.reconnect_most,
-              &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
-            *value *= factor;
-        return t;
-    }
-    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
-    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
-};
-
-/// Exit codes of every program built with skein.
-namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
-                     terminated = 143, job_stopped = 138;
-} // namespace exit_code
-
-/// Default size limits; each has an option where it is used.
-namespace limit {
-inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
-inline constexpr std::size_t queue_bytes = std::size_t{16} << 20;  ///< unsent bytes a connection
-inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
-inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
-} // namespace limit
-
-} // namespace skein
-
 // ======== skein/core/sleep.hpp
 // Waiting for time, in the time of the loop: virtual under simulation.
 //
@@ -3478,7 +3500,7 @@ public:
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!arm(h)) return false;
         auto& here = loop::current();
-        here.set_timer(*this, relative_ ? here.now() + length_ : until_);
+        here.set_timer(*this, relative_ ? deadline_after(here.now(), length_) : until_);
         return true;
     }
     void await_resume() {
@@ -3624,7 +3646,7 @@ inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t fl
             co_await more;
         }
     } catch (...) {
-        end(error(errc::cancelled, "a frame to " + peer_name_ + " was cut by cancellation"));
+        end(error(errc::aborted, "a frame to " + peer_name_ + " was cut by cancellation"));
         throw;
     }
     if (written_total_ < mine) check_sendable();
@@ -3714,7 +3736,7 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
     try {
         std::size_t since_yield = 0;
         while (c.state_ != state::ended) {
-            if (c.paused_) {
+            if (c.is_held()) {
                 c.resumed_.reset();
                 auto resumed = c.resumed_.wait();
                 co_await resumed;
@@ -3722,9 +3744,9 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
                 continue;
             }
             if (c.large_) {
+                since_yield += c.large_->length;
                 auto body = c.read_large();
                 co_await body;
-                since_yield += c.large_body_.size();
             } else {
                 if (c.begin_ == c.end_) {
                     c.begin_ = c.end_ = 0;
@@ -3766,7 +3788,7 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
 
 /// Hands out the whole frames in in_; prepares for a large one.
 inline bool connection::parse() {
-    while (state_ != state::ended && !paused_) {
+    while (state_ != state::ended && !is_held()) {
         const std::size_t have = end_ - begin_;
         if (have < frame_header::bytes) return false;
         frame_header h;
@@ -3853,7 +3875,7 @@ inline void connection::deliver(const frame_header& h, byte_span body, byte_buff
     f.body = view.take_body();
     received_bytes_ += f.body.size() + frame_header::bytes;
     received_.push_back(std::move(f));
-    if (received_bytes_ > options_.bounds.max_receive_queue) paused_ = true;
+    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
     receivers_.wake_one();
 }
 
@@ -3885,7 +3907,7 @@ inline task<std::optional<frame>> connection::receive() {
     std::optional<frame> next(std::move(received_.front()));
     received_.pop_front();
     received_bytes_ -= next->body.size() + frame_header::bytes;
-    if (paused_ && received_bytes_ <= options_.bounds.max_receive_queue / 2) resume_reading();
+    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
     if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
     co_return next;
 }
@@ -3914,18 +3936,22 @@ inline void connection::set_handler(unique_function<void(const frame_view&)> han
     } catch (...) {
         end(to_error(std::current_exception()));
     }
-    if (paused_ && received_bytes_ == 0) resume_reading();
+    if (received_bytes_ == 0) unhold(full_);
 }
 
-inline void connection::resume_reading() noexcept {
-    if (!paused_) return;
-    paused_ = false;
-    resumed_.set();
+inline void connection::resume_reading() noexcept { unhold(paused_); }
+
+/// Ends one reason not to read; reading goes on when it was the last.
+inline void connection::unhold(bool& why) noexcept {
+    if (!std::exchange(why, false)) return;
+    if (!is_held()) resumed_.set();
 }
 
 inline void connection::on_control(std::uint16_t kind) {
     switch (kind) {
-    case ping: send_control(pong); return;
+    case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
+        if (is_drained()) send_control(pong);
+        return;
     case pong: return;
     case goodbye:
         got_goodbye_ = true;
@@ -3957,6 +3983,7 @@ inline void connection::on_control(std::uint16_t kind) {
 // mix. Thread-safe.
 
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -4014,6 +4041,11 @@ struct record {
     std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
 };
 
+/// A byte that a terminal may take for a command.
+[[nodiscard]] constexpr bool is_control(char c) noexcept {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
 /// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
 inline void append_json_string(std::string& to, std::string_view text) {
     to += '"';
@@ -4025,7 +4057,7 @@ inline void append_json_string(std::string& to, std::string_view text) {
         case '\r': to += "\\r"; break;
         case '\t': to += "\\t"; break;
         default:
-            if (static_cast<unsigned char>(c) < 0x20)
+            if (is_control(c))
                 to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
             else
                 to += c;
@@ -4042,12 +4074,18 @@ inline void append_json_string(std::string& to, std::string_view text) {
     std::string line =
         fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
                     r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) line += c == '\n' ? ' ' : c;
+    for (const char c : r.text) {
+        if (c == '\n' || !is_control(c))
+            line += c == '\n' ? ' ' : c;
+        else // text may come from a peer: no escape sequences for the reader's terminal
+            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    }
     for (const auto& f : r.fields) {
         line += ' ';
         line += f.key;
         line += '=';
-        if (f.value.empty() || f.value.find_first_of(" \"\n\t=") != std::string::npos)
+        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
+            std::any_of(f.value.begin(), f.value.end(), is_control))
             append_json_string(line, f.value);
         else
             line += f.value;
@@ -4220,7 +4258,7 @@ template <class T>
 /// The same with a length from now on.
 template <class T>
 [[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
-    auto timed = with_deadline(std::move(work), loop::current().now() + limit);
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
     co_return co_await timed;
 }
 
@@ -4241,8 +4279,9 @@ template <class T>
 
 
 // ======== skein/wire/decode.hpp
-// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), nothing
-// is allocated that the input does not pay for, and the first fault is told with its position.
+// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
+// bounded by the size of the input and limits::max_memory, and the first fault is told with its
+// position.
 //
 //     auto request = wire::decode<submit>(frame.body);      // result<submit>
 //     if (!request) return request.error();
@@ -4472,8 +4511,9 @@ struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
 
 
 // ======== skein/wire/limits.hpp
-// What a decoder accepts. The size of the input bounds every allocation already; these bound the
-// rest: how deep values nest, and how many elements one container may have.
+// What a decoder accepts: how deep values nest, how many elements one container may have, and how
+// much memory the elements of all containers take. The input alone does not bound the last: one byte
+// on the wire may be an element of a kilobyte in memory.
 
 
 #include <cstddef>
@@ -4485,6 +4525,9 @@ struct limits {
     std::size_t max_depth = 64;
     /// Elements of one container; the bytes that are left bound it as well.
     std::size_t max_elements = static_cast<std::size_t>(-1);
+    /// Bytes of memory for the elements of containers in one message. Text and blocks of numbers are
+    /// not counted: they take as much as on the wire.
+    std::size_t max_memory = std::size_t{1} << 30;
 };
 
 } // namespace skein::wire
@@ -4574,6 +4617,12 @@ public:
         n = static_cast<std::size_t>(value);
         return true;
     }
+    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
+    bool charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
+        charged_ += n * each;
+        return true;
+    }
     /// Skips the zeros up to a multiple of `alignment`.
     bool align(std::size_t alignment) {
         const std::size_t zeros = (0 - position()) & (alignment - 1);
@@ -4605,6 +4654,12 @@ private:
         return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
                                                  bounds_.max_elements));
     }
+    [[gnu::cold, gnu::noinline]] bool too_much(std::size_t n, std::size_t each) {
+        return fail(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}",
+                                n, each, bounds_.max_memory));
+    }
     [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
         std::uint64_t sum = 0;
         for (unsigned shift = 0; shift < 64; shift += 7) {
@@ -4626,6 +4681,7 @@ private:
     const std::byte* end_;
     limits bounds_;
     std::size_t depth_ = 0;
+    std::size_t charged_ = 0; ///< of bounds_.max_memory; never above it
     std::optional<error> error_;
 };
 
@@ -4998,7 +5054,7 @@ bool read_vector(reader& in, std::vector<T>& value) {
     } else {
         static_assert(least_size<T>() > 0, "elements of a container take at least one byte");
         std::size_t n = 0;
-        if (!in.count(least_size<T>(), n)) return false;
+        if (!in.count(least_size<T>(), n) || !in.charge(n, sizeof(T))) return false;
         const depth_guard deeper(in);
         if (!deeper.entered) return false;
         // An element in memory may be much larger than on the wire: grow with what has been read.
@@ -5032,7 +5088,9 @@ bool read_keyed(reader& in, T& value) {
     if (!in.count(least, n)) return false;
     const depth_guard deeper(in);
     if (!deeper.entered) return false;
+    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
     for (std::size_t i = 0; i < n; ++i) {
+        if (!in.charge(1, node)) return false;
         auto k = fresh<key>();
         if (!read(in, k)) return false;
         bool is_new = false;
@@ -5064,6 +5122,8 @@ bool read_alternative(reader& in, std::size_t index, T& value) {
 inline bool read_error(reader& in, skein::error& value) {
     errc code{};
     std::string text, where, cause, hint;
+    constexpr std::size_t parts = 256; // what an error keeps on the heap
+    if (!in.charge(1, parts)) return false;
     if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
         !read(in, hint))
         return false;
@@ -5493,7 +5553,7 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
-    out.fill(mine, protocol_version, system_random());
+    out.fill(mine, protocol_version, loop::current().random());
     byte_buffer self = wire::encode(options.self);
 
     if (connecting) {
@@ -5637,7 +5697,7 @@ inline connection::connection(std::unique_ptr<stream> over, connection_options o
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
     if (on) {
-        timer_due_ = last_heard_ + alive.ping_after;
+        timer_due_ = deadline_after(last_heard_, alive.ping_after);
         loop_.set_timer(timer_, timer_due_);
     }
 }
@@ -5669,7 +5729,7 @@ inline void connection::begin_goodbye() noexcept {
 
 /// Both sides have said goodbye and all our bytes are out: the orderly end.
 inline void connection::maybe_finished() noexcept {
-    if (got_goodbye_ && sent_goodbye_ && out_.empty() && in_flight_ == 0) end(std::nullopt);
+    if (got_goodbye_ && sent_goodbye_ && is_drained()) end(std::nullopt);
 }
 
 inline void connection::end(std::optional<error> why) noexcept {
@@ -5724,9 +5784,10 @@ inline task<void> connection::wait_closed() {
 inline task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
-    if (paused_) { // what the peer still sends is not wanted, its goodbye is
+    if (is_held()) { // what the peer still sends is not wanted, its goodbye is
         handler_ = [](const frame_view&) {};
-        resume_reading();
+        unhold(paused_);
+        unhold(full_);
     }
     try {
         auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
@@ -5752,7 +5813,7 @@ inline void connection::on_timer() {
     const auto& alive = options_.alive;
     const auto now = loop_.now();
     // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (paused_ || now - timer_due_ > alive.ping_after) last_heard_ = now;
+    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
     const duration silence = now - last_heard_;
     if (silence >= alive.dead_after) {
         end(error(errc::peer_lost,
@@ -5761,12 +5822,16 @@ inline void connection::on_timer() {
         return;
     }
     suspect_ = silence >= alive.suspect_after;
-    if (paused_) {
-        send_control(pong);
-    } else if (silence >= alive.ping_after) {
+    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
+    // ping would wait behind all of that.
+    const bool mute = queued_total_ == queued_at_tick_ && is_drained();
+    if (silence >= alive.ping_after && !is_held()) {
         send_control(ping);
+    } else if (mute) {
+        send_control(pong);
     }
-    timer_due_ = now + alive.ping_after;
+    queued_at_tick_ = queued_total_;
+    timer_due_ = deadline_after(now, alive.ping_after);
     loop_.set_timer(timer_, timer_due_);
 }
 
@@ -5876,7 +5941,6 @@ public:
     [[nodiscard]] const member_info& self() const noexcept { return self_; }
 
 private:
-    struct pending;
     group_client() = default;
     task<void> read_all();
     void handle(const net::frame& f);
@@ -6141,7 +6205,10 @@ inline void group_server::start_if_complete() {
     detail::formed_body body;
     body.generation = options_.generation;
     for (auto& m : members_) body.members.push_back(m->info);
-    for (auto& m : members_) detail::send(*m->link, detail::kind::formed, body);
+    // A link that has just broken is its own member's fault; its serve() says so.
+    for (auto& m : members_) {
+        if (m->link->is_open()) detail::send(*m->link, detail::kind::formed, body);
+    }
 }
 
 inline void group_server::handle(member& from, const net::frame& f) {
@@ -6185,7 +6252,7 @@ inline void group_server::handle(member& from, const net::frame& f) {
     for (auto& b : blobs) all.blobs.push_back(std::move(*b));
     exchanges_.erase(body->key);
     for (auto& m : members_) {
-        if (!m->left) detail::send(*m->link, detail::kind::gathered, all);
+        if (!m->left && m->link->is_open()) detail::send(*m->link, detail::kind::gathered, all);
     }
 }
 
@@ -6212,7 +6279,7 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
                                                               member_info self,
                                                               group_options options,
                                                               lost_callback lost) {
-    const auto until = loop::current().now() + options.join_deadline;
+    const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
     client->on_lost_ = std::move(lost);
@@ -6565,7 +6632,7 @@ public:
 
     /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
     /// key is used once.
-    ///   errors  peer_lost (names the rank), timeout (names who is missing), too_large
+    ///   errors  peer_lost (names the rank), timeout, too_large
     virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
 
     /// The secret of this world, for the connections that ranks make among themselves.
@@ -6649,10 +6716,10 @@ class real_loop final : public loop {
 public:
     real_loop() : loop(system_now()), work_(context_.get_executor()) {}
 
-    /// Gives work that was aborted but not awaited (connections whose last owner let go) some turns
-    /// to end. Must not be called while the loop runs.
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
+    /// nothing has happened for a while. Must not be called while the loop runs.
     ~real_loop() override {
-        if (try_current() == nullptr) run(settle());
+        if (try_current() == nullptr) run(settle(&context_));
     }
 
     [[nodiscard]] asio::io_context& context() noexcept { return context_; }
@@ -6682,8 +6749,12 @@ private:
         return time_point(std::chrono::duration_cast<duration>(
             std::chrono::steady_clock::now().time_since_epoch()));
     }
-    static task<void> settle() {
-        for (int turns = 0; turns < 64; ++turns) co_await yield();
+    static task<void> settle(asio::io_context* io) {
+        for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
+            idle = io->poll() != 0 ? 0 : idle + 1;
+            auto others = yield();
+            co_await others;
+        }
     }
 
     asio::io_context context_{1};
@@ -7062,15 +7133,23 @@ public:
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!this->arm(h)) return false;
         // The caller may be resumed only by the loop, so `this` outlives the call.
-        std::apply(
-            [this](auto&&... rest) {
-                std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
-            },
-            std::move(arguments_));
+        // An initiation that throws has dropped its handler, which may have queued this frame: the
+        // exception must not resume it a second time, so await_resume throws it.
+        try {
+            std::apply(
+                [this](auto&&... rest) {
+                    std::move(initiation_)(asio_handler<Args...>(*this), std::move(rest)...);
+                },
+                std::move(arguments_));
+        } catch (...) {
+            initiation_failure_ = std::current_exception();
+            this->wake();
+        }
         return true;
     }
 
     return_type await_resume() {
+        if (initiation_failure_) std::rethrow_exception(std::move(initiation_failure_));
         this->throw_if_cancelled();
         std::optional<error> failure;
         if (!this->outcome_) {
@@ -7098,6 +7177,7 @@ public:
 private:
     Initiation initiation_;
     Arguments arguments_;
+    std::exception_ptr initiation_failure_;
 };
 
 } // namespace net::detail
@@ -7123,6 +7203,7 @@ public:
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 #include <fcntl.h>
@@ -7136,6 +7217,17 @@ namespace skein::net::detail {
 
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
 inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+/// Opens a socket that no child inherits, from its first moment on.
+template <class Socket>
+std::error_code open_socket(Socket& socket, const typename Socket::protocol_type& protocol) {
+    const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
+    if (fd < 0) return std::error_code(errno, std::system_category());
+    std::error_code code;
+    socket.assign(protocol, fd, code);
+    if (code) ::close(fd);
+    return code;
+}
 
 /// Waits for one Asio operation of a socket; cancelling the task cancels the socket's operations, and
 /// an operation that was only hit by its neighbour's cancellation is started again.
@@ -7347,6 +7439,38 @@ inline std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
     return to_string(address::tcp(e.address().to_string(), e.port()));
 }
 
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
+/// then it ends alone and its handler owns all of this.
+struct name_lookup {
+    explicit name_lookup(asio::io_context& on) : resolver(on) {}
+    asio::ip::tcp::resolver resolver;
+    asio::ip::tcp::resolver::results_type found;
+    std::error_code code;
+    event done;
+};
+
+inline task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
+    const auto lookup = std::make_shared<name_lookup>(on->context());
+    lookup->resolver.async_resolve(
+        name.host, std::to_string(name.port),
+        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
+            lookup->code = code;
+            lookup->found = std::move(found);
+            lookup->done.set();
+        });
+    auto ended = lookup->done.wait();
+    co_await ended;
+    if (lookup->code) {
+        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
+                                                 to_string(name), name.host))
+            .with_cause(lookup->code.message())
+            .with_hint("check the spelling, or give the numeric address");
+    }
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
+    co_return candidates;
+}
+
 inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
     std::vector<asio::ip::tcp::endpoint> candidates;
     std::error_code code;
@@ -7354,21 +7478,17 @@ inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
     if (!code) {
         candidates.emplace_back(numeric, to.port);
     } else {
-        asio::ip::tcp::resolver resolver(on->context());
-        const std::string port = std::to_string(to.port);
-        auto found = co_await resolver.async_resolve(to.host, port, use_task_result);
-        if (!found) {
-            throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
-                                                     to_string(to), to.host))
-                .with_cause(found.error().cause())
-                .with_hint("check the spelling, or give the numeric address");
-        }
-        for (const auto& entry : *found) candidates.push_back(entry.endpoint());
+        auto looking = resolve(on, to);
+        candidates = co_await looking;
     }
 
     std::optional<error> last;
     for (const auto& candidate : candidates) {
         asio::ip::tcp::socket socket(on->context());
+        if (const auto failed = open_socket(socket, candidate.protocol())) {
+            last = code_error(failed, "cannot make a socket");
+            continue;
+        }
         auto done = co_await socket.async_connect(candidate, use_task_result);
         if (done) {
             co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
@@ -7398,6 +7518,8 @@ inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
 inline task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
     const auto endpoint = unix_endpoint(to);
     asio::local::stream_protocol::socket socket(on->context());
+    if (const auto failed = open_socket(socket, endpoint.protocol()))
+        throw code_error(failed, "connect " + to_string(to) + " failed");
     auto done = co_await socket.async_connect(endpoint, use_task_result);
     if (!done) {
         const errc kind =
@@ -7603,208 +7725,6 @@ private:
 
 } // namespace skein::net
 
-#include <unistd.h>
-
-#include <chrono>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein::cluster {
-
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
-/// the destructor without either looks to the others like a crash.
-class membership final : public rendezvous {
-public:
-    /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = std::chrono::seconds(120);
-
-    /// errors  those of group_client::join; already_exists: rank 0's port is in use
-    membership(launch_environment where, net::token secret,
-               duration join_deadline = std::chrono::seconds(60))
-        : where_(std::move(where)), secret_(secret), control_("control") {
-        control_.run([&] { return join_group(join_deadline); });
-    }
-    ~membership() override {
-        control_.run([this] { return leave_hard(); });
-    }
-
-    [[nodiscard]] int rank() const override { return where_.rank; }
-    [[nodiscard]] int world_size() const override { return where_.world_size; }
-    [[nodiscard]] int local_rank() const override { return where_.local_rank; }
-    [[nodiscard]] int local_size() const override { return where_.local_size; }
-    [[nodiscard]] int generation() const override { return generation_; }
-    [[nodiscard]] std::string host() const override { return host_; }
-    [[nodiscard]] net::token secret() const override { return secret_; }
-    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
-
-    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
-        auto blob = to_buffer(mine);
-        return control_.run([&] { return exchange_within(std::string(key), std::move(blob)); });
-    }
-
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        const std::lock_guard lock(lost_mutex_);
-        on_lost_ = std::move(lost);
-        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
-    }
-
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
-    /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit) {
-        std::unique_lock lock(lost_mutex_);
-        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
-    }
-
-    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
-    void leave() {
-        control_.run([this] { return end(std::nullopt); });
-    }
-    /// This rank fails; the others are told why.
-    void fail(const error& why) {
-        control_.run([this, &why] { return end(why); });
-    }
-
-private:
-    /// What lives on the control thread.
-    struct on_thread {
-        explicit on_thread(net::real_loop& loop) : network(loop) {}
-        net::real_network network;
-        std::unique_ptr<group_server> server;
-        std::unique_ptr<group_client> client;
-        scope serving;
-    };
-
-    static std::string host_name() {
-        char name[256] = {};
-        ::gethostname(name, sizeof name - 1);
-        return name;
-    }
-    static task<void> serve(group_server* server) {
-        auto run = server->run();
-        (void)co_await run; // the ranks learn the outcome from the protocol
-    }
-
-    task<void> join_group(duration deadline) {
-        state_ = std::make_unique<on_thread>(control_.loop());
-        group_options options;
-        options.world_size = where_.world_size;
-        options.generation = where_.attempt;
-        options.secret = secret_;
-        options.join_deadline = deadline;
-        const auto at = meeting_point(where_);
-        if (where_.rank == 0 && !is_supervised()) {
-            state_->server =
-                std::make_unique<group_server>(state_->network, listening_point(where_), options);
-            state_->serving.spawn(serve(state_->server.get()));
-        }
-        member_info self;
-        self.rank = where_.rank;
-        self.world_size = where_.world_size;
-        self.local_rank = where_.local_rank;
-        self.local_size = where_.local_size;
-        self.host = host_ = host_name();
-        self.pid = ::getpid();
-        std::exception_ptr failure;
-        try {
-            auto joined =
-                group_client::join(state_->network, at, std::move(self), options,
-                                   [this](int rank, const error& why) { lose(rank, why); });
-            state_->client = co_await joined;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        if (failure) {
-            auto cleared = clear(true);
-            co_await cleared;
-            std::rethrow_exception(failure);
-        }
-        members_ = state_->client->members();
-        generation_ = state_->client->generation();
-    }
-
-    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
-        if (!state_ || !state_->client)
-            throw error(errc::closed, "exchange after leaving the group");
-        auto exchanged =
-            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline);
-        try {
-            co_return co_await exchanged;
-        } catch (const error& e) {
-            if (e.code() != errc::timeout) throw;
-            throw error(errc::timeout,
-                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                    where_.rank, to_seconds(exchange_deadline), key));
-        }
-    }
-
-    task<void> end(std::optional<error> why) {
-        if (!state_) co_return;
-        if (state_->client) {
-            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
-            co_await ended;
-            state_->client.reset();
-        }
-        auto cleared = clear(false);
-        co_await cleared;
-    }
-    task<void> leave_hard() {
-        if (!state_) co_return;
-        if (state_->client) {
-            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
-            co_await ended;
-            state_->client.reset();
-        }
-        auto cleared = clear(true);
-        co_await cleared;
-    }
-    /// Ends serving: in order (waits for the other ranks) or at once.
-    task<void> clear(bool at_once) {
-        if (at_once) state_->serving.cancel();
-        try {
-            auto joined = state_->serving.join();
-            co_await joined;
-        } catch (const error&) { // cancelled, or a listener error that the join already reported
-        }
-        state_.reset();
-    }
-
-    void lose(int rank, const error& why) {
-        const std::lock_guard lock(lost_mutex_);
-        lost_.emplace(rank, why);
-        lost_seen_.notify_all();
-        if (on_lost_) on_lost_(rank, why);
-    }
-
-    launch_environment where_;
-    net::token secret_;
-    std::string host_;
-    int generation_ = 0;
-    std::vector<member_info> members_;
-    std::mutex lost_mutex_;
-    std::condition_variable lost_seen_;
-    std::optional<std::pair<int, error>> lost_;
-    unique_function<void(int, const error&)> on_lost_;
-    std::unique_ptr<on_thread> state_;
-    net::loop_thread control_;
-};
-
-} // namespace skein::cluster
-
-// ======== skein/cluster/supervisor.hpp
-// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
-// all of them again from the last checkpoint when one is lost.
-//
-// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
-// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
-// however it dies, the kernel kills the ranks.
-
-
 // ======== skein/rt/process.hpp
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
 // that a loop can wait for, and it can hand its parent one last text that says why it left.
@@ -7889,6 +7809,13 @@ public:
 private:
     int raw_;
 };
+
+/// How this host calls itself.
+[[nodiscard]] inline std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
 
 /// What to start and how.
 struct process_options {
@@ -8094,13 +8021,6 @@ public:
         if (running()) reap(0);
         return *status_;
     }
-    /// Blocks at most so long; nullopt if it still runs.
-    std::optional<exit_status> wait_blocking_for(int milliseconds) {
-        if (!running()) return status_;
-        pollfd waits{pidfd_.get(), POLLIN, 0};
-        ::poll(&waits, 1, milliseconds);
-        return try_wait();
-    }
 
     /// The text the child left with leave_last_words(); call it after its end. May be empty.
     [[nodiscard]] std::string last_words() {
@@ -8212,6 +8132,204 @@ inline child_process child_process::spawn(process_options how) {
 }
 
 } // namespace skein::rt
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
+/// the destructor without either looks to the others like a crash.
+class membership final : public rendezvous {
+public:
+    /// exchange_deadline is how long exchange() waits for the slowest rank.
+    ///   errors  those of group_client::join; already_exists: rank 0's port is in use
+    membership(launch_environment where, net::token secret,
+               duration join_deadline = std::chrono::seconds(60),
+               duration exchange_deadline = std::chrono::seconds(120))
+        : where_(std::move(where)), secret_(secret), exchange_deadline_(exchange_deadline),
+          control_("control") {
+        control_.run([&] { return join_group(join_deadline); });
+    }
+    ~membership() override {
+        control_.run([this] { return leave_hard(); });
+    }
+
+    [[nodiscard]] int rank() const override { return where_.rank; }
+    [[nodiscard]] int world_size() const override { return where_.world_size; }
+    [[nodiscard]] int local_rank() const override { return where_.local_rank; }
+    [[nodiscard]] int local_size() const override { return where_.local_size; }
+    [[nodiscard]] int generation() const override { return generation_; }
+    [[nodiscard]] std::string host() const override { return host_; }
+    [[nodiscard]] net::token secret() const override { return secret_; }
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
+
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
+        auto blob = to_buffer(mine);
+        return control_.run([&] { return exchange_within(std::string(key), std::move(blob)); });
+    }
+
+    void on_lost(unique_function<void(int, const error&)> lost) override {
+        const std::lock_guard lock(lost_mutex_);
+        on_lost_ = std::move(lost);
+        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
+    }
+
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
+    /// What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(duration limit) {
+        std::unique_lock lock(lost_mutex_);
+        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
+    }
+
+    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
+    void leave() {
+        control_.run([this] { return end(std::nullopt); });
+    }
+    /// This rank fails; the others are told why.
+    void fail(const error& why) {
+        control_.run([this, &why] { return end(why); });
+    }
+
+private:
+    /// What lives on the control thread.
+    struct on_thread {
+        explicit on_thread(net::real_loop& loop) : network(loop) {}
+        net::real_network network;
+        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_client> client;
+        scope serving;
+    };
+
+    static task<void> serve(group_server* server) {
+        auto run = server->run();
+        (void)co_await run; // the ranks learn the outcome from the protocol
+    }
+
+    task<void> join_group(duration deadline) {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        group_options options;
+        options.world_size = where_.world_size;
+        options.generation = where_.attempt;
+        options.secret = secret_;
+        options.join_deadline = deadline;
+        const auto at = meeting_point(where_);
+        if (where_.rank == 0 && !is_supervised()) {
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where_), options);
+            state_->serving.spawn(serve(state_->server.get()));
+        }
+        member_info self;
+        self.rank = where_.rank;
+        self.world_size = where_.world_size;
+        self.local_rank = where_.local_rank;
+        self.local_size = where_.local_size;
+        self.host = host_ = rt::host_name();
+        self.pid = ::getpid();
+        std::exception_ptr failure;
+        try {
+            auto joined =
+                group_client::join(state_->network, at, std::move(self), options,
+                                   [this](int rank, const error& why) { lose(rank, why); });
+            state_->client = co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) {
+            auto cleared = clear(true);
+            co_await cleared;
+            std::rethrow_exception(failure);
+        }
+        members_ = state_->client->members();
+        generation_ = state_->client->generation();
+    }
+
+    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
+        if (!state_ || !state_->client)
+            throw error(errc::closed, "exchange after leaving the group");
+        auto exchanged =
+            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline_);
+        try {
+            co_return co_await exchanged;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    where_.rank, to_seconds(exchange_deadline_), key));
+        }
+    }
+
+    task<void> end(std::optional<error> why) {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(false);
+        co_await cleared;
+    }
+    task<void> leave_hard() {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(true);
+        co_await cleared;
+    }
+    /// Ends serving: in order (waits for the other ranks) or at once.
+    task<void> clear(bool at_once) {
+        if (at_once) state_->serving.cancel();
+        try {
+            auto joined = state_->serving.join();
+            co_await joined;
+        } catch (const error&) { // cancelled, or a listener error that the join already reported
+        }
+        state_.reset();
+    }
+
+    void lose(int rank, const error& why) {
+        const std::lock_guard lock(lost_mutex_);
+        lost_.emplace(rank, why);
+        lost_seen_.notify_all();
+        if (on_lost_) on_lost_(rank, why);
+    }
+
+    launch_environment where_;
+    net::token secret_;
+    duration exchange_deadline_;
+    std::string host_;
+    int generation_ = 0;
+    std::vector<member_info> members_;
+    std::mutex lost_mutex_;
+    std::condition_variable lost_seen_;
+    std::optional<std::pair<int, error>> lost_;
+    unique_function<void(int, const error&)> on_lost_;
+    std::unique_ptr<on_thread> state_;
+    net::loop_thread control_;
+};
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/supervisor.hpp
+// The supervisor of one host: starts N copies of this program as ranks, serves their group, and starts
+// all of them again from the last checkpoint when one is lost.
+//
+// What ends a rank for good (a usage error, a NaN, a full disk) is not tried again: it would only fail
+// again. Ctrl-C asks the ranks to stop in order; a second one kills them. When the supervisor dies,
+// however it dies, the kernel kills the ranks.
+
 
 #include <chrono>
 #include <functional>
@@ -8612,7 +8730,8 @@ private:
         std::optional<time_point> limit, silent_limit;
         while (now->any_running() || !now->group) {
             const auto time = loop::current().now();
-            if (!limit && now->group) {
+            // After a good end the ranks may go on working, as long as nobody asks them to stop.
+            if (!limit && now->group && (now->group->failure || stop_signal_ != 0)) {
                 limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
                 if (now->group->failure && !now->group->reported) silent_limit = time + moment;
@@ -8638,11 +8757,7 @@ private:
             const auto until = std::min(silent_limit.value_or(time_point::max()),
                                         limit.value_or(time + std::chrono::hours(1)));
             auto change = as_result(with_deadline(wait_until_set(&now->changed), until));
-            auto waited = co_await change;
-            if (!waited && waited.error().code() == errc::cancelled) {
-                kill_all(*now);
-                throw waited.error();
-            }
+            (void)co_await change;
         }
         told_to_stop_ = false;
     }
@@ -8720,6 +8835,7 @@ inline supervisor_outcome supervise(supervisor_options options) {
 //     auto [a, b] = co_await std::move(both);
 
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <tuple>
@@ -8758,7 +8874,12 @@ template <class... Ts>
         (children.spawn(detail::keep_value<Ts>(std::move(work), &std::get<I>(slots))), ...);
     }(std::index_sequence_for<Ts...>{});
     auto joined = children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but values that are all there are delivered
+        if (!std::apply([](const auto&... slot) { return (slot.has_value() && ...); }, slots))
+            throw;
+    }
     co_return std::apply(
         [](auto&... slot) {
             return std::tuple<detail::value_or_monostate<Ts>...>(std::move(*slot)...);
@@ -8784,7 +8905,12 @@ template <class T>
         children.spawn(detail::keep_value<T>(std::move(work[i]), &slots[i]));
     }
     auto joined = children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) {
+        if (!std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.has_value(); }))
+            throw;
+    }
     if constexpr (!std::is_void_v<T>) {
         std::vector<T> values;
         values.reserve(slots.size());
@@ -8842,7 +8968,7 @@ struct race_state {
     scope children;
 };
 
-/// One runner. keep_errors: an error ends the race (race) or only this runner (any).
+/// One runner. error_ends: an error ends the race (race), else only this runner (any).
 template <class T>
 task<void> run_in_race(task<T> work, std::size_t index, race_state<T>* race, bool error_ends) {
     std::exception_ptr failure;
@@ -8872,7 +8998,11 @@ task<finished<T>> hold_race(std::vector<task<T>> work, bool error_ends) {
         race.children.spawn(run_in_race<T>(std::move(work[i]), i, &race, error_ends));
     }
     auto joined = race.children.join();
-    co_await joined;
+    try {
+        co_await joined;
+    } catch (const error&) { // cancelled, but a value that is there is delivered
+        if (!race.winner) throw;
+    }
     if (race.winner) co_return std::move(*race.winner);
     std::rethrow_exception(race.failure);
 }
@@ -9291,7 +9421,8 @@ public:
     result<void> write_whole(const std::string& path, byte_span bytes);
     /// Replaces a file durably: after a crash either the old or the new content is there.
     result<void> replace(const std::string& path, byte_span bytes);
-    /// Removes a folder with all that is in it, or a file; fine if there is nothing.
+    /// Removes a folder with all that is in it, or a file; fine if there is nothing. A link is
+    /// removed, not what it points at.
     result<void> remove_tree(const std::string& path);
 };
 
@@ -9346,19 +9477,17 @@ inline result<void> disk::replace(const std::string& path, byte_span bytes) {
 }
 
 inline result<void> disk::remove_tree(const std::string& path) {
+    // Files, empty folders and links (status() would follow them) go at once.
+    auto removed = remove(path);
+    if (removed || removed.error().code() == errc::not_found) return {};
+    if (removed.error().code() == errc::permission_denied) return removed;
     const auto what = status(path);
-    if (!what) {
-        if (what.error().code() == errc::not_found) return {};
-        return what.error();
-    }
-    if (what->is_directory) {
-        const auto inside = list(path);
-        if (!inside) return inside.error();
-        for (const auto& entry : *inside) { // a link to a folder is removed, not what it points at
-            const auto child = join_path(path, entry.name);
-            if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done)
-                return done;
-        }
+    if (!what || !what->is_directory) return removed;
+    const auto inside = list(path);
+    if (!inside) return inside.error();
+    for (const auto& entry : *inside) {
+        const auto child = join_path(path, entry.name);
+        if (auto done = entry.is_directory ? remove_tree(child) : remove(child); !done) return done;
     }
     return remove(path);
 }
@@ -10138,8 +10267,10 @@ public:
     [[nodiscard]] address local() const { return listener_->local(); }
 
     /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
-    /// error of one (handshake or handler) is logged and ends that one only. Returns when all ended.
-    ///   errors  cancelled (then the tasks are cancelled too), errors of the listener
+    /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
+    /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
     [[nodiscard]] task<void> serve(handler serve_one) {
         handler_ = std::move(serve_one);
         return with_scope(&endpoint::accept_loop, this);
@@ -10154,6 +10285,7 @@ public:
 
 private:
     static task<void> accept_loop(scope& children, endpoint* self) {
+        auto* cancel = co_await skein::detail::current_cancel{};
         for (;;) {
             auto slot = self->handshakes_.acquire(1);
             co_await slot;
@@ -10171,8 +10303,12 @@ private:
             }
             self->handshakes_.release(1);
             if (fault->code() == errc::closed) co_return;
-            if (fault->code() != errc::exhausted && fault->code() != errc::reset) throw *fault;
-            // Out of descriptors, or a stream that broke before we took it: go on later.
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+                throw *fault;
+            if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
+                throw *fault;
+            // Out of descriptors, a network that is down for now, a firewall's no, or a stream that
+            // broke before we took it: go on later.
             log::warn("net", "accept failed", {{"what", fault->what()}});
             auto pause = sleep_for(std::chrono::milliseconds(100));
             co_await pause;
@@ -10180,18 +10316,20 @@ private:
     }
 
     static task<void> one(endpoint* self, std::unique_ptr<stream> from) {
+        auto* cancel = co_await skein::detail::current_cancel{};
+        const auto cancelled = [cancel] { return cancel != nullptr && cancel->requested(); };
         const std::string peer = from->peer_name();
         connection::handle c;
         std::optional<error> fault;
         try {
             auto greeting = connection::accept(std::move(from), self->options_);
             c = co_await greeting;
-        } catch (const error& e) {
-            fault = e;
+        } catch (...) {
+            fault = to_error(std::current_exception());
         }
         self->handshakes_.release(1);
         if (fault) {
-            if (fault->code() == errc::cancelled) throw *fault;
+            if (fault->code() == errc::cancelled && cancelled()) throw *fault;
             ++self->refused_;
             log::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
             co_return;
@@ -10200,16 +10338,14 @@ private:
         try {
             auto serving = self->handler_(c);
             co_await serving;
-        } catch (const error& e) {
-            fault = e;
-        } catch (const std::exception& e) {
-            fault = error(errc::unknown, e.what());
+        } catch (...) {
+            fault = to_error(std::current_exception());
         }
         if (fault) c->abort(*fault);
         auto closing = shield(c->close());
         co_await closing;
         if (!fault) co_return;
-        if (fault->code() == errc::cancelled) throw *fault;
+        if (fault->code() == errc::cancelled && cancelled()) throw *fault;
         log::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
     }
 
@@ -10247,8 +10383,7 @@ struct reconnect_policy {
 ///   errors  the last one, with the number of tries and the time they took; not transient ones at once
 inline task<connection::handle> connect_patiently(network& via, address to,
                                                   connection_options options,
-                                                  reconnect_policy policy = {},
-                                                  random_source& random = system_random()) {
+                                                  reconnect_policy policy, random_source& random) {
     const auto begin = loop::current().now();
     for (int tries = 1;; ++tries) {
         std::optional<error> fault;
@@ -10273,6 +10408,16 @@ inline task<connection::handle> connect_patiently(network& via, address to,
     }
 }
 
+/// The same with the randomness of the loop that runs it.
+inline task<connection::handle> connect_patiently(network& via, address to,
+                                                  connection_options options,
+                                                  reconnect_policy policy = {}) {
+    auto connecting =
+        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await connecting;
+    co_return made;
+}
+
 } // namespace skein::net
 
 // ======== skein/net/offload.hpp
@@ -10283,143 +10428,6 @@ inline task<connection::handle> connect_patiently(network& via, address to,
 //
 // On a simulated loop the work runs inline and its end comes after a drawn time.
 
-
-// ======== skein/net/sim_loop.hpp
-// The simulated world's loop: virtual time, one thread, everything drawn from one seed.
-//
-//     net::sim_loop loop(seed);
-//     loop.run(scenario());              // an hour of virtual time takes what its events take
-//     loop.trace_hash();                 // the same for the same seed, on every compiler
-//
-// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
-// A world in which nothing can happen any more although a task waits is an error, not a hang.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-/// A loop whose time is counted, not measured.
-class sim_loop final : public loop {
-public:
-    explicit sim_loop(std::uint64_t seed) : seed_(seed), random_(seed, 1) {}
-
-    [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-    /// Where everything random of this world comes from. Draws are part of the trace.
-    [[nodiscard]] random_source& random() noexcept { return random_; }
-    /// Uniform in [least, most].
-    duration draw_delay(duration least, duration most) {
-        const auto width = static_cast<std::uint64_t>((most - least).count()) + 1;
-        return least + duration(static_cast<std::int64_t>(random_.below(width)));
-    }
-    /// True with probability p.
-    bool draw(double p) {
-        if (p <= 0) return false;
-        return random_.unit() < p;
-    }
-
-    /// Runs `call` at a virtual time (at once if it is past).
-    void at(time_point when, unique_function<void()> call) {
-        event_item e;
-        e.when = std::max(when, virtual_);
-        e.key = random_.next();
-        e.number = ++scheduled_;
-        e.call = std::move(call);
-        heap_.push_back(std::move(e));
-        std::push_heap(heap_.begin(), heap_.end(), later);
-    }
-    void after(duration delay, unique_function<void()> call) {
-        at(virtual_ + delay, std::move(call));
-    }
-
-    /// How many events have run.
-    [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
-    [[nodiscard]] duration elapsed() const noexcept { return virtual_.time_since_epoch(); }
-    /// A fold over every event (time and number) and every advance of time.
-    [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
-    /// Adds to the trace: a protocol may record what it decided.
-    void trace(std::uint64_t value) noexcept {
-        std::uint64_t x = trace_ ^ (value + 0x9e3779b97f4a7c15ULL + (trace_ << 6) + (trace_ >> 2));
-        x ^= x >> 30;
-        x *= 0xbf58476d1ce4e5b9ULL;
-        x ^= x >> 27;
-        x *= 0x94d049bb133111ebULL;
-        trace_ = x ^ (x >> 31);
-    }
-
-    /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
-    void set_budget(std::uint64_t most_events, duration most_time) noexcept {
-        most_events_ = most_events;
-        most_time_ = most_time;
-    }
-
-protected:
-    time_point read_clock() noexcept override { return virtual_; }
-
-    void poll(std::optional<time_point> until, bool may_block) override {
-        if (++turns_ > 64 * most_events_ || ran_ > most_events_ || elapsed() > most_time_) {
-            throw error(errc::timeout,
-                        fmt::format("simulated world of seed {} exceeds its budget after {} "
-                                    "events, {:.3f} s",
-                                    seed_, ran_, to_seconds(elapsed())));
-        }
-        virtual_ += duration(100); // work takes time: a task that only yields still gets older
-        const bool have = !heap_.empty();
-        if (!may_block) {
-            if (have && heap_.front().when <= virtual_) run_next();
-            return;
-        }
-        if (have && (!until || heap_.front().when <= *until)) {
-            virtual_ = std::max(virtual_, heap_.front().when);
-            run_next();
-        } else if (until) {
-            virtual_ = std::max(virtual_, *until);
-            trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
-        } else {
-            throw error(errc::internal,
-                        fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
-                                    "waits, but no event and no timer is left",
-                                    seed_, to_seconds(elapsed())));
-        }
-    }
-    void notify() noexcept override {}
-
-private:
-    struct event_item {
-        time_point when;
-        std::uint64_t key = 0, number = 0;
-        unique_function<void()> call;
-    };
-    static bool later(const event_item& a, const event_item& b) noexcept {
-        if (a.when != b.when) return a.when > b.when;
-        if (a.key != b.key) return a.key > b.key;
-        return a.number > b.number;
-    }
-    void run_next() {
-        std::pop_heap(heap_.begin(), heap_.end(), later);
-        event_item e = std::move(heap_.back());
-        heap_.pop_back();
-        ++ran_;
-        trace(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
-        e.call();
-    }
-
-    std::uint64_t seed_;
-    seeded_random random_;
-    time_point virtual_{};
-    std::vector<event_item> heap_;
-    std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
-    std::uint64_t most_events_ = 50'000'000;
-    duration most_time_ = std::chrono::hours(24 * 365);
-};
-
-} // namespace skein::net
 
 #include <condition_variable>
 #include <deque>
@@ -10548,12 +10556,10 @@ template <class F>
             failure = std::current_exception();
         }
     };
-    if (auto* simulated = dynamic_cast<sim_loop*>(&loop::current())) {
+    if (const auto length = loop::current().simulated_work_time()) {
         work();
-        const auto length =
-            simulated->draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
-        auto later = detail::pause(length);
-        auto shielded = shield(std::move(later));
+        auto pausing = detail::pause(*length);
+        auto shielded = shield(std::move(pausing));
         co_await shielded;
     } else {
         detail::pool_wait done(pool != nullptr ? *pool : offload_pool::shared(), work);
@@ -11085,6 +11091,146 @@ inline void sim_disk::crash() {
         node->now = node->durable;
     }
 }
+
+} // namespace skein::net
+
+// ======== skein/net/sim_loop.hpp
+// The simulated world's loop: virtual time, one thread, everything drawn from one seed.
+//
+//     net::sim_loop loop(seed);
+//     loop.run(scenario());              // an hour of virtual time takes what its events take
+//     loop.trace_hash();                 // the same for the same seed, on every compiler
+//
+// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
+// A world in which nothing can happen any more although a task waits is an error, not a hang.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// A loop whose time is counted, not measured.
+class sim_loop final : public loop {
+public:
+    explicit sim_loop(std::uint64_t seed) : seed_(seed), random_(seed, 1) {}
+
+    [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+    /// Where everything random of this world comes from. Draws are part of the trace.
+    [[nodiscard]] random_source& random() noexcept override { return random_; }
+    [[nodiscard]] std::optional<duration> simulated_work_time() override {
+        return draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
+    }
+    /// Uniform in [least, most].
+    duration draw_delay(duration least, duration most) {
+        const auto width = static_cast<std::uint64_t>((most - least).count()) + 1;
+        return least + duration(static_cast<std::int64_t>(random_.below(width)));
+    }
+    /// True with probability p.
+    bool draw(double p) {
+        if (p <= 0) return false;
+        return random_.unit() < p;
+    }
+
+    /// Runs `call` at a virtual time (at once if it is past).
+    void at(time_point when, unique_function<void()> call) {
+        event_item e;
+        e.when = std::max(when, virtual_);
+        e.key = random_.next();
+        e.number = ++scheduled_;
+        e.call = std::move(call);
+        heap_.push_back(std::move(e));
+        std::push_heap(heap_.begin(), heap_.end(), later);
+    }
+    void after(duration delay, unique_function<void()> call) {
+        at(skein::deadline_after(virtual_, delay), std::move(call));
+    }
+
+    /// How many events have run.
+    [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
+    [[nodiscard]] duration elapsed() const noexcept { return virtual_.time_since_epoch(); }
+    /// A fold over every event (time and number) and every advance of time.
+    [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
+    /// Adds to the trace: a protocol may record what it decided.
+    void trace(std::uint64_t value) noexcept {
+        std::uint64_t x = trace_ ^ (value + 0x9e3779b97f4a7c15ULL + (trace_ << 6) + (trace_ >> 2));
+        x ^= x >> 30;
+        x *= 0xbf58476d1ce4e5b9ULL;
+        x ^= x >> 27;
+        x *= 0x94d049bb133111ebULL;
+        trace_ = x ^ (x >> 31);
+    }
+
+    /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
+    void set_budget(std::uint64_t most_events, duration most_time) noexcept {
+        most_events_ = most_events;
+        most_time_ = most_time;
+    }
+
+protected:
+    time_point read_clock() noexcept override { return virtual_; }
+
+    void poll(std::optional<time_point> until, bool may_block) override {
+        if (++turns_ > 64 * most_events_ || ran_ > most_events_ || elapsed() > most_time_) {
+            throw error(errc::timeout,
+                        fmt::format("simulated world of seed {} exceeds its budget after {} "
+                                    "events, {:.3f} s",
+                                    seed_, ran_, to_seconds(elapsed())));
+        }
+        virtual_ += duration(100); // work takes time: a task that only yields still gets older
+        const bool have = !heap_.empty();
+        if (!may_block) {
+            if (have && heap_.front().when <= virtual_) run_next();
+            return;
+        }
+        if (have && (!until || heap_.front().when <= *until)) {
+            virtual_ = std::max(virtual_, heap_.front().when);
+            run_next();
+        } else if (until) {
+            virtual_ = std::max(virtual_, *until);
+            trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
+        } else {
+            throw error(errc::internal,
+                        fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
+                                    "waits, but no event and no timer is left",
+                                    seed_, to_seconds(elapsed())));
+        }
+    }
+    void notify() noexcept override {}
+
+private:
+    struct event_item {
+        time_point when;
+        std::uint64_t key = 0, number = 0;
+        unique_function<void()> call;
+    };
+    static bool later(const event_item& a, const event_item& b) noexcept {
+        if (a.when != b.when) return a.when > b.when;
+        if (a.key != b.key) return a.key > b.key;
+        return a.number > b.number;
+    }
+    void run_next() {
+        std::pop_heap(heap_.begin(), heap_.end(), later);
+        event_item e = std::move(heap_.back());
+        heap_.pop_back();
+        ++ran_;
+        trace(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
+        e.call();
+    }
+
+    std::uint64_t seed_;
+    seeded_random random_;
+    time_point virtual_{};
+    std::vector<event_item> heap_;
+    std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
+    std::uint64_t most_events_ = 50'000'000;
+    duration most_time_ = std::chrono::hours(24 * 365);
+};
 
 } // namespace skein::net
 
@@ -12811,6 +12957,8 @@ public:
 
     /// The node whose incoming call is being decoded on this thread, if any.
     [[nodiscard]] static node* executing() noexcept { return executing_; }
+    /// The call whose arguments are being encoded on this thread, if any.
+    [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
@@ -12867,7 +13015,6 @@ public:
     }
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
-    void count_executed() noexcept { ++stats_.executed; }
     void count_outcome(bool failed) noexcept {
         ++stats_.done;
         stats_.failed += failed;
@@ -12901,6 +13048,8 @@ private:
     void fail_lane(detail::actor_state& lane);
 
     void prepare(detail::call_base& call);
+    template <class Encode>
+    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call, Encode&& encode);
     void place(detail::counted<detail::call_base> call);
     void place_method(detail::counted<detail::call_base> call);
     void drain(detail::actor_state& lane);
@@ -12916,6 +13065,7 @@ private:
 
     static inline constinit thread_local node* current_ = nullptr;
     static inline constinit thread_local node* executing_ = nullptr;
+    static inline constinit thread_local detail::call_base* encoding_ = nullptr;
 
     detail::node_name name_;
     node_stats stats_;
@@ -12967,7 +13117,10 @@ inline void call_base::finished() {
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
-    if (rare) rare->kept.clear();
+    if (rare) {
+        rare->kept.clear();
+        rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
+    }
     lane = {};
     on_finished();
     while (!waiters.empty()) waiters.front().wake();
@@ -13049,7 +13202,8 @@ inline void node::prepare(detail::call_base& call) {
     ++stats_.submitted;
     if (call.rare && call.rare->limit > duration::zero()) {
         call.rare->deadline.emplace(call);
-        loop::current().set_timer(*call.rare->deadline, loop::current().now() + call.rare->limit);
+        auto& here = loop::current();
+        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
     }
 }
 
@@ -13063,6 +13217,28 @@ inline void encode_head(wire::writer& to, const detail::call_base& call) {
     head.encode(to);
 }
 
+/// Appends head and arguments; false: a codec threw, and the call has failed with that.
+template <class Encode>
+bool node::encode_call(wire::writer& to, detail::call_base& call, Encode&& encode) {
+    struct encoding_guard {
+        detail::call_base* before = encoding_;
+        ~encoding_guard() { encoding_ = before; }
+    };
+    try {
+        const encoding_guard guard;
+        encoding_ = &call;
+        encode_head(to, call);
+        encode(to);
+        return true;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        call.fail({std::move(told), nullptr});
+        return false;
+    }
+}
+
 template <class Encode>
 void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
     prepare(*call);
@@ -13072,8 +13248,7 @@ void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
         if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
             !closing_) [[likely]] {
             scratch_.clear();
-            encode_head(scratch_, *call);
-            encode(scratch_);
+            if (!encode_call(scratch_, *call, encode)) return;
             auto& raw = *call;
             raw.id = take_slot(std::move(call));
             transmit(*lane.on, raw, scratch_.bytes(), nullptr);
@@ -13081,8 +13256,7 @@ void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
         }
     }
     wire::writer body;
-    encode_head(body, *call);
-    encode(body);
+    if (!encode_call(body, *call, encode)) return;
     call->body = std::move(body).take();
     call->state = detail::phase::queued;
     place(std::move(call));
@@ -13102,8 +13276,12 @@ inline void node::argument_ready(detail::call_base& call) {
         const auto next = ready_[i];
         if (next->is_done()) continue;
         if (const auto* bad = next->rare->arguments->failed()) {
-            error why(bad->what.code(), fmt::format("{} did not run: its argument failed: {}",
-                                                    next->name(), bad->what.text()));
+            // A chain of failures names its ends, not all that lies between.
+            constexpr std::string_view because = "did not run: its argument failed: ";
+            std::string_view root = bad->what.text();
+            if (const auto at = root.rfind(because); at != root.npos)
+                root.remove_prefix(at + because.size());
+            error why(bad->what.code(), fmt::format("{} {}{}", next->name(), because, root));
             if (!bad->what.where().empty()) why.with_where(bad->what.where());
             if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
             if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
@@ -13113,8 +13291,12 @@ inline void node::argument_ready(detail::call_base& call) {
             continue;
         }
         wire::writer body;
-        encode_head(body, *next);
-        next->rare->arguments->encode(body);
+        const auto lane = next->lane;
+        auto& arguments = *next->rare->arguments;
+        if (!encode_call(body, *next, [&](wire::writer& to) { arguments.encode(to); })) {
+            if (lane) drain(*lane);
+            continue;
+        }
         next->rare->arguments.reset();
         next->body = std::move(body).take();
         next->state = detail::phase::queued;
@@ -13272,15 +13454,17 @@ inline void node::send(link& to, detail::counted<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && upstream_ == nullptr) {
         ++to.actors;
     }
-    // Only a call that may have to run again keeps its arguments.
+    // Only a call that may have to run again keeps its arguments, and one that was not sent.
     const bool keep =
         raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
+        const detail::counted<detail::call_base> hold(&raw);
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
     }
 }
 
@@ -13305,6 +13489,7 @@ inline void node::transmit(link& to, detail::call_base& call, byte_span body, by
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.id);
         account(to, call);
+        if (call.kind == detail::call_kind::create && upstream_ == nullptr) --to.actors;
         call.fail({e, nullptr});
     }
 }
@@ -13332,8 +13517,10 @@ inline void node::cancel(detail::call_base& call) noexcept {
             call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
         return;
     }
-    if (call.state == detail::phase::queued && call.on != nullptr)
-        return; // its link is being settled
+    if (call.state == detail::phase::queued && call.on != nullptr) {
+        call.extra().cancel_requested = true; // for lose(), which settles its link
+        return;
+    }
     call.fail({error(errc::cancelled,
                      fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
                nullptr});
@@ -13504,6 +13691,11 @@ inline task<void> node::close() {
     co_await sure;
 }
 
+/// Its cancellation was on the way to the worker that is lost.
+inline bool is_unwanted(const detail::call_base& call) noexcept {
+    return call.rare && call.rare->cancel_requested;
+}
+
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 inline void node::lose(link& l, const std::string& how) {
     if (upstream_ == nullptr && !closing_) ++stats_.workers_lost;
@@ -13524,8 +13716,8 @@ inline void node::lose(link& l, const std::string& how) {
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (upstream_ == nullptr && !closing_ &&
-            ((is_task && call->retries_left > 0) || (!sent && is_task && !call->body.empty()))) {
+        if (upstream_ == nullptr && !closing_ && !is_unwanted(*call) && is_task &&
+            (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 call->ran_before = true;
@@ -13580,7 +13772,9 @@ inline void node::lose(link& l, const std::string& how) {
     }
 
     for (const auto& call : dead) {
-        const auto code = upstream_ != nullptr || closing_ ? errc::closed : errc::worker_lost;
+        const auto code = is_unwanted(*call)                 ? errc::cancelled
+                          : upstream_ != nullptr || closing_ ? errc::closed
+                                                             : errc::worker_lost;
         error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
         if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
         call->fail({std::move(why), nullptr});
@@ -13593,13 +13787,19 @@ inline void node::lose(link& l, const std::string& how) {
         --where->actors;
         if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
     }
-    // Calls that run again go first, in the order in which they were made.
-    for (auto it = again.rbegin(); it != again.rend(); ++it) {
+    // Calls that run again go first; before them those that need no free core: a call that holds one
+    // may wait for them.
+    const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
+    std::vector<detail::counted<detail::call_base>> urgent, others;
+    for (const auto& call : again) {
         ++stats_.retried;
-        (*it)->on = nullptr;
-        (*it)->state = detail::phase::queued;
-        queue_.push_front(*it);
+        call->on = nullptr;
+        call->state = detail::phase::queued;
+        (needs_no_core(call) ? urgent : others).push_back(call);
     }
+    const auto behind = std::find_if_not(queue_.begin(), queue_.end(), needs_no_core);
+    queue_.insert(behind, others.begin(), others.end());
+    queue_.insert(queue_.begin(), urgent.begin(), urgent.end());
 }
 
 // ---- frames ------------------------------------------------------------------------------------
@@ -13749,9 +13949,12 @@ inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, b
     }
     ++stats_.executed;
     detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
-    const auto before = std::exchange(executing_, this);
+    struct executing_guard {
+        node* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
     fn->invoke(call);
-    executing_ = before;
 }
 
 inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
@@ -14167,16 +14370,6 @@ private:
     std::tuple<Held...> held_;
 };
 
-template <class T>
-struct handle_of {
-    static constexpr bool is_handle = false;
-};
-template <class T>
-struct handle_of<actor_handle<T>> {
-    using type = T;
-    static constexpr bool is_handle = true;
-};
-
 /// Fills in what all calls have in common.
 inline void apply_options(call_base& call, const function_record& fn, const call_options& how,
                           call_kind kind) {
@@ -14198,7 +14391,6 @@ struct submission;
 template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static void go(node& by, const counted<call_base>& call, A&&... args) {
-        (keep_alive(*call, args), ...);
         std::size_t pending = 0;
         bool failed = false;
         [[maybe_unused]] const auto look = [&](const auto& a) {
@@ -14224,14 +14416,6 @@ struct submission<std::tuple<P...>, A...> {
         rare.arguments = std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...);
         by.submit_deferred(call);
         by.argument_ready(*call);
-    }
-
-private:
-    /// A handle given as an argument keeps its actor until the call is done.
-    template <class Arg>
-    static void keep_alive(call_base& call, const Arg& a) {
-        if constexpr (handle_of<Arg>::is_handle)
-            call.extra().kept.push_back(std::make_shared<counted<actor_state>>(a.lane()));
     }
 };
 
@@ -14436,7 +14620,7 @@ concept makes =
     std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
 
 /// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
-/// this task is dropped, so is the actor.
+/// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
 task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
     const auto id = co_await made;
@@ -14471,6 +14655,7 @@ template <class T, class... A>
         if (by.is_driver()) {
             call->target = by.new_actor_id();
             lane = by.actor_lane(call->target);
+            lane->owned = true; // means nothing until the actor is somewhere
         }
         submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
                                                                           std::forward<A>(args)...);
@@ -14486,7 +14671,13 @@ template <class T, class... A>
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
-    static void encode(writer& to, const skein::actor_handle<T>& h) { to.fixed(h.id().value()); }
+    static void encode(writer& to, const skein::actor_handle<T>& h) {
+        to.fixed(h.id().value());
+        // A handle given as an argument, or inside one, keeps its actor until the call is done.
+        using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
+        if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
+            call->extra().kept.push_back(std::make_shared<lane>(h.lane()));
+    }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;
         if (!from.fixed(id)) return from.status();
@@ -14620,12 +14811,6 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-[[nodiscard]] inline std::string host_name() {
-    char text[256] = {};
-    ::gethostname(text, sizeof text - 1);
-    return text;
-}
-
 inline net::connection_options link_options(const std::string& name, const net::token& secret,
                                             std::uint16_t cpus, bool in_memory) {
     net::connection_options o;
@@ -14710,6 +14895,10 @@ private:
             }
             std::erase(pids_, child.pid());
             if (child.running()) {
+                // It may still be loading and hear nobody.
+                if (failed &&
+                    (failed->code() == errc::cancelled || failed->code() == errc::timeout))
+                    child.kill(SIGTERM);
                 auto gone = farewell(&child);
                 auto sure = shield(std::move(gone));
                 co_await sure;
@@ -14874,7 +15063,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
         net::real_loop loop;
         node_options who;
         who.name = boot.name;
-        who.host = detail::host_name();
+        who.host = host_name();
         who.pid = ::getpid();
         node self(who);
         const node::use current(self);
@@ -14955,6 +15144,9 @@ private:
         const int saved = errno;
         const auto byte = static_cast<unsigned char>(number);
         [[maybe_unused]] const auto n = ::write(target(), &byte, 1);
+        // SA_RESETHAND clears this signal only; the second one may be the other.
+        ::signal(SIGINT, SIG_DFL);
+        ::signal(SIGTERM, SIG_DFL);
         errno = saved;
     }
     unique_fd read_, write_;
@@ -15085,7 +15277,7 @@ template <class App>
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
         rt::node_options who;
-        who.host = rt::detail::host_name();
+        who.host = rt::host_name();
         who.pid = ::getpid();
         rt::node self(who);
         const rt::node::use current(self);

@@ -302,9 +302,10 @@ private:
 //     sleeper:  wait_at(bell, spin, until, ready)      ringer:  counter.store(n); bell.ring();
 //
 // States of asleep: 0 the owner looks by itself, nobody needs to ring; 1 it is about to sleep or
-// sleeps. Invariant (all of these are seq_cst): the sleeper sets asleep = 1, then reads the bell,
-// then looks once more, then sleeps if the bell is still the same; a ringer changes the world, then
-// reads asleep. So either the ringer sees 1 and rings, or the sleeper sees the change.
+// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks once
+// more (acquire loads will do after the fence), then sleeps if the bell is still the same; a ringer
+// changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the ringer
+// sees 1 and rings, or the sleeper sees the change.
 
 
 #include <climits>
@@ -401,6 +402,7 @@ void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Che
     } guard{bell, spin, begin};
     for (;;) {
         bell.asleep.store(1, std::memory_order_seq_cst);
+        std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
         if (ready()) return;
         still_good();
@@ -508,6 +510,11 @@ private:
     };
     ticket submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start);
     task<void> drive();
+    /// A model may throw before it gives a task: that is the operation's error too.
+    static task<void> started(operation* op, any_communicator* comm) {
+        auto work = op->start(*comm);
+        co_await std::move(work);
+    }
     task<void> leave();
     std::optional<operation> take();
     static task<void> apply_deadline(any_communicator& comm, duration limit) {
@@ -566,7 +573,7 @@ inline std::optional<comm_thread::operation> comm_thread::take() {
 inline task<void> comm_thread::drive() {
     while (auto op = take()) {
         const time_point begin = steady_now();
-        auto outcome = as_result(op->start(comm_));
+        auto outcome = as_result(started(&*op, &comm_));
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
@@ -711,8 +718,8 @@ struct signature {
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
-    std::uint8_t unused = 0;
-    std::uint32_t unused2 = 0;
+    op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
+    std::uint32_t unused = 0;
 
     friend bool operator==(const signature&, const signature&) = default;
 };
@@ -731,6 +738,8 @@ struct signature {
     }
     if (s.kind == op_kind::all_gather_v)
         more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.outer != op_kind::none && s.outer != s.kind)
+        more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
                        s.count, more);
 }
@@ -766,6 +775,7 @@ struct shm_options {
     std::size_t chunk_bytes = std::size_t{1} << 20;
     std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
+    std::uint32_t first_step = 0; ///< where the counters of steps begin; they wrap around
 };
 
 namespace detail {
@@ -1194,11 +1204,16 @@ public:
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {})
         : segment_(std::move(segment)), layout_(size, pieces), rank_(rank), size_(size),
-          labels_(std::move(labels)), deadline_(limits.deadline) {
+          labels_(std::move(labels)), deadline_(limits.deadline), steps_(pieces.first_step) {
         SKEIN_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
         SKEIN_CHECK(segment_.bytes() == layout_.bytes(), "segment of {} bytes, {} expected",
                     segment_.bytes(), layout_.bytes());
         for (int r = static_cast<int>(labels_.size()); r < size; ++r) labels_.push_back(r);
+        for (const counter c : {&detail::shm_rank::published, &detail::shm_rank::reduced,
+                                &detail::shm_rank::fetched}) {
+            (me().*c).store(steps_,
+                            std::memory_order_relaxed); // before pid, which says it is there
+        }
         me().pid.store(::getpid(), std::memory_order_seq_cst);
     }
     shm_communicator(const shm_communicator&) = delete;
@@ -1237,6 +1252,8 @@ public:
     task<void> barrier();
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
+    /// The collective that the next ones are parts of; none: they stand alone.
+    void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
     task<void> close();
@@ -1267,7 +1284,8 @@ private:
     template <class Reached>
     void wait_until(Reached reached);
     void wait_all(counter which, std::uint32_t value);
-    void still_good(int behind);
+    template <class Ready, class Reached>
+    void still_good(int behind, Ready ready, Reached reached);
     [[noreturn]] void blame(errc code, int culprit, std::string what);
     void throw_if_aborted() const;
     bool is_gone(int r) const noexcept;
@@ -1281,7 +1299,8 @@ private:
     std::vector<const void*> sources_;
 
     detail::signature doing_; // the running collective; sequence grows for ever
-    std::uint32_t steps_ = 0; // steps finished in all collectives so far
+    detail::op_kind outer_ = detail::op_kind::none;
+    std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
 };
@@ -1304,12 +1323,13 @@ namespace skein::dist {
 
 inline void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
                                     reduce_op op, std::uint64_t more) {
-    until_ = steady_now() + deadline_;
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.sequence += 1;
     doing_.kind = kind;
     doing_.count = count;
     doing_.type = type;
     doing_.op = op;
+    doing_.outer = outer_;
     doing_.detail = more;
     throw_if_aborted();
 }
@@ -1586,8 +1606,9 @@ inline task<void> shm_communicator::barrier() {
 // Messages have their own counters; they do not count as collectives.
 
 inline void shm_communicator::begin_message(buffer_view io) {
-    until_ = steady_now() + deadline_;
+    until_ = deadline_after(steady_now(), deadline_);
     doing_.kind = detail::op_kind::message;
+    doing_.outer = detail::op_kind::none;
     doing_.count = io.count;
     doing_.type = io.type;
     throw_if_aborted();
@@ -1672,7 +1693,7 @@ void shm_communicator::wait_until(Reached reached) {
         return true;
     };
     constexpr duration slice = std::chrono::milliseconds(20);
-    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind); });
+    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
     throw_if_aborted();
 }
 
@@ -1682,17 +1703,20 @@ inline void shm_communicator::wait_all(counter which, std::uint32_t value) {
     });
 }
 
-/// Called between sleeps: throws if waiting for `behind` makes no sense any more.
-inline void shm_communicator::still_good(int behind) {
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
+/// leave and end while this one looks at it: hence the second look at what it did.
+template <class Ready, class Reached>
+void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
+    const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };
     for (int r = 0; r < size_; ++r) {
-        if (r == rank_ || at(r).left.load(std::memory_order_seq_cst) != 0) continue;
-        if (is_gone(r)) {
+        if (r == rank_ || has_left(r)) continue;
+        if (is_gone(r) && !has_left(r) && !ready()) {
             blame(
                 errc::peer_lost, r,
                 fmt::format("its process {} has ended", at(r).pid.load(std::memory_order_relaxed)));
         }
     }
-    if (at(behind).left.load(std::memory_order_seq_cst) != 0) {
+    if (has_left(behind) && !reached(behind)) {
         blame(errc::peer_lost, behind, "it has closed its communicator");
     }
     if (steady_now() < until_) return;
@@ -1872,7 +1896,7 @@ struct ring_header {
         to[32] = static_cast<std::byte>(what.kind);
         to[33] = static_cast<std::byte>(what.type);
         to[34] = static_cast<std::byte>(what.op);
-        to[35] = std::byte{0};
+        to[35] = static_cast<std::byte>(what.outer);
         store_le(to + 36, std::uint32_t{0});
         store_le(to + 40, step);
         store_le(to + 44, bytes);
@@ -1892,6 +1916,7 @@ struct ring_header {
         h.what.kind = static_cast<op_kind>(from[32]);
         h.what.type = static_cast<dtype>(from[33]);
         h.what.op = static_cast<reduce_op>(from[34]);
+        h.what.outer = static_cast<op_kind>(from[35]);
         h.step = load_le<std::uint32_t>(from + 40);
         h.bytes = load_le<std::uint32_t>(from + 44);
         return h;
@@ -2209,7 +2234,8 @@ private:
                 co_await nap;
                 continue;
             }
-            tasks_.spawn(greet(std::move(*came)));
+            // Strangers must not cost more than this many handshakes; a rank that is dropped comes again.
+            if (tasks_.size() < 2 * addresses_.size() + 64) tasks_.spawn(greet(std::move(*came)));
         }
     }
     task<void> greet(std::unique_ptr<net::stream> s) {
@@ -2374,11 +2400,8 @@ public:
     task<void> close() { return core_->close(); }
     void abort(error why) noexcept;
 
-    /// Messages by world rank, for ranks outside the group too.
-    task<void> send_to_world(buffer_view io, int world_rank) { return core_->send(io, world_rank); }
-    task<void> recv_from_world(buffer_view io, int world_rank) {
-        return core_->recv(io, world_rank);
-    }
+    /// The collective that the next ones are parts of; none: they stand alone.
+    void set_outer(detail::op_kind kind) noexcept { core_->outer = kind; }
     /// Called once, on the loop, when the group has failed.
     void on_failure(unique_function<void(const error&)> told) { core_->told = std::move(told); }
 
@@ -2451,6 +2474,7 @@ private:
         net::stream* out = nullptr; // to the next; its other direction carries notices to us
         net::stream* in = nullptr;  // from the previous; its other direction carries our notices
         detail::signature doing;
+        detail::op_kind outer = detail::op_kind::none;
         bool busy = false;    // a collective or message runs
         bool writing = false; // in the middle of a frame: nothing else may be written to out
         bool heard = false;   // the previous rank has begun this collective
@@ -2521,7 +2545,7 @@ inline std::vector<ring_communicator::slice> ring_communicator::core::even_slice
 
 inline task<void> ring_communicator::core::meet() {
     SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
-    const time_point until = here.now() + deadline;
+    const time_point until = deadline_after(here.now(), deadline);
     auto opening = net->to(next(), links::ring, until);
     out = co_await std::move(opening);
     auto waiting = net->from(previous(), links::ring, until);
@@ -2538,6 +2562,7 @@ inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t c
     doing.count = count;
     doing.type = type;
     doing.op = op;
+    doing.outer = outer;
     doing.detail = more;
     throw_if_failed();
     if (closed) throw error(errc::closed, "this communicator is closed").with_where(where());
@@ -2578,7 +2603,7 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
         bool first = true;
         int culprit = -1;
     } at_deadline(*this);
-    const time_point until = here.now() + deadline;
+    const time_point until = deadline_after(here.now(), deadline);
     const duration grace =
         std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
     if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
@@ -2903,7 +2928,8 @@ inline task<void> ring_communicator::core::send(buffer_view io, int to) {
                 net->rank(), to);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
           static_cast<std::uint64_t>(to));
-    auto safe = guarded(detail::send_message(*net, io, to, doing, here.now() + deadline));
+    auto safe =
+        guarded(detail::send_message(*net, io, to, doing, deadline_after(here.now(), deadline)));
     co_await std::move(safe);
 }
 
@@ -2912,7 +2938,8 @@ inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
                 "recv on rank {} from {}", net->rank(), from);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
           static_cast<std::uint64_t>(from));
-    auto safe = guarded(detail::recv_message(*net, io, from, doing, here.now() + deadline));
+    auto safe =
+        guarded(detail::recv_message(*net, io, from, doing, deadline_after(here.now(), deadline)));
     co_await std::move(safe);
 }
 
@@ -3095,22 +3122,27 @@ struct placement {
     }
 };
 
-/// One rank's end. inside: null for the only rank of a host. between: leaders only, when there are two
-/// hosts or more; made with divisor = world size. net carries messages between hosts.
+/// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
+/// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
+/// messages between hosts.
 class hierarchical_communicator {
 public:
-    hierarchical_communicator(placement where, int rank, int world_size,
+    hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
                               std::unique_ptr<ring_communicator> between,
                               std::shared_ptr<links> net, collective_options limits = {})
-        : where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
-          between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
+        : on_(on), where_(std::move(where)), rank_(rank), size_(world_size),
+          inside_(std::move(inside)), between_(std::move(between)), net_(std::move(net)),
+          deadline_(limits.deadline) {
         SKEIN_CHECK(inside_ || where_.mine().size() == 1,
                     "ranks of one host without shared memory");
         SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1,
                     "a leader without a ring");
-        if (between_ && inside_) {
-            between_->on_failure([shm = inside_.get()](const error& why) { shm->abort(why); });
+        if (between_) {
+            between_->on_failure([shm = inside_.get(), s = stopped_, net = net_](const error& why) {
+                if (shm != nullptr) shm->abort(why);
+                stop_messages(*s, net.get(), why);
+            });
         }
     }
 
@@ -3188,12 +3220,27 @@ public:
         }
     }
     void abort(error why) noexcept {
+        try {
+            on_.post_from_any_thread(
+                [s = stopped_, net = net_, why] { stop_messages(*s, net.get(), why); });
+        } catch (...) { // out of memory: the deadline will end messages
+        }
         if (inside_) inside_->abort(why);
         if (between_) between_->abort(std::move(why));
     }
 
 private:
-    [[nodiscard]] bool leads() const noexcept { return where_.my_place == 0; }
+    /// What an abort reaches through the loop.
+    struct stop_state {
+        cancel_source stop;
+        std::optional<error> why;
+    };
+    static void stop_messages(stop_state& s, links* net, const error& why) {
+        if (s.why) return;
+        s.why = why;
+        if (net != nullptr) net->abandon(why);
+        s.stop.request();
+    }
     [[nodiscard]] int place_here(int world_rank) const {
         const auto& here = where_.mine();
         const auto found = std::find(here.begin(), here.end(), world_rank);
@@ -3210,6 +3257,14 @@ private:
         doing_.op = op;
         doing_.detail = static_cast<std::uint64_t>(more);
         if (failed_) throw *failed_;
+        if (stopped_->why) {
+            throw error(stopped_->why->code(), stopped_->why->what())
+                .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+        }
+        // The parts of a collective are told apart from the same parts of another one.
+        const auto outer = kind == detail::op_kind::message ? detail::op_kind::none : kind;
+        if (inside_) inside_->set_outer(outer);
+        if (between_) between_->set_outer(outer);
         wait_inside();
         const bool alone = where_.mine().size() == 1;
         if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
@@ -3358,18 +3413,21 @@ private:
     }
     task<void> message(buffer_view io, int peer, bool sends) {
         const detail::signature what = doing_;
-        const time_point until = loop::current().now() + deadline_;
+        const time_point until = deadline_after(loop::current().now(), deadline_);
         auto work = sends ? detail::send_message(*net_, io, peer, what, until)
                           : detail::recv_message(*net_, io, peer, what, until);
-        auto limited = as_result(with_deadline(std::move(work), until));
+        auto stoppable = with_cancel(stopped_->stop.token(), std::move(work));
+        auto limited = as_result(with_deadline(std::move(stoppable), until));
         auto ended = co_await std::move(limited);
         if (ended) co_return;
+        if (ended.error().code() == errc::cancelled && stopped_->why) throw *stopped_->why;
         if (ended.error().code() != errc::timeout) throw ended.error();
         throw error(errc::timeout,
                     fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
                                 peer, detail::describe(what), to_seconds(deadline_)));
     }
 
+    loop& on_;
     placement where_;
     int rank_, size_;
     std::unique_ptr<shm_communicator> inside_;
@@ -3378,6 +3436,7 @@ private:
     duration deadline_;
     detail::signature doing_;
     std::optional<error> failed_;
+    std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
 };
 
@@ -3536,12 +3595,12 @@ struct place_card {
     }
 };
 
-inline task<std::shared_ptr<links>> listen_task(net::real_loop* loop, std::string bind,
-                                                std::unique_ptr<net::listener>* out,
-                                                std::shared_ptr<net::network>* network) {
+inline task<void> listen_task(net::real_loop* loop, std::string bind,
+                              std::unique_ptr<net::listener>* out,
+                              std::shared_ptr<net::network>* network) {
     *network = std::make_shared<net::real_network>(*loop);
     *out = (*network)->listen(net::address::tcp(std::move(bind), 0));
-    co_return nullptr;
+    co_return;
 }
 
 inline error lost_error(int rank, const error& why) {
@@ -3552,7 +3611,11 @@ inline task<void> start_links(std::shared_ptr<links> l) {
     l->start();
     co_return;
 }
-inline task<void> stop_links(std::shared_ptr<links> l) {
+inline task<void> stop_links(std::shared_ptr<links> l, std::unique_ptr<ring_communicator> ring) {
+    if (ring) {
+        auto closing = ring->close();
+        co_await std::move(closing);
+    }
     auto stopping = l->stop();
     co_await std::move(stopping);
 }
@@ -3623,8 +3686,8 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
     }
 
     const auto net = detail::make_links(world, key, cards, options, worker);
+    std::unique_ptr<ring_communicator> between;
     try {
-        std::unique_ptr<ring_communicator> between;
         std::vector<int> group = where.leaders();
         int position = where.my_host;
         if (kind == comm_kind::ring) {
@@ -3650,10 +3713,11 @@ inline std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::
         world.on_lost({});
         if (kind == comm_kind::ring) return any_communicator(std::move(between));
         return any_communicator(std::make_unique<hierarchical_communicator>(
-            where, rank, n, std::move(inside), std::move(between), net, options.limits));
+            worker.loop(), where, rank, n, std::move(inside), std::move(between), net,
+            options.limits));
     } catch (...) {
         world.on_lost({});
-        worker.run([&] { return detail::stop_links(net); });
+        worker.run([&] { return detail::stop_links(net, std::move(between)); });
         throw;
     }
 }
@@ -3737,21 +3801,26 @@ private:
             return world_.exchange(std::string(key), rank_, mine);
         }
         void on_lost(unique_function<void(int, const error&)> lost) override {
-            std::optional<std::pair<int, error>> already;
-            {
-                const std::lock_guard lock(world_.guard_);
-                already = world_.lost_;
-            }
             const std::lock_guard lock(guard_);
             lost_ = std::move(lost);
-            if (already && lost_ && already->first != rank_) lost_(already->first, already->second);
+            told_ = false;
+            // Looked up under our lock: a loss that is not there yet is told by lose(), after us.
+            std::optional<std::pair<int, error>> already;
+            {
+                const std::lock_guard inner(world_.guard_);
+                already = world_.lost_;
+            }
+            if (already) call(already->first, already->second);
         }
         void tell(int who, const error& why) {
             const std::lock_guard lock(guard_);
-            if (lost_ && who != rank_) lost_(who, why);
+            call(who, why);
         }
 
     private:
+        void call(int who, const error& why) {
+            if (lost_ && who != rank_ && !std::exchange(told_, true)) lost_(who, why);
+        }
         int count(int up_to) const {
             int same = 0;
             for (int r = 0; r < up_to; ++r) same += world_.hosts_[checked(r)] == host() ? 1 : 0;
@@ -3759,8 +3828,9 @@ private:
         }
         local_world& world_;
         int rank_;
-        std::mutex guard_;
+        std::mutex guard_; // the fields below; taken before the world's
         unique_function<void(int, const error&)> lost_;
+        bool told_ = false;
     };
 
     struct table {
