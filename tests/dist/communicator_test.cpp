@@ -335,6 +335,19 @@ TEST_CASE("an abort from any thread ends the waiting of all ranks with its error
     }
 }
 
+TEST_CASE("what all have done their part of ends well, also when one aborts right after") {
+    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    for (int round = 0; round < 40; ++round) {
+        const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [](ranks::rank_view& c) {
+            std::vector<float> v(10, 1.0f);
+            c.all_reduce(view_of(std::span(v)), reduce_op::sum);
+            if (c.rank == 1) c.comm.abort(error(errc::aborted, "enough"));
+        });
+        INFO(round << ": " << ranks::first_error(errors));
+        REQUIRE(ranks::first_error(errors).empty());
+    }
+}
+
 TEST_CASE("a rank that does not come is named on all ranks after the deadline") {
     const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
     const std::size_t count = GENERATE(10u, 400000u);

@@ -374,8 +374,7 @@ inline task<void> shm_communicator::close() {
 template <class Reached>
 void shm_communicator::wait_until(Reached reached) {
     int behind = rank_;
-    const auto ready = [&] {
-        if (head().aborted.load(std::memory_order_acquire) != 0) return true;
+    const auto all_reached = [&] {
         for (int r = 0; r < size_; ++r) {
             if (r != rank_ && !reached(r)) {
                 behind = r;
@@ -384,9 +383,14 @@ void shm_communicator::wait_until(Reached reached) {
         }
         return true;
     };
+    // Whoever aborts has stored its counters before: what it has done its part of ends well here too.
+    const auto ready = [&] {
+        const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
+        return all_reached() || aborted;
+    };
     constexpr duration slice = std::chrono::milliseconds(20);
     wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
-    throw_if_aborted();
+    if (!all_reached()) throw_if_aborted();
 }
 
 inline void shm_communicator::wait_all(counter which, std::uint32_t value) {
