@@ -194,7 +194,8 @@ task<group_outcome> hold_and_crash(world* w, std::vector<life> lives, std::vecto
                                    bool loudly) {
     scope crash;
     crash.spawn(crash_after(w, "r1", 2s, loudly));
-    auto group = hold_group(w, static_cast<int>(lives.size()), std::move(lives), ends);
+    const int n = static_cast<int>(lives.size()); // before the move: arguments have no order
+    auto group = hold_group(w, n, std::move(lives), ends);
     const auto outcome = co_await group;
     auto joined = crash.join();
     co_await joined;
