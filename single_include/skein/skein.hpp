@@ -10307,7 +10307,7 @@ private:
                 throw *fault;
             if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
                 throw *fault;
-            // Out of descriptors, a network that is down for now, a firewall's no, or a stream that
+            // Out of descriptors, a network that is down, a firewall's no, or a stream that
             // broke before we took it: go on later.
             log::warn("net", "accept failed", {{"what", fault->what()}});
             auto pause = sleep_for(std::chrono::milliseconds(100));

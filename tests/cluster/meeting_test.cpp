@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/meeting.hpp>
 
+#include <tests/support/temporary_folder.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
@@ -25,15 +27,6 @@ variable_reader variables(std::map<std::string, std::string> set) {
         return found->second;
     };
 }
-
-struct temporary_folder {
-    temporary_folder() {
-        auto pattern = (std::filesystem::temp_directory_path() / "skein-meeting-XXXXXX").string();
-        path = ::mkdtemp(pattern.data());
-    }
-    ~temporary_folder() { std::filesystem::remove_all(path); }
-    std::filesystem::path path;
-};
 
 launch_environment world_of(int size, int local_size, std::string host, int port) {
     launch_environment e;
@@ -83,19 +76,19 @@ TEST_CASE("nobody saying where rank 0 is, is an error with a way out") {
 }
 
 TEST_CASE("the user's token is made once, private, and found again") {
-    const temporary_folder home;
-    const auto set = variables({{"HOME", home.path.string()}});
+    const test::temporary_folder home;
+    const auto set = variables({{"HOME", home.path}});
     const auto first = group_token(set);
     CHECK_FALSE(first.empty());
     CHECK(group_token(set) == first);
-    const auto file = home.path / ".config/skein/token";
+    const std::filesystem::path file = home / ".config/skein/token";
     CHECK((std::filesystem::status(file).permissions() & std::filesystem::perms(0777)) ==
           std::filesystem::perms(0600));
 }
 
 TEST_CASE("ranks that make the token at the same time agree") {
-    const temporary_folder home;
-    const auto set = variables({{"XDG_CONFIG_HOME", home.path.string()}});
+    const test::temporary_folder home;
+    const auto set = variables({{"XDG_CONFIG_HOME", home.path}});
     std::vector<std::string> seen(8);
     std::vector<std::thread> ranks;
     for (auto& s : seen) ranks.emplace_back([&] { s = group_token(set).to_hex(); });
@@ -104,8 +97,8 @@ TEST_CASE("ranks that make the token at the same time agree") {
 }
 
 TEST_CASE("a token file that others can read is refused") {
-    const temporary_folder home;
-    const auto file = home.path / "token";
+    const test::temporary_folder home;
+    const std::filesystem::path file = home / "token";
     std::ofstream(file) << std::string(64, 'a');
     std::filesystem::permissions(file, std::filesystem::perms(0644));
     CHECK_THAT(
@@ -114,13 +107,13 @@ TEST_CASE("a token file that others can read is refused") {
 }
 
 TEST_CASE("a damaged token file is refused without showing what is in it") {
-    const temporary_folder home;
-    std::filesystem::create_directories(home.path / "skein");
-    const auto file = home.path / "skein/token";
+    const test::temporary_folder home;
+    std::filesystem::create_directories(home / "skein");
+    const std::filesystem::path file = home / "skein/token";
     std::ofstream(file) << "secret but short";
     std::filesystem::permissions(file, std::filesystem::perms(0600));
     const auto said =
-        what_of([&] { (void)group_token(variables({{"XDG_CONFIG_HOME", home.path.string()}})); });
+        what_of([&] { (void)group_token(variables({{"XDG_CONFIG_HOME", home.path}})); });
     CHECK_THAT(said, ContainsSubstring(file.string()) && !ContainsSubstring("secret but short"));
 }
 

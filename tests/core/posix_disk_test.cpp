@@ -1,27 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/posix_disk.hpp>
 
-#include <catch2/catch_test_macros.hpp>
+#include <tests/support/temporary_folder.hpp>
 
-#include <cstdlib>
+#include <catch2/catch_test_macros.hpp>
 
 using skein::errc;
 using skein::open_mode;
 
 namespace {
-/// A folder of its own that is removed at the end.
-struct temporary_folder {
+struct temporary_folder : skein::test::temporary_folder {
     skein::posix_disk disk;
-    std::string path;
-    temporary_folder() {
-        const char* base = std::getenv("TMPDIR");
-        path = std::string(base == nullptr ? "/tmp" : base) + "/skein-disk-XXXXXX";
-        REQUIRE(::mkdtemp(path.data()) != nullptr);
-    }
-    ~temporary_folder() { (void)disk.remove_tree(path); }
-    [[nodiscard]] std::string operator/(std::string_view name) const {
-        return skein::join_path(path, name);
-    }
 };
 } // namespace
 

@@ -3,6 +3,8 @@
 // A folder of its own that goes away with the test, also when the test fails.
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -25,6 +27,13 @@ struct temporary_folder {
     }
     temporary_folder(const temporary_folder&) = delete;
     temporary_folder& operator=(const temporary_folder&) = delete;
+
+    [[nodiscard]] std::string operator/(const std::string& name) const { return path + "/" + name; }
+    /// The bytes of a file in it; empty when there is none.
+    [[nodiscard]] std::string text(const std::string& name) const {
+        std::ifstream in(*this / name, std::ios::binary);
+        return {std::istreambuf_iterator<char>(in), {}};
+    }
 
     /// Puts a small file system in memory there, e.g. "size=256k"; false without root.
     bool mount_tmpfs(const char* options) {

@@ -2,14 +2,15 @@
 #include <skein/train/collective.hpp>
 
 #include <tests/dist/ranks.hpp>
+#include <tests/support/expect.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
-#include <source_location>
 #include <string>
 
 using namespace skein;
 using namespace skein::train;
+using test::expect;
 
 namespace {
 
@@ -27,13 +28,6 @@ ranks::outcome two(const std::function<void(context&)>& body) {
                                         nullptr, &r.comm);
                             body(ctx);
                         });
-}
-
-/// Catch2's macros are not for threads: throws when the claim is false.
-void expect(bool claim, std::source_location where = std::source_location::current()) {
-    if (!claim)
-        throw error(errc::unknown,
-                    "a rank found something else in line " + std::to_string(where.line()));
 }
 
 } // namespace

@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/train/reporter.hpp>
 
+#include <tests/support/temporary_folder.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 using namespace skein;
 using namespace skein::train;
 
 namespace {
 
-struct folder {
-    folder() {
-        std::string name =
-            (std::filesystem::temp_directory_path() / "skein-report-XXXXXX").string();
-        path = ::mkdtemp(name.data());
-    }
-    ~folder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path, ignored);
-    }
-    [[nodiscard]] std::string text(const std::string& file) const {
-        std::ifstream in(path + "/" + file, std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
-    }
-    std::string path;
-};
+using folder = test::temporary_folder;
 
 context attempt_of(const std::string& job, int attempt) {
     return context({.rank = 0,

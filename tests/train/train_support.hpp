@@ -11,13 +11,13 @@
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
 
+#include <tests/support/expect.hpp>
+#include <tests/support/temporary_folder.hpp>
+
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
-#include <source_location>
 #include <span>
 #include <string>
 #include <thread>
@@ -28,27 +28,8 @@ namespace train_test {
 namespace sk = skein;
 using namespace skein::train;
 
-/// A folder that is gone afterwards.
-class scratch {
-public:
-    scratch() {
-        std::string name = (std::filesystem::temp_directory_path() / "skein-train-XXXXXX").string();
-        path_ = ::mkdtemp(name.data());
-    }
-    scratch(const scratch&) = delete;
-    ~scratch() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    [[nodiscard]] std::string text(const std::string& file) const {
-        std::ifstream in(path_ + "/" + file, std::ios::binary);
-        return {std::istreambuf_iterator<char>(in), {}};
-    }
-
-private:
-    std::string path_;
-};
+using skein::test::expect;
+using scratch = skein::test::temporary_folder;
 
 /// Runs body(ctx) on n threads that form one world; the errors by rank.
 inline std::vector<std::optional<sk::error>> try_world(
@@ -84,13 +65,6 @@ inline std::vector<std::optional<sk::error>> try_world(
         });
     for (auto& t : threads) t.join();
     return errors;
-}
-
-/// For the threads of ranks, where Catch2's macros must not be used: throws when the claim is false.
-inline void expect(bool claim, std::source_location where = std::source_location::current()) {
-    if (!claim)
-        throw skein::error(skein::errc::unknown,
-                           "a rank found something else in line " + std::to_string(where.line()));
 }
 
 /// The same; the first rank's error is thrown.

@@ -78,7 +78,7 @@ outcome train(int world, const run_config& config, optimizer_options options = s
 
 TEST_CASE("DDP parameters equal the single-process oracle within 1e-6 after 20 steps") {
     scratch dir;
-    const auto config = quiet_config(dir.path());
+    const auto config = quiet_config(dir.path);
     for (const optimizer_options& options :
          {optimizer_options(sk::AdamW{.eps = 1e-5}), optimizer_options(sk::SGD{.momentum = 0.9})}) {
         const auto oracle = train<sk::Single>(1, config, options);
@@ -92,7 +92,7 @@ TEST_CASE("DDP parameters equal the single-process oracle within 1e-6 after 20 s
 
 TEST_CASE("uneven shares of a batch still give the gradient of the whole batch") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.global_batch = 7;
     const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
     const auto three = train<sk::DDP<>>(3, config, sk::AdamW{.eps = 1e-5});
@@ -101,7 +101,7 @@ TEST_CASE("uneven shares of a batch still give the gradient of the whole batch")
 
 TEST_CASE("accumulation gives the run of the big batch") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
     config.accumulation = 3;
     CHECK(relative_error(train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights,
@@ -112,7 +112,7 @@ TEST_CASE("accumulation gives the run of the big batch") {
 
 TEST_CASE("two runs with the same seed are bit-identical, another seed is not") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     const auto a = train<sk::DDP<tiny_buckets>>(2, config),
                b = train<sk::DDP<tiny_buckets>>(2, config);
     CHECK(a.weights == b.weights);
@@ -123,7 +123,7 @@ TEST_CASE("two runs with the same seed are bit-identical, another seed is not") 
 
 TEST_CASE("shared memory, ring and hierarchical runs of two workers are bit-identical") {
     scratch dir;
-    const auto config = quiet_config(dir.path());
+    const auto config = quiet_config(dir.path);
     const auto shm = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, comm_kind::shm);
     for (auto kind : {comm_kind::ring, comm_kind::hierarchical}) {
         const auto other = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, kind);
@@ -135,13 +135,13 @@ TEST_CASE("shared memory, ring and hierarchical runs of two workers are bit-iden
 TEST_CASE("a run that was interrupted and resumed is bit-identical to an undisturbed one") {
     for (int world : {1, 2}) {
         scratch one, two;
-        auto config = quiet_config(one.path());
+        auto config = quiet_config(one.path);
         config.checkpoints = config.write_files = true;
         config.checkpoint_every = 6;
         config.eval_every = 4;
         const auto whole = train<sk::DDP<tiny_buckets>>(world, config);
 
-        config.runs_dir = two.path();
+        config.runs_dir = two.path;
         const auto first = train<sk::DDP<tiny_buckets>>(world, config, sk::AdamW{}, comm_kind::shm,
                                                         0, {}, /*stop_after=*/11);
         CHECK(first.result.stopped);
@@ -164,11 +164,11 @@ TEST_CASE(
     };
     for (const auto [before, after] : {row{2, 1}, row{2, 3}, row{1, 2}, row{3, 2}}) {
         scratch one, two;
-        auto config = quiet_config(one.path());
+        auto config = quiet_config(one.path);
         config.checkpoints = true;
         const auto whole = train<sk::DDP<tiny_buckets>>(1, config, sk::AdamW{.eps = 1e-5});
 
-        config.runs_dir = two.path();
+        config.runs_dir = two.path;
         config.max_steps = 9;
         const auto first = train<sk::DDP<tiny_buckets>>(before, config, sk::AdamW{.eps = 1e-5});
         config.max_steps = 20;
@@ -185,7 +185,7 @@ TEST_CASE(
 
 TEST_CASE("a restarted job finds its own folder and goes on, though the name was taken before") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.checkpoints = true;
     config.max_steps = 5;
     (void)train<sk::DDP<>>(1, config); // somebody else's "run"
@@ -201,7 +201,7 @@ TEST_CASE("a restarted job finds its own folder and goes on, though the name was
 TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
     for (const bool truncate : {true, false}) {
         scratch dir;
-        auto config = quiet_config(dir.path());
+        auto config = quiet_config(dir.path);
         config.checkpoints = true;
         config.checkpoint_every = 4;
         config.max_steps = 8;
@@ -226,7 +226,7 @@ TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
 
 TEST_CASE("a checkpoint of another model, of other data, or beyond the last step is refused") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.checkpoints = true;
     config.max_steps = 4;
     (void)train<sk::Single>(1, config);
@@ -259,7 +259,7 @@ TEST_CASE("a checkpoint of another model, of other data, or beyond the last step
 
 TEST_CASE("a loss that is not a number ends the run on every rank with step, rank and a way out") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     std::atomic<int> told{0};
     const auto errors = try_world(2, [&](context& ctx) {
         auto net = make_net();
@@ -281,7 +281,7 @@ TEST_CASE("a loss that is not a number ends the run on every rank with step, ran
 
 TEST_CASE("a loss that is not a number ends the run before the step, also with sound gradients") {
     scratch dir;
-    const auto config = quiet_config(dir.path());
+    const auto config = quiet_config(dir.path);
     std::vector<std::vector<float>> before(2), after(2);
     const auto errors = try_world(2, [&](context& ctx) {
         auto net = make_net();
@@ -313,7 +313,7 @@ TEST_CASE("a loss that is not a number ends the run before the step, also with s
 
 TEST_CASE("an exception in one rank's loss ends the others too, with the culprit's words") {
     scratch dir;
-    const auto config = quiet_config(dir.path());
+    const auto config = quiet_config(dir.path);
     const auto errors = try_world(2, [&](context& ctx) {
         auto net = make_net();
         sk::Trainer<sk::DDP<>> trainer(ctx, config);
@@ -331,7 +331,7 @@ TEST_CASE("an exception in one rank's loss ends the others too, with the culprit
 
 TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be resumed") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.checkpoints = true;
     const auto whole = train<sk::DDP<>>(2, config);
     config.name = "stopped";
@@ -368,7 +368,7 @@ TEST_CASE("reported numbers are merged over ranks by their kind and reach callba
         }
     };
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.write_files = true;
     config.max_steps = 2;
     std::vector<metric_value> seen;
@@ -393,7 +393,7 @@ TEST_CASE("reported numbers are merged over ranks by their kind and reach callba
 
 TEST_CASE("evaluation is the mean over all held-out samples for any number of workers") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.max_steps = 1;
     std::vector<double> found;
     for (int world : {1, 2, 3}) found.push_back(train<sk::DDP<>>(world, config).result.val_loss);
@@ -411,7 +411,7 @@ TEST_CASE("every callback is told of its event once, on every rank") {
         void on_end(const fit_result&) { ++ends; }
     };
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.checkpoints = true;
     config.max_steps = 6;
     config.eval_every = 2;
@@ -433,7 +433,7 @@ TEST_CASE("every callback is told of its event once, on every rank") {
 TEST_CASE(
     "more workers than samples, and fewer samples than a batch, are usage errors on every rank") {
     scratch dir;
-    auto config = quiet_config(dir.path());
+    auto config = quiet_config(dir.path);
     config.global_batch = 2;
     for (const auto& e :
          try_world(3, [&](context& ctx) { sk::Trainer<sk::DDP<>> t(ctx, config); })) {
@@ -453,7 +453,7 @@ TEST_CASE(
 
 TEST_CASE("dropout draws the same numbers in a resumed run") {
     scratch one, two;
-    auto config = quiet_config(one.path());
+    auto config = quiet_config(one.path);
     config.checkpoints = true;
     const auto fit = [&](std::int64_t steps) {
         config.max_steps = steps;
@@ -469,7 +469,7 @@ TEST_CASE("dropout draws the same numbers in a resumed run") {
         return weights(*net);
     };
     const auto whole = fit(10);
-    config.runs_dir = two.path();
+    config.runs_dir = two.path;
     (void)fit(4);
     config.resume = resume_mode::latest;
     CHECK(fit(10) == whole);

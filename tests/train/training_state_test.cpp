@@ -43,7 +43,7 @@ TEST_CASE("what is saved comes back bit for bit: tensors, buffers, optimizer, sa
     (void)a.order.next(0, 1);
     from->counts.add_(100);
 
-    checkpointer saver(disk, dir.path() + "/c");
+    checkpointer saver(disk, dir.path + "/c");
     (void)saver.save(a.state.save(1, 77));
     auto found = saver.load_latest();
     REQUIRE(found);
@@ -66,7 +66,7 @@ TEST_CASE(
     skein::posix_disk disk;
     with_buffers model;
     parts a(*model);
-    checkpointer saver(disk, dir.path() + "/c");
+    checkpointer saver(disk, dir.path + "/c");
     (void)saver.save(a.state.save(1, 77));
     auto found = saver.load_latest();
     REQUIRE(found);
