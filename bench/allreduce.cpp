@@ -7,6 +7,10 @@
 //   memcpy baseline: two threads at once copy, between buffers of the size of the gradient buffer, the
 //   bytes that a rank has to write for an all-reduce of S bytes without shared user buffers: S/2 handed
 //   to the peer, S/2 results, S/2 results handed out, S/2 fetched = 2 S.
+//   between the cores: the same bytes, but through buffers that the other thread reads: S bytes written
+//   for it, S bytes read that it has just written, in pieces of 256 KiB with a spinning barrier around
+//   each. While a piece fits in the caches every line has to move from one core's cache to the other's,
+//   which no algorithm avoids: this is the limit where plain memcpy stays within its own cache.
 //   raw TCP baseline: two threads, one connection per direction, each sends S bytes and receives S bytes
 //   (what 2(N-1)/N * S is for N = 2) with non-blocking calls and poll, without looking at them.
 //
@@ -121,6 +125,42 @@ private:
     std::vector<float> data_[2];
 };
 
+/// The bytes of an all-reduce copied from core to core, and nothing else.
+class core_to_core {
+public:
+    explicit core_to_core(std::size_t bytes) : bytes_(bytes) {
+        for (int r = 0; r < 2; ++r) {
+            own_[r].assign(bytes, 1);
+            shared_[r].assign(std::min(bytes, piece), 2);
+        }
+    }
+    void copy(int rank, int times) {
+        for (int i = 0; i < times; ++i) {
+            for (std::size_t at = 0; at < bytes_; at += piece) {
+                const std::size_t n = std::min(piece, bytes_ - at);
+                std::memcpy(shared_[rank].data(), own_[rank].data() + at, n);
+                meet(rank);
+                std::memcpy(own_[rank].data() + at, shared_[1 - rank].data(), n);
+                meet(rank);
+            }
+        }
+    }
+
+private:
+    static constexpr std::size_t piece = std::size_t{256} << 10;
+    struct alignas(128) counter {
+        std::atomic<std::uint64_t> met{0};
+    };
+    void meet(int rank) {
+        const auto mine = met_[rank].met.fetch_add(1, std::memory_order_acq_rel) + 1;
+        while (met_[1 - rank].met.load(std::memory_order_acquire) < mine) cpu_pause();
+    }
+
+    std::size_t bytes_;
+    std::vector<char> own_[2], shared_[2];
+    counter met_[2];
+};
+
 /// Two connected TCP sockets over loopback, non-blocking.
 std::pair<int, int> tcp_pair() {
     const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -190,9 +230,12 @@ void shm_figures() {
                 bench::keep(to[rank][bytes / 2]);
             }
         });
+        core_to_core through(bytes);
+        two_threads crossing([&](int rank) { through.copy(rank, times); });
         const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
-        const auto [reduce_s, copy_s] = bench::in_turns<2>(
-            rounds, {[&] { return ours.run() / times; }, [&] { return copies.run() / times; }});
+        const auto [reduce_s, copy_s, crossing_s] = bench::in_turns<3>(
+            rounds, {[&] { return ours.run() / times; }, [&] { return copies.run() / times; },
+                     [&] { return crossing.run() / times; }});
         const double gb = static_cast<double>(bytes) * 1e-9;
         auto line =
             bench::figure(fmt::format("allreduce.shm.{}", size_name(bytes)), gb / reduce_s.median,
@@ -202,6 +245,10 @@ void shm_figures() {
             std::move(line).at_least(0.85).print();
         else
             std::move(line).print(); // a call costs two thread wake-ups, which memcpy has not
+        bench::figure(fmt::format("allreduce.shm.{}.crossing", size_name(bytes)),
+                      gb / reduce_s.median, "GB/s")
+            .against("memcpy of the same bytes between the cores", gb / crossing_s.median)
+            .print();
         bench::figure(fmt::format("allreduce.shm.{}.plain", size_name(bytes)), gb / reduce_s.median,
                       "GB/s")
             .against("memcpy of S bytes", 2 * gb / copy_s.median)

@@ -19,6 +19,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/fields.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/ids.hpp>
@@ -37,8 +38,10 @@
 #include <skein/core/semaphore.hpp>
 #include <skein/core/sha256.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/stop_signals.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/core/timer_wheel.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/core/wait.hpp>

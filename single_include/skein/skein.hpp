@@ -262,6 +262,41 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 // Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
 
 
+// ======== skein/core/fnv.hpp
+// FNV-1a: a small hash for names and layouts that is the same on every machine and in every build.
+// Not for bytes from outside: anybody can make collisions.
+//
+//     skein::fnv1a h;
+//     h.text(name);
+//     h.number(count);
+//     return h.value();
+//
+//   source: Fowler, Noll, Vo: draft-eastlake-fnv, 64 bits
+
+#include <cstdint>
+#include <string_view>
+
+namespace skein {
+
+/// The hash of all bytes given so far, in their order.
+class fnv1a {
+public:
+    constexpr void byte(std::uint8_t b) noexcept { state_ = (state_ ^ b) * 0x100000001b3u; }
+    constexpr void text(std::string_view t) noexcept {
+        for (const char c : t) byte(static_cast<std::uint8_t>(c));
+    }
+    /// Its eight bytes, the lowest first.
+    constexpr void number(std::uint64_t n) noexcept {
+        for (int i = 0; i < 64; i += 8) byte(static_cast<std::uint8_t>(n >> i));
+    }
+    [[nodiscard]] constexpr std::uint64_t value() const noexcept { return state_; }
+
+private:
+    std::uint64_t state_ = 0xcbf29ce484222325u;
+};
+
+} // namespace skein
+
 #include <charconv>
 #include <cstdlib>
 #include <utility>
@@ -331,9 +366,9 @@ private:
 
 /// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
 inline int port_of_job(std::string_view job) noexcept {
-    std::uint32_t hash = 2166136261u; // FNV-1a
-    for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-    return 20000 + static_cast<int>(hash % 10000);
+    fnv1a hash;
+    hash.text(job);
+    return 20000 + static_cast<int>(hash.value() % 10000);
 }
 
 inline std::optional<launch_environment> from_skein(const variable_reader& read) {
@@ -7738,6 +7773,57 @@ private:
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 
+// ======== skein/core/unique_fd.hpp
+// A file descriptor with one owner, and the pipe that is most often behind it.
+//
+//     auto [to_read, to_write] = skein::make_pipe();
+
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// Closes its file descriptor in the destructor; -1 is none.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        reset(other.release());
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+    /// The caller owns it from here on.
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+    /// Closes what it has and takes fd.
+    void reset(int fd = -1) noexcept {
+        const int old = std::exchange(fd_, fd);
+        if (old >= 0) ::close(old);
+    }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
+/// descriptors left.
+[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+} // namespace skein
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -7847,34 +7933,6 @@ inline void leave_last_words(std::string_view text) noexcept {
 }
 
 namespace detail {
-
-/// Owns a file descriptor.
-class unique_fd {
-public:
-    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
-    unique_fd(unique_fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    unique_fd& operator=(unique_fd&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~unique_fd() { reset(); }
-    void reset() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    }
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
-private:
-    int fd_;
-};
-
-/// A close-on-exec, non-blocking pipe: first is the end to read.
-inline std::pair<unique_fd, unique_fd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
 
 /// Everything the child needs between fork and exec, prepared before it: no allocation there.
 struct child_plan {
@@ -8047,7 +8105,7 @@ private:
 
     pid_t pid_ = -1;
     bool own_group_ = false;
-    detail::unique_fd pidfd_, words_;
+    unique_fd pidfd_, words_;
     std::optional<exit_status> status_;
 };
 
@@ -8055,12 +8113,12 @@ inline child_process child_process::spawn(process_options how) {
     SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
     if (how.executable.empty()) how.executable = how.argv[0];
 
-    detail::unique_fd words_in, words_out;
+    unique_fd words_in, words_out;
     int words_target = -1;
     int first_free = 3;
     for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
     if (how.last_words) {
-        std::tie(words_in, words_out) = detail::make_pipe();
+        std::tie(words_in, words_out) = make_pipe();
         words_target = first_free++;
         how.fds.emplace_back(words_out.get(), words_target);
     }
@@ -8072,7 +8130,7 @@ inline child_process child_process::spawn(process_options how) {
         environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
     auto env = detail::c_strings(environment);
     auto argv = detail::c_strings(how.argv);
-    auto [report_in, report_out] = detail::make_pipe();
+    auto [report_in, report_out] = make_pipe();
 
     detail::child_plan plan;
     plan.executable = how.executable.c_str();
@@ -8089,7 +8147,7 @@ inline child_process child_process::spawn(process_options how) {
     plan.parent = ::getpid();
     // The report must not sit on a number that the child gives to something else.
     plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
-    detail::unique_fd report_copy(plan.report);
+    unique_fd report_copy(plan.report);
 
     // No signal handler of ours may run in the child.
     sigset_t all, before;
@@ -8122,7 +8180,7 @@ inline child_process child_process::spawn(process_options how) {
         throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
                                       std::strerror(message[1])));
     }
-    child.pidfd_ = detail::unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",
@@ -10213,6 +10271,96 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/stop_signals.hpp
+// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
+// the process as if nobody had asked for it.
+//
+//     skein::stop_signals stops;
+//     while (!stops.asked().load()) step();
+//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
+//
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
+// code keeps the loop busy, so that a second Ctrl-C always works.
+
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <tuple>
+
+#include <unistd.h>
+
+namespace skein {
+
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
+/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+class stop_signals {
+public:
+    stop_signals() {
+        std::tie(read_, write_) = make_pipe();
+        before_target_ = target().exchange(write_.get());
+        before_asked_ = asked_flag().exchange(false);
+        before_number_ = number().exchange(0);
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = SA_RESTART;
+        ::sigaction(SIGINT, &how, &before_int_);
+        ::sigaction(SIGTERM, &how, &before_term_);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+        target().store(before_target_);
+        asked_flag().store(before_asked_);
+        number().store(before_number_);
+    }
+
+    /// Readable from the first signal on; nobody has to read it.
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// True from the first signal on. For code that looks now and then.
+    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
+    /// The signal that came first, or 0.
+    [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// 0, or 128 + the signal.
+    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
+
+private:
+    // What a handler may touch: nothing of the object, which another thread may be destroying.
+    static std::atomic<int>& target() noexcept {
+        static constinit std::atomic<int> fd{-1};
+        return fd;
+    }
+    static std::atomic<bool>& asked_flag() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static std::atomic<int>& number() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static void on_signal(int signal) {
+        const int saved = errno;
+        ::signal(SIGINT, SIG_DFL); // the second one may be the other
+        ::signal(SIGTERM, SIG_DFL);
+        number().store(signal);
+        asked_flag().store(true);
+        const char byte = 0;
+        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
+        errno = saved;
+    }
+    static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
+
+    unique_fd read_, write_;
+    int before_target_ = -1, before_number_ = 0;
+    bool before_asked_ = false;
+    struct sigaction before_int_{}, before_term_{};
+};
+
+} // namespace skein
+
 // ======== skein/net.hpp
 // Every public header of the layer net.
 // Written by scripts/check_mirror.py --write.
@@ -11960,21 +12108,16 @@ namespace detail {
 /// FNV-1a, 64 bits, then mixed.
 class hash_sink {
 public:
-    constexpr void operator()(std::string_view text) noexcept {
-        for (const char c : text) {
-            state_ ^= static_cast<unsigned char>(c);
-            state_ *= 0x100000001B3u;
-        }
-    }
+    constexpr void operator()(std::string_view text) noexcept { hash_.text(text); }
     [[nodiscard]] constexpr std::uint64_t value() const noexcept {
-        std::uint64_t x = state_;
+        std::uint64_t x = hash_.value();
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
         x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
         return x ^ (x >> 31);
     }
 
 private:
-    std::uint64_t state_ = 0xCBF29CE484222325u;
+    fnv1a hash_;
 };
 
 struct text_sink {
@@ -12308,9 +12451,10 @@ namespace detail {
 struct incoming_call;
 
 /// FNV-1a with a final mix; stable across compilers and processes.
-[[nodiscard]] constexpr std::uint64_t hash_text(std::string_view text,
-                                                std::uint64_t h = 0xcbf29ce484222325) noexcept {
-    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+[[nodiscard]] constexpr std::uint64_t hash_text(std::string_view text) noexcept {
+    fnv1a hash;
+    hash.text(text);
+    std::uint64_t h = hash.value();
     h ^= h >> 32;
     h *= 0x9e3779b97f4a7c15;
     return h ^ (h >> 29);
@@ -14942,7 +15086,7 @@ private:
         how.argv = {how_.program, "--skein-worker=" + name};
         how.own_group = true; // Ctrl-C is for the driver, which tells its workers
 
-        detail::unique_fd ours, theirs;
+        unique_fd ours, theirs;
         std::unique_ptr<net::listener> listener;
         std::optional<net::real_network> network;
         if (how_.over_tcp) {
@@ -14953,12 +15097,12 @@ private:
             int ends[2];
             if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
                 throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)));
-            ours = detail::unique_fd(ends[0]);
-            theirs = detail::unique_fd(ends[1]);
+            ours = unique_fd(ends[0]);
+            theirs = unique_fd(ends[1]);
             boot.socket = 4;
             how.fds.emplace_back(theirs.get(), 4);
         }
-        auto [boot_read, boot_write] = detail::make_pipe();
+        auto [boot_read, boot_write] = make_pipe();
         const auto text = wire::encode(boot);
         SKEIN_CHECK(::write(boot_write.get(), text.data(), text.size()) == ssize_t(text.size()),
                     "the boot message of {} bytes does not fit a pipe", text.size());
@@ -15088,9 +15232,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
-#include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -15109,56 +15251,12 @@ struct run_options {
 
 namespace rt::detail {
 
-/// Turns SIGINT and SIGTERM into something a loop can wait for; the second one acts as by default.
-class stop_signals {
-public:
-    stop_signals() {
-        std::tie(read_, write_) = make_pipe();
-        target() = write_.get();
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-        sigaction(SIGINT, &how, &before_int_);
-        sigaction(SIGTERM, &how, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        sigaction(SIGINT, &before_int_, nullptr);
-        sigaction(SIGTERM, &before_term_, nullptr);
-        target() = -1;
-    }
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// The signal that came, or 0.
-    [[nodiscard]] int take() const noexcept {
-        unsigned char number = 0;
-        return ::read(read_.get(), &number, 1) == 1 ? number : 0;
-    }
-
-private:
-    static int& target() noexcept {
-        static constinit int fd = -1;
-        return fd;
-    }
-    static void on_signal(int number) {
-        const int saved = errno;
-        const auto byte = static_cast<unsigned char>(number);
-        [[maybe_unused]] const auto n = ::write(target(), &byte, 1);
-        // SA_RESETHAND clears this signal only; the second one may be the other.
-        ::signal(SIGINT, SIG_DFL);
-        ::signal(SIGTERM, SIG_DFL);
-        errno = saved;
-    }
-    unique_fd read_, write_;
-    struct sigaction before_int_{}, before_term_{};
-};
-
 /// Watches for the first stop signal and cancels the app.
 inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
                                 cancel_source stop, int* which) {
     auto readable = net::wait_readable(*loop, signals->fd());
     co_await readable;
-    *which = signals->take();
+    *which = signals->which();
     stop.request();
 }
 

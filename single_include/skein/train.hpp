@@ -753,9 +753,9 @@ struct signature {
 }
 
 [[nodiscard]] inline std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
-    std::uint64_t h = 0xcbf29ce484222325u; // FNV-1a over the numbers
-    for (const std::size_t c : counts) h = (h ^ c) * 0x100000001b3u;
-    return h;
+    fnv1a h;
+    for (const std::size_t c : counts) h.number(c);
+    return h.value();
 }
 
 } // namespace skein::dist::detail
@@ -1110,7 +1110,7 @@ class shared_memory {
 public:
     shared_memory() = default;
     shared_memory(shared_memory&& o) noexcept
-        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::exchange(o.fd_, -1)) {}
+        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::move(o.fd_)) {}
     shared_memory& operator=(shared_memory&& o) noexcept {
         std::swap(data_, o.data_);
         std::swap(bytes_, o.bytes_);
@@ -1119,14 +1119,13 @@ public:
     }
     ~shared_memory() {
         if (data_ != nullptr) ::munmap(data_, bytes_);
-        hide();
     }
 
     /// Makes a segment. Pages cost memory when they are first touched.
     [[nodiscard]] static shared_memory create(std::size_t bytes) {
         shared_memory m;
-        m.fd_ = ::memfd_create("skein", MFD_CLOEXEC);
-        if (m.fd_ < 0 || ::ftruncate(m.fd_, static_cast<off_t>(bytes)) != 0) {
+        m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+        if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
             throw failed(fmt::format("a shared segment of {} bytes", bytes), errno);
         }
         m.map(bytes);
@@ -1135,16 +1134,16 @@ public:
 
     /// Where peers find it: attach() takes this text until hide().
     [[nodiscard]] std::string path() const {
-        return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_);
+        return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
     }
 
     /// Maps a peer's segment; it must have exactly the size expected.
     [[nodiscard]] static shared_memory attach(const std::string& path, std::size_t bytes) {
         shared_memory m;
-        m.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-        if (m.fd_ < 0) throw failed(fmt::format("the shared segment {}", path), errno);
+        m.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+        if (!m.fd_) throw failed(fmt::format("the shared segment {}", path), errno);
         struct stat info{};
-        if (::fstat(m.fd_, &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+        if (::fstat(m.fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
             throw error(errc::mismatch,
                         fmt::format("the shared segment {} has {} bytes, {} expected", path,
                                     info.st_size, bytes))
@@ -1156,9 +1155,7 @@ public:
     }
 
     /// Nobody new can attach from now on; what is mapped stays.
-    void hide() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    }
+    void hide() noexcept { fd_.reset(); }
 
     [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -1171,7 +1168,7 @@ private:
             .with_hint("choose the TCP ring when processes of this host may not share memory");
     }
     void map(std::size_t bytes) {
-        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
         if (p == MAP_FAILED) throw failed(fmt::format("{} bytes of shared memory", bytes), errno);
         data_ = p;
         bytes_ = bytes;
@@ -1179,7 +1176,7 @@ private:
 
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
-    int fd_ = -1;
+    unique_fd fd_;
 };
 
 } // namespace skein::dist
@@ -1218,11 +1215,7 @@ public:
     }
     shm_communicator(const shm_communicator&) = delete;
     shm_communicator& operator=(const shm_communicator&) = delete;
-    ~shm_communicator() {
-        for (const int fd : watched_) {
-            if (fd >= 0) ::close(fd);
-        }
-    }
+    ~shm_communicator() = default;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {}) {
         return detail::shm_layout(size, pieces).bytes();
@@ -1234,7 +1227,7 @@ public:
             const int pid = at(r).pid.load(std::memory_order_seq_cst);
             SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));
             // Without pidfd_open (before Linux 5.3) the pid is asked instead.
-            watched_.push_back(
+            watched_.emplace_back(
                 pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
         }
     }
@@ -1295,7 +1288,7 @@ private:
     int rank_, size_;
     std::vector<int> labels_;
     duration deadline_;
-    std::vector<int> watched_; // pidfd of each member, -1 none
+    std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
 
     detail::signature doing_; // the running collective; sequence grows for ever
@@ -1744,7 +1737,7 @@ inline bool shm_communicator::is_gone(int r) const noexcept {
     if (watched_.empty()) return false;
     const int pid = at(r).pid.load(std::memory_order_relaxed);
     if (pid == ::getpid()) return false;
-    const int fd = watched_[static_cast<std::size_t>(r)];
+    const int fd = watched_[static_cast<std::size_t>(r)].get();
     if (fd < 0) return ::kill(pid, 0) != 0 && errno == ESRCH;
     pollfd ask{fd, POLLIN, 0};
     return ::poll(&ask, 1, 0) > 0; // readable = the process has ended
@@ -2353,8 +2346,8 @@ namespace skein::dist {
 
 /// Sizes in which data passes through a ring.
 struct ring_options {
-    std::size_t piece_bytes = std::size_t{1} << 20; ///< one frame
-    std::size_t small_bytes = std::size_t{8} << 10; ///< up to here: gather all, then reduce
+    std::size_t piece_bytes = std::size_t{1} << 20;  ///< one frame
+    std::size_t small_bytes = std::size_t{64} << 10; ///< up to here: gather all, then reduce
 };
 
 /// One rank's end. Made by connect(); close() has to be awaited before destruction.
@@ -2445,7 +2438,6 @@ private:
         struct plan;
         void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
                    std::uint64_t more);
-        task<void> guarded(task<void> work);
         task<void> run(plan& p);
         task<void> run_sender(plan& p);
         task<void> run_receiver(plan& p);
@@ -2455,7 +2447,8 @@ private:
         task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
         std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
 
-        // failing
+        // failing (detail/ring_failure.hpp)
+        task<void> guarded(task<void> work);
         task<void> watch_next();
         void fail(error why);
         task<void> spread(error why);
@@ -2504,6 +2497,215 @@ private:
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/detail/ring_failure.hpp
+// How a ring fails and ends; included at the end of ring.hpp.
+//
+// The first error wins, goes to both neighbours, and ends what runs.
+
+
+namespace skein::dist {
+
+/// Runs a collective to its end or to the failure of the group, within the deadline.
+inline task<void> ring_communicator::core::guarded(task<void> body) {
+    struct judge final : timer_node {
+        explicit judge(core& c)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<judge&>(t);
+                  if (std::exchange(self.first,
+                                    false)) { // this thread may be the late one: look again
+                      self.owner.here.set_timer(self, self.owner.here.now() +
+                                                          std::chrono::milliseconds(50));
+                      return;
+                  }
+                  // A neighbour that has not begun, or does not read, is to blame. If it has, the
+                  // cause is further away, and its news may still be on the way: hence the grace.
+                  if (!self.owner.heard)
+                      self.culprit = self.owner.previous();
+                  else if (self.owner.writing)
+                      self.culprit = self.owner.next();
+                  else
+                      return;
+                  self.owner.stop.request();
+              }),
+              owner(c) {}
+        core& owner;
+        bool first = true;
+        int culprit = -1;
+    } at_deadline(*this);
+    const time_point until = deadline_after(here.now(), deadline);
+    const duration grace =
+        std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
+    if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
+
+    auto stoppable = with_cancel(stop.token(), std::move(body));
+    auto limited = with_deadline(std::move(stoppable), until + grace);
+    auto outcome = as_result(std::move(limited));
+    auto ended = co_await std::move(outcome);
+    at_deadline.cancel();
+    busy = false;
+    quiet.set();
+    if (ended) co_return;
+
+    if (!failed) {
+        const error why = ended.error();
+        const auto late =
+            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
+        if (at_deadline.culprit >= 0) {
+            fail(blamed(errc::timeout, at_deadline.culprit, late));
+        } else if (why.code() == errc::timeout) {
+            const bool message = doing.kind == detail::op_kind::message;
+            fail(
+                blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
+        } else {
+            if (why.code() == errc::peer_lost && size() > 2) {
+                // The neighbour may only be the messenger of a failure further away.
+                auto news = with_timeout(wait_for_failure(), std::chrono::milliseconds(300));
+                auto settled = as_result(std::move(news));
+                auto ignored = co_await std::move(settled);
+                (void)ignored;
+            }
+            if (!failed) fail(why);
+        }
+    }
+    throw_if_failed();
+}
+
+inline task<void> ring_communicator::core::wait_for_failure() {
+    auto known = failure_known.wait();
+    co_await known;
+}
+
+/// Listens on the silent direction of the link to the next rank, as long as the group lives.
+inline task<void> ring_communicator::core::watch_next() {
+    std::array<std::byte, detail::ring_header::size> head{};
+    auto reading = as_result(detail::read_exact(*out, head));
+    auto got = co_await std::move(reading);
+    if (closed || (!got && got.error().code() == errc::cancelled)) co_return;
+    if (!got) {
+        fail(blamed(errc::peer_lost, next(), got.error().what()));
+        co_return;
+    }
+    auto decoding = decode_notice(head);
+    auto outcome = as_result(std::move(decoding));
+    auto h = co_await std::move(outcome);
+    if (!h) {
+        fail(h.error());
+    } else if (h->kind == detail::ring_kind::bye) {
+        next_left = true; // what runs now can still end well: the next rank has done its part
+    } else {
+        auto notice = as_result(read_notice(*out, *h, next(), byte_span{}));
+        auto why = co_await std::move(notice);
+        fail(why ? *why : why.error());
+    }
+}
+
+inline task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
+    co_return detail::ring_header::decode(head.data());
+}
+
+/// The error that a notice carries. already: bytes behind the header that have been read.
+inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h,
+                                                        int from, byte_span already) {
+    if (h.kind != detail::ring_kind::abort) {
+        co_return blamed(errc::peer_lost, from, "it has closed its communicator");
+    }
+    byte_buffer text(std::min(h.bytes, detail::ring_header::max_text));
+    const std::size_t have = std::min(already.size(), text.size());
+    std::copy_n(already.begin(), have, text.begin());
+    auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
+    co_await std::move(rest);
+    const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
+    co_return error(known ? static_cast<errc>(h.step) : errc::aborted,
+                    skein::to_string(byte_span(text)));
+}
+
+inline void ring_communicator::core::fail(error why) {
+    if (failed || closed) return;
+    failed = why;
+    failure_known.set();
+    stop.request();
+    if (told) told(why);
+    tasks.spawn(spread(std::move(why)));
+}
+
+inline task<void> ring_communicator::core::spread(error why) {
+    auto pause = quiet.wait();
+    co_await pause;
+    const byte_buffer notice = detail::abort_notice(why);
+    constexpr duration patience = std::chrono::milliseconds(500);
+    if (in != nullptr) {
+        auto up = as_result(with_timeout(detail::write_exact(*in, notice), patience));
+        auto ignored = co_await std::move(up);
+        (void)ignored;
+        in->close_send();
+    }
+    if (out != nullptr && !writing) { // in the middle of a frame nothing can be said downstream
+        auto down = as_result(with_timeout(detail::write_exact(*out, notice), patience));
+        auto ignored = co_await std::move(down);
+        (void)ignored;
+    }
+    if (out != nullptr) out->close_send();
+    spread_done.set();
+}
+
+inline task<void> ring_communicator::core::close() {
+    if (closed) co_return;
+    if (!failed && in != nullptr && out != nullptr && !writing) {
+        const byte_buffer bye = detail::bye_notice();
+        constexpr duration patience = std::chrono::milliseconds(500);
+        auto up = as_result(with_timeout(detail::write_exact(*in, bye), patience));
+        auto first = co_await std::move(up);
+        (void)first;
+        auto down = as_result(with_timeout(detail::write_exact(*out, bye), patience));
+        auto second = co_await std::move(down);
+        (void)second;
+    }
+    const bool was_failed = failed.has_value();
+    closed = true;
+    if (was_failed) { // the notices get their time
+        auto patience = as_result(with_timeout(wait_until_spread(), std::chrono::seconds(1)));
+        auto ignored = co_await std::move(patience);
+        (void)ignored;
+    }
+    tasks.cancel();
+    auto joined = as_result(shield(tasks.join()));
+    auto ignored = co_await std::move(joined);
+    (void)ignored;
+    auto stopping = net->stop();
+    co_await std::move(stopping);
+    in = out = nullptr;
+}
+
+inline task<void> ring_communicator::core::wait_until_spread() {
+    auto done = spread_done.wait();
+    co_await done;
+}
+
+inline error ring_communicator::core::blamed(errc code, int culprit,
+                                             const std::string& what) const {
+    return error(code,
+                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
+}
+
+inline std::string ring_communicator::core::where() const {
+    return fmt::format("rank {}, {}", label(position), detail::describe(doing));
+}
+
+inline void ring_communicator::core::throw_if_failed() const {
+    if (failed) throw error(failed->code(), failed->what()).with_where(where());
+}
+
+inline void ring_communicator::abort(error why) noexcept {
+    try {
+        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
+            if (const auto c = weak.lock()) c->fail(why);
+        });
+    } catch (...) { // out of memory: the deadline will end it
+    }
+}
+
+} // namespace skein::dist
 
 // ======== skein/dist/detail/ring_steps.hpp
 // The machinery of ring_communicator; included at the end of ring.hpp.
@@ -2578,76 +2780,6 @@ inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t c
     heard = false;
     quiet.reset();
     stop = cancel_source();
-}
-
-/// Runs a collective to its end or to the failure of the group, within the deadline.
-inline task<void> ring_communicator::core::guarded(task<void> body) {
-    struct judge final : timer_node {
-        explicit judge(core& c)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<judge&>(t);
-                  if (std::exchange(self.first,
-                                    false)) { // this thread may be the late one: look again
-                      self.owner.here.set_timer(self, self.owner.here.now() +
-                                                          std::chrono::milliseconds(50));
-                      return;
-                  }
-                  // A neighbour that has not begun, or does not read, is to blame. If it has, the
-                  // cause is further away, and its news may still be on the way: hence the grace.
-                  if (!self.owner.heard)
-                      self.culprit = self.owner.previous();
-                  else if (self.owner.writing)
-                      self.culprit = self.owner.next();
-                  else
-                      return;
-                  self.owner.stop.request();
-              }),
-              owner(c) {}
-        core& owner;
-        bool first = true;
-        int culprit = -1;
-    } at_deadline(*this);
-    const time_point until = deadline_after(here.now(), deadline);
-    const duration grace =
-        std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
-    if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
-
-    auto stoppable = with_cancel(stop.token(), std::move(body));
-    auto limited = with_deadline(std::move(stoppable), until + grace);
-    auto outcome = as_result(std::move(limited));
-    auto ended = co_await std::move(outcome);
-    at_deadline.cancel();
-    busy = false;
-    quiet.set();
-    if (ended) co_return;
-
-    if (!failed) {
-        const error why = ended.error();
-        const auto late =
-            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
-        if (at_deadline.culprit >= 0) {
-            fail(blamed(errc::timeout, at_deadline.culprit, late));
-        } else if (why.code() == errc::timeout) {
-            const bool message = doing.kind == detail::op_kind::message;
-            fail(
-                blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
-        } else {
-            if (why.code() == errc::peer_lost && size() > 2) {
-                // The neighbour may only be the messenger of a failure further away.
-                auto news = with_timeout(wait_for_failure(), std::chrono::milliseconds(300));
-                auto settled = as_result(std::move(news));
-                auto ignored = co_await std::move(settled);
-                (void)ignored;
-            }
-            if (!failed) fail(why);
-        }
-    }
-    throw_if_failed();
-}
-
-inline task<void> ring_communicator::core::wait_for_failure() {
-    auto known = failure_known.wait();
-    co_await known;
 }
 
 inline task<void> ring_communicator::core::run(plan& p) {
@@ -2945,137 +3077,6 @@ inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
     auto safe =
         guarded(detail::recv_message(*net, io, from, doing, deadline_after(here.now(), deadline)));
     co_await std::move(safe);
-}
-
-// Failing: the first error wins, goes to both neighbours, and ends what runs.
-
-/// Listens on the silent direction of the link to the next rank, as long as the group lives.
-inline task<void> ring_communicator::core::watch_next() {
-    std::array<std::byte, detail::ring_header::size> head{};
-    auto reading = as_result(detail::read_exact(*out, head));
-    auto got = co_await std::move(reading);
-    if (closed || (!got && got.error().code() == errc::cancelled)) co_return;
-    if (!got) {
-        fail(blamed(errc::peer_lost, next(), got.error().what()));
-        co_return;
-    }
-    auto decoding = decode_notice(head);
-    auto outcome = as_result(std::move(decoding));
-    auto h = co_await std::move(outcome);
-    if (!h) {
-        fail(h.error());
-    } else if (h->kind == detail::ring_kind::bye) {
-        next_left = true; // what runs now can still end well: the next rank has done its part
-    } else {
-        auto notice = as_result(read_notice(*out, *h, next(), byte_span{}));
-        auto why = co_await std::move(notice);
-        fail(why ? *why : why.error());
-    }
-}
-
-inline task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
-    co_return detail::ring_header::decode(head.data());
-}
-
-/// The error that a notice carries. already: bytes behind the header that have been read.
-inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h,
-                                                        int from, byte_span already) {
-    if (h.kind != detail::ring_kind::abort) {
-        co_return blamed(errc::peer_lost, from, "it has closed its communicator");
-    }
-    byte_buffer text(std::min(h.bytes, detail::ring_header::max_text));
-    const std::size_t have = std::min(already.size(), text.size());
-    std::copy_n(already.begin(), have, text.begin());
-    auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
-    co_await std::move(rest);
-    const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
-    co_return error(known ? static_cast<errc>(h.step) : errc::aborted,
-                    skein::to_string(byte_span(text)));
-}
-
-inline void ring_communicator::core::fail(error why) {
-    if (failed || closed) return;
-    failed = why;
-    failure_known.set();
-    stop.request();
-    if (told) told(why);
-    tasks.spawn(spread(std::move(why)));
-}
-
-inline task<void> ring_communicator::core::spread(error why) {
-    auto pause = quiet.wait();
-    co_await pause;
-    const byte_buffer notice = detail::abort_notice(why);
-    constexpr duration patience = std::chrono::milliseconds(500);
-    if (in != nullptr) {
-        auto up = as_result(with_timeout(detail::write_exact(*in, notice), patience));
-        auto ignored = co_await std::move(up);
-        (void)ignored;
-        in->close_send();
-    }
-    if (out != nullptr && !writing) { // in the middle of a frame nothing can be said downstream
-        auto down = as_result(with_timeout(detail::write_exact(*out, notice), patience));
-        auto ignored = co_await std::move(down);
-        (void)ignored;
-    }
-    if (out != nullptr) out->close_send();
-    spread_done.set();
-}
-
-inline task<void> ring_communicator::core::close() {
-    if (closed) co_return;
-    if (!failed && in != nullptr && out != nullptr && !writing) {
-        const byte_buffer bye = detail::bye_notice();
-        constexpr duration patience = std::chrono::milliseconds(500);
-        auto up = as_result(with_timeout(detail::write_exact(*in, bye), patience));
-        auto first = co_await std::move(up);
-        (void)first;
-        auto down = as_result(with_timeout(detail::write_exact(*out, bye), patience));
-        auto second = co_await std::move(down);
-        (void)second;
-    }
-    const bool was_failed = failed.has_value();
-    closed = true;
-    if (was_failed) { // the notices get their time
-        auto patience = as_result(with_timeout(wait_until_spread(), std::chrono::seconds(1)));
-        auto ignored = co_await std::move(patience);
-        (void)ignored;
-    }
-    tasks.cancel();
-    auto joined = as_result(shield(tasks.join()));
-    auto ignored = co_await std::move(joined);
-    (void)ignored;
-    auto stopping = net->stop();
-    co_await std::move(stopping);
-    in = out = nullptr;
-}
-
-inline task<void> ring_communicator::core::wait_until_spread() {
-    auto done = spread_done.wait();
-    co_await done;
-}
-
-inline error ring_communicator::core::blamed(errc code, int culprit,
-                                             const std::string& what) const {
-    return error(code,
-                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
-}
-
-inline std::string ring_communicator::core::where() const {
-    return fmt::format("rank {}, {}", label(position), detail::describe(doing));
-}
-
-inline void ring_communicator::core::throw_if_failed() const {
-    if (failed) throw error(failed->code(), failed->what()).with_where(where());
-}
-
-inline void ring_communicator::abort(error why) noexcept {
-    try {
-        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
-            if (const auto c = weak.lock()) c->fail(why);
-        });
-    } catch (...) { // out of memory: the deadline will end it
-    }
 }
 
 } // namespace skein::dist
@@ -4053,14 +4054,13 @@ public:
 
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
     [[nodiscard]] std::uint64_t layout_hash() const noexcept {
-        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
-        auto mix = [&](unsigned char byte) { h = (h ^ byte) * 0x100000001b3ULL; };
+        fnv1a h;
         for (auto& m : slots_) {
-            for (unsigned char c : m.name) mix(c);
-            mix(0);
-            mix(static_cast<unsigned char>(m.kind));
+            h.text(m.name);
+            h.byte(0);
+            h.byte(static_cast<std::uint8_t>(m.kind));
         }
-        return h;
+        return h.value();
     }
 
     /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
@@ -6087,29 +6087,19 @@ public:
         grad = view;
     }
 
-    /// All gradients zero and every grad its view at once, for accumulating into them from the start.
-    void zero_gradients() {
-        at::NoGradGuard no_grad;
-        attach_gradients();
-        grads_P_.zero_();
-    }
-
     /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const {
-        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
-        const auto mix = [&h](std::uint64_t value) {
-            for (int i = 0; i < 8; ++i) h = (h ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
+        fnv1a h;
+        const auto add = [&h](const std::string& name, const at::Tensor& t) {
+            h.number(name.size());
+            h.text(name);
+            h.number(static_cast<std::uint64_t>(t.scalar_type()));
+            for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
         };
-        const auto add = [&mix](const std::string& name, const at::Tensor& t) {
-            mix(name.size());
-            for (unsigned char c : name) mix(c);
-            mix(static_cast<std::uint64_t>(t.scalar_type()));
-            for (auto n : t.sizes()) mix(static_cast<std::uint64_t>(n));
-        };
-        mix(segments_.size());
+        h.number(segments_.size());
         for (auto& s : segments_) add(s.name, s.parameter);
         for (auto& f : fixed_) add(f.name, f.tensor);
-        return h;
+        return h.value();
     }
 
 private:
@@ -6877,13 +6867,11 @@ using rank_function = std::function<void(context&)>;
 
 
 // ======== skein/train/detail/launch.hpp
-// The three ways of launch(), and the stop signals of a rank.
+// The three ways of launch().
 
 
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -6895,43 +6883,6 @@ using rank_function = std::function<void(context&)>;
 
 namespace skein::train {
 namespace detail {
-
-/// SIGINT and SIGTERM set a flag, so that training saves and ends in order; a second one ends the
-/// process. While it lives; then the handlers before it are back.
-class stop_signals {
-public:
-    stop_signals() {
-        flag().store(false);
-        number().store(0);
-        struct sigaction action{};
-        action.sa_handler = [](int signal) {
-            if (flag().exchange(true)) ::_exit(128 + signal);
-            number().store(signal);
-        };
-        ::sigaction(SIGINT, &action, &before_int_);
-        ::sigaction(SIGTERM, &action, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-    }
-    /// Set by the first signal.
-    static std::atomic<bool>& flag() noexcept {
-        static std::atomic<bool> value{false};
-        return value;
-    }
-    /// 0, 130 or 143.
-    static int exit_code() noexcept { return number().load() == 0 ? 0 : 128 + number().load(); }
-
-private:
-    static std::atomic<int>& number() noexcept {
-        static std::atomic<int> value{0};
-        return value;
-    }
-    struct sigaction before_int_{}, before_term_{};
-};
 
 inline void print_error(const run_config& config, std::string_view who, const error& why) {
     // A live progress line may stand there: end it first.
@@ -6957,7 +6908,7 @@ inline int run_alone(const run_config& config, const rank_function& body) {
     try {
         validate(config, 1);
         auto here = context::single();
-        here.watch_stop_flag(&stops.flag());
+        here.watch_stop_flag(&stops.asked());
         body(here);
         return stops.exit_code();
     } catch (const std::exception&) {
@@ -7018,7 +6969,7 @@ inline void train_as_rank(cluster::membership& world, const cluster::launch_envi
     info.host = world.host();
     info.job_id = where.job_id;
     context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.flag());
+    here.watch_stop_flag(&stops.asked());
     body(here);
 }
 
@@ -7030,7 +6981,7 @@ inline int exit_code_of(const error& why) noexcept {
 
 inline int run_as_rank(const cluster::launch_environment& where, const run_config& config,
                        const rank_function& body) {
-    const detail::stop_signals stops;
+    const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
     std::unique_ptr<cluster::membership> world;

@@ -177,7 +177,7 @@ TEST_CASE("a boot message that is nonsense is refused", "[rt][local_workers]") {
     rt::process_options how;
     how.executable = "/proc/self/exe";
     how.argv = {"rt_tests"};
-    auto [in, out] = rt::detail::make_pipe();
+    auto [in, out] = make_pipe();
     REQUIRE(::write(out.get(), "hello", 5) == 5);
     out.reset();
     how.fds.emplace_back(in.get(), 3);

@@ -9,6 +9,7 @@
 // the command that replays each. Workers are processes: a crash is a failing seed, not the end.
 #include "sim/scenario.hpp"
 
+#include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
 
 #include <algorithm>
@@ -50,9 +51,9 @@ struct outcome {
 
 /// A text to a number without addresses or library hashes.
 std::uint64_t fold(std::string_view text) {
-    std::uint64_t h = 0xcbf29ce484222325ULL;
-    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-    return h;
+    skein::fnv1a h;
+    h.text(text);
+    return h.value();
 }
 
 outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t seed) {

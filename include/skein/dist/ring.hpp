@@ -36,8 +36,8 @@ namespace skein::dist {
 
 /// Sizes in which data passes through a ring.
 struct ring_options {
-    std::size_t piece_bytes = std::size_t{1} << 20; ///< one frame
-    std::size_t small_bytes = std::size_t{8} << 10; ///< up to here: gather all, then reduce
+    std::size_t piece_bytes = std::size_t{1} << 20;  ///< one frame
+    std::size_t small_bytes = std::size_t{64} << 10; ///< up to here: gather all, then reduce
 };
 
 /// One rank's end. Made by connect(); close() has to be awaited before destruction.
@@ -128,7 +128,6 @@ private:
         struct plan;
         void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
                    std::uint64_t more);
-        task<void> guarded(task<void> work);
         task<void> run(plan& p);
         task<void> run_sender(plan& p);
         task<void> run_receiver(plan& p);
@@ -138,7 +137,8 @@ private:
         task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
         std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
 
-        // failing
+        // failing (detail/ring_failure.hpp)
+        task<void> guarded(task<void> work);
         task<void> watch_next();
         void fail(error why);
         task<void> spread(error why);
@@ -187,4 +187,5 @@ private:
 
 } // namespace skein::dist
 
+#include <skein/dist/detail/ring_failure.hpp>
 #include <skein/dist/detail/ring_steps.hpp>

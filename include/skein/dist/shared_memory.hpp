@@ -7,6 +7,7 @@
 // the creator holds it open; the same works between threads of one process.
 
 #include <skein/core/error.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <cerrno>
 #include <cstddef>
@@ -28,7 +29,7 @@ class shared_memory {
 public:
     shared_memory() = default;
     shared_memory(shared_memory&& o) noexcept
-        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::exchange(o.fd_, -1)) {}
+        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::move(o.fd_)) {}
     shared_memory& operator=(shared_memory&& o) noexcept {
         std::swap(data_, o.data_);
         std::swap(bytes_, o.bytes_);
@@ -37,14 +38,13 @@ public:
     }
     ~shared_memory() {
         if (data_ != nullptr) ::munmap(data_, bytes_);
-        hide();
     }
 
     /// Makes a segment. Pages cost memory when they are first touched.
     [[nodiscard]] static shared_memory create(std::size_t bytes) {
         shared_memory m;
-        m.fd_ = ::memfd_create("skein", MFD_CLOEXEC);
-        if (m.fd_ < 0 || ::ftruncate(m.fd_, static_cast<off_t>(bytes)) != 0) {
+        m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+        if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
             throw failed(fmt::format("a shared segment of {} bytes", bytes), errno);
         }
         m.map(bytes);
@@ -53,16 +53,16 @@ public:
 
     /// Where peers find it: attach() takes this text until hide().
     [[nodiscard]] std::string path() const {
-        return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_);
+        return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
     }
 
     /// Maps a peer's segment; it must have exactly the size expected.
     [[nodiscard]] static shared_memory attach(const std::string& path, std::size_t bytes) {
         shared_memory m;
-        m.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-        if (m.fd_ < 0) throw failed(fmt::format("the shared segment {}", path), errno);
+        m.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+        if (!m.fd_) throw failed(fmt::format("the shared segment {}", path), errno);
         struct stat info{};
-        if (::fstat(m.fd_, &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+        if (::fstat(m.fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
             throw error(errc::mismatch,
                         fmt::format("the shared segment {} has {} bytes, {} expected", path,
                                     info.st_size, bytes))
@@ -74,9 +74,7 @@ public:
     }
 
     /// Nobody new can attach from now on; what is mapped stays.
-    void hide() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    }
+    void hide() noexcept { fd_.reset(); }
 
     [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -89,7 +87,7 @@ private:
             .with_hint("choose the TCP ring when processes of this host may not share memory");
     }
     void map(std::size_t bytes) {
-        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
         if (p == MAP_FAILED) throw failed(fmt::format("{} bytes of shared memory", bytes), errno);
         data_ = p;
         bytes_ = bytes;
@@ -97,7 +95,7 @@ private:
 
     void* data_ = nullptr;
     std::size_t bytes_ = 0;
-    int fd_ = -1;
+    unique_fd fd_;
 };
 
 } // namespace skein::dist

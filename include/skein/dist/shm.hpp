@@ -50,11 +50,7 @@ public:
     }
     shm_communicator(const shm_communicator&) = delete;
     shm_communicator& operator=(const shm_communicator&) = delete;
-    ~shm_communicator() {
-        for (const int fd : watched_) {
-            if (fd >= 0) ::close(fd);
-        }
-    }
+    ~shm_communicator() = default;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {}) {
         return detail::shm_layout(size, pieces).bytes();
@@ -66,7 +62,7 @@ public:
             const int pid = at(r).pid.load(std::memory_order_seq_cst);
             SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));
             // Without pidfd_open (before Linux 5.3) the pid is asked instead.
-            watched_.push_back(
+            watched_.emplace_back(
                 pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
         }
     }
@@ -127,7 +123,7 @@ private:
     int rank_, size_;
     std::vector<int> labels_;
     duration deadline_;
-    std::vector<int> watched_; // pidfd of each member, -1 none
+    std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
 
     detail::signature doing_; // the running collective; sequence grows for ever

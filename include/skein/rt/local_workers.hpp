@@ -186,7 +186,7 @@ private:
         how.argv = {how_.program, "--skein-worker=" + name};
         how.own_group = true; // Ctrl-C is for the driver, which tells its workers
 
-        detail::unique_fd ours, theirs;
+        unique_fd ours, theirs;
         std::unique_ptr<net::listener> listener;
         std::optional<net::real_network> network;
         if (how_.over_tcp) {
@@ -197,12 +197,12 @@ private:
             int ends[2];
             if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
                 throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)));
-            ours = detail::unique_fd(ends[0]);
-            theirs = detail::unique_fd(ends[1]);
+            ours = unique_fd(ends[0]);
+            theirs = unique_fd(ends[1]);
             boot.socket = 4;
             how.fds.emplace_back(theirs.get(), 4);
         }
-        auto [boot_read, boot_write] = detail::make_pipe();
+        auto [boot_read, boot_write] = make_pipe();
         const auto text = wire::encode(boot);
         SKEIN_CHECK(::write(boot_write.get(), text.data(), text.size()) == ssize_t(text.size()),
                     "the boot message of {} bytes does not fit a pipe", text.size());

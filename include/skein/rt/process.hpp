@@ -13,6 +13,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -123,34 +124,6 @@ inline void leave_last_words(std::string_view text) noexcept {
 }
 
 namespace detail {
-
-/// Owns a file descriptor.
-class unique_fd {
-public:
-    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
-    unique_fd(unique_fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    unique_fd& operator=(unique_fd&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~unique_fd() { reset(); }
-    void reset() noexcept {
-        if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-    }
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
-private:
-    int fd_;
-};
-
-/// A close-on-exec, non-blocking pipe: first is the end to read.
-inline std::pair<unique_fd, unique_fd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
 
 /// Everything the child needs between fork and exec, prepared before it: no allocation there.
 struct child_plan {
@@ -323,7 +296,7 @@ private:
 
     pid_t pid_ = -1;
     bool own_group_ = false;
-    detail::unique_fd pidfd_, words_;
+    unique_fd pidfd_, words_;
     std::optional<exit_status> status_;
 };
 
@@ -331,12 +304,12 @@ inline child_process child_process::spawn(process_options how) {
     SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
     if (how.executable.empty()) how.executable = how.argv[0];
 
-    detail::unique_fd words_in, words_out;
+    unique_fd words_in, words_out;
     int words_target = -1;
     int first_free = 3;
     for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
     if (how.last_words) {
-        std::tie(words_in, words_out) = detail::make_pipe();
+        std::tie(words_in, words_out) = make_pipe();
         words_target = first_free++;
         how.fds.emplace_back(words_out.get(), words_target);
     }
@@ -348,7 +321,7 @@ inline child_process child_process::spawn(process_options how) {
         environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
     auto env = detail::c_strings(environment);
     auto argv = detail::c_strings(how.argv);
-    auto [report_in, report_out] = detail::make_pipe();
+    auto [report_in, report_out] = make_pipe();
 
     detail::child_plan plan;
     plan.executable = how.executable.c_str();
@@ -365,7 +338,7 @@ inline child_process child_process::spawn(process_options how) {
     plan.parent = ::getpid();
     // The report must not sit on a number that the child gives to something else.
     plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
-    detail::unique_fd report_copy(plan.report);
+    unique_fd report_copy(plan.report);
 
     // No signal handler of ours may run in the child.
     sigset_t all, before;
@@ -398,7 +371,7 @@ inline child_process child_process::spawn(process_options how) {
         throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
                                       std::strerror(message[1])));
     }
-    child.pidfd_ = detail::unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",

@@ -10,6 +10,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/result.hpp>
 #include <skein/rt/detail/signature.hpp>
 
@@ -32,9 +33,10 @@ namespace detail {
 struct incoming_call;
 
 /// FNV-1a with a final mix; stable across compilers and processes.
-[[nodiscard]] constexpr std::uint64_t hash_text(std::string_view text,
-                                                std::uint64_t h = 0xcbf29ce484222325) noexcept {
-    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+[[nodiscard]] constexpr std::uint64_t hash_text(std::string_view text) noexcept {
+    fnv1a hash;
+    hash.text(text);
+    std::uint64_t h = hash.value();
     h ^= h >> 32;
     h *= 0x9e3779b97f4a7c15;
     return h ^ (h >> 29);

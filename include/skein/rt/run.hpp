@@ -9,12 +9,11 @@
 // code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
+#include <skein/core/stop_signals.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
 
-#include <cerrno>
 #include <charconv>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -33,56 +32,12 @@ struct run_options {
 
 namespace rt::detail {
 
-/// Turns SIGINT and SIGTERM into something a loop can wait for; the second one acts as by default.
-class stop_signals {
-public:
-    stop_signals() {
-        std::tie(read_, write_) = make_pipe();
-        target() = write_.get();
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
-        sigaction(SIGINT, &how, &before_int_);
-        sigaction(SIGTERM, &how, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        sigaction(SIGINT, &before_int_, nullptr);
-        sigaction(SIGTERM, &before_term_, nullptr);
-        target() = -1;
-    }
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// The signal that came, or 0.
-    [[nodiscard]] int take() const noexcept {
-        unsigned char number = 0;
-        return ::read(read_.get(), &number, 1) == 1 ? number : 0;
-    }
-
-private:
-    static int& target() noexcept {
-        static constinit int fd = -1;
-        return fd;
-    }
-    static void on_signal(int number) {
-        const int saved = errno;
-        const auto byte = static_cast<unsigned char>(number);
-        [[maybe_unused]] const auto n = ::write(target(), &byte, 1);
-        // SA_RESETHAND clears this signal only; the second one may be the other.
-        ::signal(SIGINT, SIG_DFL);
-        ::signal(SIGTERM, SIG_DFL);
-        errno = saved;
-    }
-    unique_fd read_, write_;
-    struct sigaction before_int_{}, before_term_{};
-};
-
 /// Watches for the first stop signal and cancels the app.
 inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
                                 cancel_source stop, int* which) {
     auto readable = net::wait_readable(*loop, signals->fd());
     co_await readable;
-    *which = signals->take();
+    *which = signals->which();
     stop.request();
 }
 

@@ -12,6 +12,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/torch/torch.hpp>
 
 #include <algorithm>
@@ -190,29 +191,19 @@ public:
         grad = view;
     }
 
-    /// All gradients zero and every grad its view at once, for accumulating into them from the start.
-    void zero_gradients() {
-        at::NoGradGuard no_grad;
-        attach_gradients();
-        grads_P_.zero_();
-    }
-
     /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const {
-        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
-        const auto mix = [&h](std::uint64_t value) {
-            for (int i = 0; i < 8; ++i) h = (h ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3ULL;
+        fnv1a h;
+        const auto add = [&h](const std::string& name, const at::Tensor& t) {
+            h.number(name.size());
+            h.text(name);
+            h.number(static_cast<std::uint64_t>(t.scalar_type()));
+            for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
         };
-        const auto add = [&mix](const std::string& name, const at::Tensor& t) {
-            mix(name.size());
-            for (unsigned char c : name) mix(c);
-            mix(static_cast<std::uint64_t>(t.scalar_type()));
-            for (auto n : t.sizes()) mix(static_cast<std::uint64_t>(n));
-        };
-        mix(segments_.size());
+        h.number(segments_.size());
         for (auto& s : segments_) add(s.name, s.parameter);
         for (auto& f : fixed_) add(f.name, f.tensor);
-        return h;
+        return h.value();
     }
 
 private:

@@ -15,6 +15,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/core/result.hpp>
 
 #include <algorithm>
@@ -122,14 +123,13 @@ public:
 
     /// Hash of names and kinds in order: equal on all ranks or merging fails.
     [[nodiscard]] std::uint64_t layout_hash() const noexcept {
-        std::uint64_t h = 0xcbf29ce484222325ULL; // FNV-1a
-        auto mix = [&](unsigned char byte) { h = (h ^ byte) * 0x100000001b3ULL; };
+        fnv1a h;
         for (auto& m : slots_) {
-            for (unsigned char c : m.name) mix(c);
-            mix(0);
-            mix(static_cast<unsigned char>(m.kind));
+            h.text(m.name);
+            h.byte(0);
+            h.byte(static_cast<std::uint8_t>(m.kind));
         }
-        return h;
+        return h.value();
     }
 
     /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on

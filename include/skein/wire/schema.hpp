@@ -6,6 +6,7 @@
 // count, the names of the types do not: "{id:u64,names:vec<str>}". A type inside itself is "^n",
 // n aggregates up.
 
+#include <skein/core/fnv.hpp>
 #include <skein/wire/codec.hpp>
 
 namespace skein::wire {
@@ -15,21 +16,16 @@ namespace detail {
 /// FNV-1a, 64 bits, then mixed.
 class hash_sink {
 public:
-    constexpr void operator()(std::string_view text) noexcept {
-        for (const char c : text) {
-            state_ ^= static_cast<unsigned char>(c);
-            state_ *= 0x100000001B3u;
-        }
-    }
+    constexpr void operator()(std::string_view text) noexcept { hash_.text(text); }
     [[nodiscard]] constexpr std::uint64_t value() const noexcept {
-        std::uint64_t x = state_;
+        std::uint64_t x = hash_.value();
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
         x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
         return x ^ (x >> 31);
     }
 
 private:
-    std::uint64_t state_ = 0xCBF29CE484222325u;
+    fnv1a hash_;
 };
 
 struct text_sink {

@@ -5,6 +5,7 @@
 // Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
 
 #include <skein/cluster/environment.hpp>
+#include <skein/core/fnv.hpp>
 
 #include <charconv>
 #include <cstdlib>
@@ -75,9 +76,9 @@ private:
 
 /// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
 inline int port_of_job(std::string_view job) noexcept {
-    std::uint32_t hash = 2166136261u; // FNV-1a
-    for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-    return 20000 + static_cast<int>(hash % 10000);
+    fnv1a hash;
+    hash.text(job);
+    return 20000 + static_cast<int>(hash.value() % 10000);
 }
 
 inline std::optional<launch_environment> from_skein(const variable_reader& read) {

@@ -436,7 +436,7 @@ inline bool shm_communicator::is_gone(int r) const noexcept {
     if (watched_.empty()) return false;
     const int pid = at(r).pid.load(std::memory_order_relaxed);
     if (pid == ::getpid()) return false;
-    const int fd = watched_[static_cast<std::size_t>(r)];
+    const int fd = watched_[static_cast<std::size_t>(r)].get();
     if (fd < 0) return ::kill(pid, 0) != 0 && errno == ESRCH;
     pollfd ask{fd, POLLIN, 0};
     return ::poll(&ask, 1, 0) > 0; // readable = the process has ended

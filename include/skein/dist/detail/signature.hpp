@@ -3,6 +3,7 @@
 // What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
 
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/dist/communicator.hpp>
 
 #include <cstdint>
@@ -84,9 +85,9 @@ struct signature {
 }
 
 [[nodiscard]] inline std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
-    std::uint64_t h = 0xcbf29ce484222325u; // FNV-1a over the numbers
-    for (const std::size_t c : counts) h = (h ^ c) * 0x100000001b3u;
-    return h;
+    fnv1a h;
+    for (const std::size_t c : counts) h.number(c);
+    return h.value();
 }
 
 } // namespace skein::dist::detail

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The three ways of launch(), and the stop signals of a rank.
+// The three ways of launch().
 
 #include <skein/cluster/membership.hpp>
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/stop_signals.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/launch.hpp>
 
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -24,43 +23,6 @@
 
 namespace skein::train {
 namespace detail {
-
-/// SIGINT and SIGTERM set a flag, so that training saves and ends in order; a second one ends the
-/// process. While it lives; then the handlers before it are back.
-class stop_signals {
-public:
-    stop_signals() {
-        flag().store(false);
-        number().store(0);
-        struct sigaction action{};
-        action.sa_handler = [](int signal) {
-            if (flag().exchange(true)) ::_exit(128 + signal);
-            number().store(signal);
-        };
-        ::sigaction(SIGINT, &action, &before_int_);
-        ::sigaction(SIGTERM, &action, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-    }
-    /// Set by the first signal.
-    static std::atomic<bool>& flag() noexcept {
-        static std::atomic<bool> value{false};
-        return value;
-    }
-    /// 0, 130 or 143.
-    static int exit_code() noexcept { return number().load() == 0 ? 0 : 128 + number().load(); }
-
-private:
-    static std::atomic<int>& number() noexcept {
-        static std::atomic<int> value{0};
-        return value;
-    }
-    struct sigaction before_int_{}, before_term_{};
-};
 
 inline void print_error(const run_config& config, std::string_view who, const error& why) {
     // A live progress line may stand there: end it first.
@@ -86,7 +48,7 @@ inline int run_alone(const run_config& config, const rank_function& body) {
     try {
         validate(config, 1);
         auto here = context::single();
-        here.watch_stop_flag(&stops.flag());
+        here.watch_stop_flag(&stops.asked());
         body(here);
         return stops.exit_code();
     } catch (const std::exception&) {
@@ -147,7 +109,7 @@ inline void train_as_rank(cluster::membership& world, const cluster::launch_envi
     info.host = world.host();
     info.job_id = where.job_id;
     context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.flag());
+    here.watch_stop_flag(&stops.asked());
     body(here);
 }
 
@@ -159,7 +121,7 @@ inline int exit_code_of(const error& why) noexcept {
 
 inline int run_as_rank(const cluster::launch_environment& where, const run_config& config,
                        const rank_function& body) {
-    const detail::stop_signals stops;
+    const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
     std::unique_ptr<cluster::membership> world;

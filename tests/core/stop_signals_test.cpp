@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/stop_signals.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <csignal>
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+using skein::stop_signals;
+
+namespace {
+bool readable(int fd) {
+    pollfd p{fd, POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1;
+}
+auto handler_of(int signal) {
+    struct sigaction now{};
+    ::sigaction(signal, nullptr, &now);
+    return now.sa_handler;
+}
+} // namespace
+
+TEST_CASE("the first stop signal is taken down and seen in every way") {
+    const auto before = handler_of(SIGTERM);
+    {
+        const stop_signals stops;
+        CHECK_FALSE(stops.asked().load());
+        CHECK_FALSE(readable(stops.fd()));
+        CHECK(stops.exit_code() == 0);
+        ::raise(SIGTERM);
+        CHECK(stops.asked().load());
+        CHECK(readable(stops.fd()));
+        CHECK(stops.which() == SIGTERM);
+        CHECK(stops.exit_code() == 143);
+        CHECK(handler_of(SIGTERM) == SIG_DFL); // the next one ends the process, whichever it is
+        CHECK(handler_of(SIGINT) == SIG_DFL);
+    }
+    CHECK(handler_of(SIGTERM) == before);
+}
+
+TEST_CASE("the second stop signal ends the process") {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const stop_signals stops;
+        ::raise(SIGTERM);
+        ::raise(SIGINT);
+        ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGINT);
+}
+
+TEST_CASE("of two inside each other the inner one hears, and the outer one goes on after it") {
+    const stop_signals outer;
+    {
+        const stop_signals inner;
+        ::raise(SIGINT);
+        CHECK(inner.which() == SIGINT);
+        CHECK_FALSE(readable(outer.fd()));
+    }
+    CHECK_FALSE(outer.asked().load());
+    ::raise(SIGTERM);
+    CHECK(outer.which() == SIGTERM);
+    CHECK(readable(outer.fd()));
+}
