@@ -2,7 +2,10 @@
 // Remote calls between two processes: latency of an actor call beside a bare asio::awaitable ping-pong
 // over the same kind of socket, and calls per second with 1,000 in flight.
 //
-// Both the skein worker and the Asio echo are processes of their own; the measurements take turns.
+// Both the skein worker and the Asio echo are processes of their own; the measurements take turns. A wake-up
+// on the caller's own core costs a fraction of one on another core, and the kernel would place each pair
+// anew for every measurement: so latency is measured twice, with all on one core and with the two sides on
+// two.
 #include "bench.hpp"
 
 #include <skein/net/asio.hpp>
@@ -20,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include <sched.h>
 #include <sys/socket.h>
 
 namespace {
@@ -29,6 +33,29 @@ using clock_type = std::chrono::steady_clock;
 
 constexpr int round_trips = 4000;
 constexpr std::size_t in_flight = 1000;
+
+/// Where the caller and the processes it calls run from now on.
+void place(const std::vector<int>& caller_cores, const std::vector<int>& other_cores,
+           const std::vector<pid_t>& others) {
+    const auto pin = [](pid_t who, const std::vector<int>& cores) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        for (const int c : cores) CPU_SET(c, &set);
+        if (::sched_setaffinity(who, sizeof set, &set) != 0)
+            throw error(errc::io, fmt::format("process {} cannot be moved to another core", who));
+    };
+    pin(0, caller_cores);
+    for (const pid_t p : others) pin(p, other_cores);
+}
+std::vector<int> usable_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    ::sched_getaffinity(0, sizeof set, &set);
+    std::vector<int> out;
+    for (int c = 0; c < CPU_SETSIZE; ++c)
+        if (CPU_ISSET(c, &set)) out.push_back(c);
+    return out;
+}
 
 // ---- the baseline: a process that echoes 64 bytes --------------------------------------------------
 
@@ -190,17 +217,30 @@ int main() {
     echo_peer peer;
     bool ok = true;
 
-    const auto [our_unix, bare_unix, our_tcp, bare_tcp] =
-        bench::in_turns<4>(9, {[&] { return p50(local); }, [&] { return peer.p50(*peer.local); },
-                               [&] { return p50(tcp); }, [&] { return peer.p50(*peer.remote); }});
-    ok &= bench::figure("rt.actor_call_p50_unix", our_unix.median, "ns")
-              .against("asio_ping_pong_unix", bare_unix.median)
-              .at_most(1.3)
-              .print();
-    ok &= bench::figure("rt.actor_call_p50_tcp", our_tcp.median, "ns")
-              .against("asio_ping_pong_tcp", bare_tcp.median)
-              .at_most(1.3)
-              .print();
+    std::vector<pid_t> others = {peer.process.pid()};
+    for (const cluster* c : {&local, &tcp})
+        others.insert(others.end(), c->workers.pids().begin(), c->workers.pids().end());
+    const auto cores = usable_cores();
+    const auto latency = [&](const std::string& where) {
+        const auto [our_unix, bare_unix, our_tcp, bare_tcp] = bench::in_turns<4>(
+            9, {[&] { return p50(local); }, [&] { return peer.p50(*peer.local); },
+                [&] { return p50(tcp); }, [&] { return peer.p50(*peer.remote); }});
+        ok &= bench::figure("rt.actor_call_p50_unix." + where, our_unix.median, "ns")
+                  .against("asio_ping_pong_unix", bare_unix.median)
+                  .at_most(1.3)
+                  .print();
+        ok &= bench::figure("rt.actor_call_p50_tcp." + where, our_tcp.median, "ns")
+                  .against("asio_ping_pong_tcp", bare_tcp.median)
+                  .at_most(1.3)
+                  .print();
+    };
+    place({cores.front()}, {cores.front()}, others);
+    latency("one_core");
+    if (cores.size() > 1) {
+        place({cores[0]}, {cores[1]}, others);
+        latency("two_cores");
+    }
+    place(cores, cores, others);
 
     const auto actor = local.actor;
     auto* node = &local.node;

@@ -950,10 +950,11 @@ template <class D, class A, class B, class F>
         D* const d = dst + i;
         const A* const x = a + i;
         const B* const y = b + i;
-#if defined(__clang__)
-#pragma clang loop vectorize(assume_safety)
-#else
+#if !defined(__clang__)
 #pragma GCC ivdep
+#elif !__has_feature(                                                                              \
+    undefined_behavior_sanitizer) // under it no loop is vectorised, with a warning each
+#pragma clang loop vectorize(assume_safety)
 #endif
         for (std::size_t j = 0; j < lanes; ++j) d[j] = f(x[j], y[j]);
     }
