@@ -32,3 +32,4 @@
 #include <skein/train/svg.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>
+#include <skein/train/weights.hpp>

@@ -125,6 +125,9 @@ public:
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
     [[nodiscard]] std::vector<std::uint64_t> steps() const;
 
+    /// The folder of a step's checkpoint, whether it is there or not.
+    [[nodiscard]] std::string step_path(std::uint64_t step) const;
+
     /// Verifies one checkpoint folder, every byte of it: errc::corrupt, malformed or not_found with
     /// file and reason. Not collective.
     [[nodiscard]] static result<loaded_checkpoint> open(disk& where, const std::string& path,
@@ -142,7 +145,6 @@ private:
     void clean_up() const;
     void retire() const;
     void warn(const std::string& line) const;
-    [[nodiscard]] std::string step_path(std::uint64_t step) const;
     [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
 
     disk& disk_;
