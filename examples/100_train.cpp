@@ -49,7 +49,8 @@ int main(int argc, char** argv) {
         const auto result = trainer.fit(net, skein::AdamW{}, schedule, loss, curve{}, curve{});
 
         if (!ctx.is_first()) return;
-        auto trained = make_net(0); // as another program would: the weights come from the run's folder
+        auto trained =
+            make_net(0); // as another program would: the weights come from the run's folder
         skein::train::load_weights(*trained, run.runs_dir + "/" + result.run_name);
         trained->eval();
         const auto at = torch::tensor({{1.0f}});

@@ -3,6 +3,7 @@
 // What the ranks of the supervisor's tests do, by name.
 
 #include <skein/cluster/membership.hpp>
+#include <skein/core/constants.hpp>
 
 #include <csignal>
 #include <cstdio>
@@ -20,6 +21,7 @@ inline int run_rank_program(std::string_view program) {
     const bool second = where.rank == 1;
     const bool first_attempt = where.attempt == 0;
     if (program == "exits before it joins" && second) ::_exit(3);
+    if (program == "refuses its command line" && second) ::_exit(exit_code::usage);
     if (program == "never joins" && second) {
         ::pause();
     }
@@ -33,6 +35,21 @@ inline int run_rank_program(std::string_view program) {
         if (program == "is killed once" && second && first_attempt) ::raise(SIGKILL);
         if (program == "is always killed" && second) ::raise(SIGKILL);
         if (program == "hangs once" && second && first_attempt) ::raise(SIGSTOP);
+        if (program == "is stopped when all are asked to stop" && second) {
+            sigset_t quiet; // a pending SIGTERM must not end it before it is stopped
+            sigemptyset(&quiet);
+            sigaddset(&quiet, SIGTERM);
+            ::pthread_sigmask(SIG_BLOCK, &quiet, nullptr);
+            ::kill(::getppid(), SIGTERM);
+            ::kill(::getpid(), SIGSTOP); // every thread, also the one that answers
+        }
+        if (program == "stops its supervisor for a while") {
+            if (second) ::kill(::getppid(), SIGSTOP);
+            // The supervisor's silence is nobody's loss: a rank that minded would know by then.
+            if (second && world.wait_lost(std::chrono::milliseconds(3500))) return 1;
+            if (second) ::kill(::getppid(), SIGCONT);
+        }
+        if (program == "has no reader" && second) ::raise(SIGPIPE);
         if (program == "returns without leaving" && second) std::_Exit(0);
         if (program == "fails" && second) {
             world.fail(error(errc::io, "the disk made a noise").with_hint("listen to it"));
@@ -43,7 +60,7 @@ inline int run_rank_program(std::string_view program) {
             return 1;
         }
         const bool reports = program == "writes a report after it has left";
-        if (program != "is fine" && !reports)
+        if (program != "is fine" && program != "stops its supervisor for a while" && !reports)
             (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
         world.leave();
         if (reports && second) {

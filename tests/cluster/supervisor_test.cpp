@@ -5,6 +5,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -95,6 +96,32 @@ TEST_CASE("a lasting failure is not tried again") {
     REQUIRE(t.outcome.failure);
     CHECK(t.outcome.failure->code() == errc::not_finite);
     CHECK(t.outcome.restarts == 0);
+}
+
+TEST_CASE("a rank that is silent while all are asked to stop does not hold up the end") {
+    supervisor_options options;
+    options.stop_grace = 1h; // only its silence may end it
+    const auto t = supervise_program("is stopped when all are asked to stop", 2, 2, options);
+    CHECK(t.outcome.stop_signal == SIGTERM);
+    CHECK(t.outcome.restarts == 0);
+    REQUIRE(t.outcome.failure);
+}
+
+TEST_CASE("a supervisor that is stopped for a while finds its ranks as they were") {
+    const auto t = supervise_program("stops its supervisor for a while");
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(t.outcome.restarts == 0);
+}
+
+TEST_CASE("an end that would come again is not tried again") {
+    const auto refused = supervise_program("refuses its command line", 2, 5);
+    REQUIRE(refused.outcome.failure);
+    CHECK(refused.outcome.restarts == 0);
+    CHECK_THAT(refused.outcome.failure->what(), ContainsSubstring("exited with 2"));
+    const auto unread = supervise_program("has no reader", 2, 5);
+    REQUIRE(unread.outcome.failure);
+    CHECK(unread.outcome.restarts == 0);
+    CHECK_THAT(unread.outcome.failure->what(), ContainsSubstring("SIGPIPE"));
 }
 
 TEST_CASE("a rank that ends before it joins fails the job at once") {

@@ -48,7 +48,8 @@ std::vector<float> save_twice(torch::nn::Module& module, const std::string& run)
 
 } // namespace
 
-TEST_CASE("the weights of a run's newest checkpoint fill a fresh module, buffers and tied ones too") {
+TEST_CASE(
+    "the weights of a run's newest checkpoint fill a fresh module, buffers and tied ones too") {
     scratch dir;
     tied trained, fresh;
     trained->mean.fill_(7);

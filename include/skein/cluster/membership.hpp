@@ -102,6 +102,9 @@ private:
         options.generation = where_.attempt;
         options.secret = secret_;
         options.join_deadline = deadline;
+        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
+        // the kernel ends this process.
+        if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
         const auto at = meeting_point(where_);
         if (where_.rank == 0 && !is_supervised()) {
             state_->server =

@@ -53,6 +53,8 @@ struct supervisor_outcome {
     case errc::not_supported:
     case errc::not_finite:
     case errc::mismatch:
+    case errc::malformed:
+    case errc::already_exists:
     case errc::permission_denied:
     case errc::not_found:
     case errc::disk_full: return true;

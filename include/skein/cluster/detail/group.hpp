@@ -3,6 +3,7 @@
 // Frames and state of the group protocol. Bodies are wire-encoded aggregates.
 
 #include <skein/cluster/group.hpp>
+#include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
@@ -160,7 +161,12 @@ inline task<void> group_server::accept_all() {
 }
 
 inline task<void> group_server::watch_deadline() {
-    co_await sleep_for(options_.join_deadline);
+    const auto patience = std::min<duration>(options_.join_deadline, std::chrono::seconds(10));
+    co_await sleep_for(patience);
+    if (running_ || outcome_) co_return;
+    log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
+                                     fmt::join(missing(), ", "), options_.world_size));
+    co_await sleep_for(options_.join_deadline - patience);
     if (running_ || outcome_) co_return;
     abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
                                            fmt::join(missing(), ", "), options_.world_size,

@@ -5,6 +5,7 @@
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -100,13 +101,15 @@ private:
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
-            if (!failure || stop_signal_ != 0 || is_lasting(failure->code())) co_return;
+            if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
             if (number >= options_.max_failures) {
                 if (number > 0) {
-                    failure->with_hint(
-                        fmt::format("the job was restarted {} times already; the last "
-                                    "checkpoint is kept, --resume goes on from it",
-                                    number));
+                    auto hint =
+                        fmt::format("the job was restarted {} {} already; a checkpoint of it "
+                                    "is kept, --resume goes on from there",
+                                    number, number == 1 ? "time" : "times");
+                    if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
+                    failure->with_hint(std::move(hint));
                 }
                 co_return;
             }
@@ -138,17 +141,20 @@ private:
         scope watching;
         watching.spawn(watch_group(&now));
         std::optional<error> failed;
-        try {
-            now.ranks.resize(static_cast<std::size_t>(options_.workers));
-            for (int r = 0; r < options_.workers; ++r) start_rank(now, r, number, at, group.secret);
-        } catch (const error& e) {
-            failed = e;
-            now.server->abort(e);
-        }
-        for (int r = 0; r < options_.workers; ++r) {
-            if (now.ranks[static_cast<std::size_t>(r)].running) watching.spawn(watch_rank(&now, r));
-        }
         current_ = &now;
+        now.ranks.resize(static_cast<std::size_t>(options_.workers));
+        for (int r = 0; r < options_.workers && !failed; ++r) {
+            try {
+                if (stop_signal_ != 0)
+                    throw error(errc::cancelled, "stopped while the workers were starting");
+                start_rank(now, r, number, at, group.secret);
+                watching.spawn(watch_rank(&now, r));
+            } catch (const error& e) {
+                failed = e;
+                now.server->abort(e);
+            }
+            co_await yield(); // early ranks knock already, a person may press Ctrl-C
+        }
         auto over = until_over(&now);
         co_await over;
         current_ = nullptr;
@@ -202,6 +208,9 @@ private:
                                                             self.process.pid(), status.describe()));
             if (const auto words = self.process.last_words(); !words.empty())
                 self.why->with_cause(words);
+            // Refused before it joined, output without a reader, a limit on files: so again next time.
+            lasting_ = lasting_ || status.code() == exit_code::usage ||
+                       status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
         }
         // What it said last may still be on its way through the socket: that is the better reason.
         if (!now->group) {
@@ -223,23 +232,27 @@ private:
     /// Until the group has ended and all ranks are gone; kills those that outstay their grace.
     task<void> until_over(attempt* now) {
         std::optional<time_point> limit, silent_limit;
+        bool has_failed = false;
         while (now->any_running() || !now->group) {
             const auto time = loop::current().now();
-            // After a good end the ranks may go on working, as long as nobody asks them to stop.
-            if (!limit && now->group && (now->group->failure || stop_signal_ != 0)) {
-                limit = time + (now->group->failure ? options_.crash_grace : options_.stop_grace);
+            if (!has_failed && now->group && now->group->failure) { // also while they are stopping
+                has_failed = true;
+                limit = std::min(limit.value_or(time_point::max()), time + options_.crash_grace);
                 // A rank that fell silent will not leave; a dead one is reaped within the moment.
-                if (now->group->failure && !now->group->reported) silent_limit = time + moment;
+                if (!now->group->reported) silent_limit = time + moment;
             }
             if (silent_limit && time >= *silent_limit) {
                 silent_limit.reset();
                 if (now->group->culprit >= 0)
                     kill(now->ranks[static_cast<std::size_t>(now->group->culprit)]);
             }
+            // After a good end the ranks may go on working, as long as nobody asks them to stop.
             if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
-                for (auto& r : now->ranks) r.process.kill(SIGTERM);
+                for (auto& r : now->ranks) {
+                    if (r.running) r.process.kill(SIGTERM);
+                }
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
@@ -302,6 +315,7 @@ private:
     int stop_signal_ = 0;
     bool told_to_stop_ = false;
     bool kill_now_ = false;
+    bool lasting_ = false; ///< a rank ended in a way that would only come again
     event stop_;
 };
 
