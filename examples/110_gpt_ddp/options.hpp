@@ -118,6 +118,8 @@ inline void check(program_options& o) {
                "each must be at least 1");
     if (m.dim % m.heads != 0)
         refuse(fmt::format("dim {} cannot be cut into {} heads", m.dim, m.heads), "use a multiple");
+    if (o.sample_bytes < 0)
+        refuse(fmt::format("a sample of {} bytes", o.sample_bytes), "use 0 or more");
     if (o.warmup < 0) refuse(fmt::format("warm-up of {} steps", o.warmup), "use 0 or more");
     if (o.max_mib < 1) refuse("at most 0 MiB of text", "use 1 or more");
     if (o.prompt.empty()) refuse("an empty prompt", "give at least one byte with --prompt");

@@ -54,6 +54,9 @@ inline std::string read_text(const std::string& path, std::size_t max_bytes) {
     if (!fs::exists(status))
         throw error(errc::not_found, fmt::format("no such text: {}", path))
             .with_hint("give a file or a folder with --text");
+    if (!fs::is_directory(status) && !fs::is_regular_file(status)) // every rank reads it
+        throw error(errc::usage, fmt::format("{} is neither a file nor a folder", path))
+            .with_hint("write a pipe's text into a file first");
     std::vector<std::string> files;
     if (fs::is_directory(status)) {
         const auto skip = fs::directory_options::skip_permission_denied;

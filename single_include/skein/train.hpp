@@ -6744,6 +6744,7 @@ inline result<void> event_file::truncate_after(std::uint64_t step) {
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -6820,6 +6821,12 @@ inline void validate(const run_config& config, int world_size) {
     };
     if (config.workers < 1)
         refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
+    if (config.workers > 4096)
+        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
+    if (config.threads < 0 || config.threads > 1024)
+        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
+    if (config.max_failures < 0)
+        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
     if (config.max_steps < 1)
         refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
     if (config.accumulation < 1)
@@ -6837,8 +6844,16 @@ inline void validate(const run_config& config, int world_size) {
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
             .with_hint("this version trains in float32");
-    if (config.name.empty() || config.name.find('/') != std::string::npos || config.name[0] == '.')
-        refuse(fmt::format("run name '{}'", config.name), "use a plain folder name");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoints)
+        refuse("resuming without checkpoints",
+               "they are read and go on being written: leave one of the two out");
 }
 
 } // namespace skein::train

@@ -19,6 +19,8 @@ def main():
         (folder / "empty.txt").write_text("")
         (folder / "short.txt").write_text("too short")
         (folder / "file").write_text("a file, not a folder")
+        pipe = folder / "pipe"
+        os.mkfifo(pipe)
 
         def refused(code, words, *arguments, text_file=text, runs=folder / "runs", restarts=False):
             def case():
@@ -62,6 +64,7 @@ def main():
                 subprocess.run(["umount", place], check=True)
 
         run_cases([
+            ("a pipe for a text", refused(2, ["neither a file nor a folder"], text_file=pipe)),
             ("no such text file", refused(1, ["nowhere.txt"], text_file=folder / "nowhere.txt")),
             ("empty file", refused(2, ["empty.txt"], text_file=folder / "empty.txt")),
             ("text shorter than the context", refused(2, ["short.txt"], text_file=folder / "short.txt")),

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <string>
 
 using namespace skein;
 using namespace skein::train;
@@ -30,6 +31,18 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
         {[](run_config& c) { c.name = "a/b"; }, "'a/b'"},
         {[](run_config& c) { c.name = ""; }, "''"},
         {[](run_config& c) { c.name = ".."; }, "'..'"},
+        {[](run_config& c) { c.name = "a\nb"; }, "run name"},
+        {[](run_config& c) { c.name = std::string(256, 'a'); }, "aaaa"},
+        {[](run_config& c) { c.runs_dir = ""; }, "no folder"},
+        {[](run_config& c) { c.workers = 10'000; }, "10000 workers"},
+        {[](run_config& c) { c.threads = -1; }, "-1 threads"},
+        {[](run_config& c) { c.threads = 100'000; }, "100000 threads"},
+        {[](run_config& c) { c.max_failures = -1; }, "-1 restarts"},
+        {[](run_config& c) {
+             c.resume = resume_mode::latest;
+             c.checkpoints = false;
+         },
+         "without checkpoints"},
     };
     for (const auto& r : rows) {
         run_config config;
