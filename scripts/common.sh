@@ -10,7 +10,7 @@ skein_test_python="$skein_deps/test-python"
 
 # The build root holds one folder per preset. The presets build into build/<preset>; another place is
 # given with SKEIN_BUILD_ROOT.
-skein_build_root="${SKEIN_BUILD_ROOT:-$skein_root/build}"
+skein_build_root="$(realpath -m "${SKEIN_BUILD_ROOT:-$skein_root/build}")"
 
 say() { printf '%s\n' "-- $*"; }
 fail() { printf '%s\n' "error: $*" >&2; exit 1; }
