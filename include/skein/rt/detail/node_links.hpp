@@ -121,9 +121,9 @@ public:
                 left_out += n;
                 continue;
             }
-            at->second += fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ",
-                                      other.second, n == 1 ? "" : fmt::format(" x{}", n),
-                                      other.first);
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
         }
         if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
         return at->second;
@@ -204,8 +204,8 @@ inline void node::lose(link& l, const std::string& how) {
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
         if (call->lost_attempts > 1)
-            text += fmt::format("; {} attempts were made, each lost its worker",
-                                call->lost_attempts);
+            text +=
+                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
         text += report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
