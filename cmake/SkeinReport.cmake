@@ -60,4 +60,11 @@ function(skein_report)
 endfunction()
 if(PROJECT_IS_TOP_LEVEL)
   skein_report()
+elseif(NOT SKEIN_HAVE_TORCH)   # otherwise linking it says "target was not found" and nothing else
+  if(SKEIN_TORCH STREQUAL "OFF")
+    message(STATUS "skein: SKEIN_TORCH=OFF: there is no skein::train")
+  else()
+    message(STATUS "skein: no LibTorch, so there is no skein::train: ${LibTorch_NOT_FOUND_MESSAGE}; "
+                   "run scripts/setup of skein, or set LIBTORCH=<folder>")
+  endif()
 endif()

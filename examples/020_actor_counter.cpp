@@ -37,6 +37,7 @@ skein::task<int> app() {
     auto a = c.call<&counter::add>(5);              // returns a ref at once: 15
     auto b = skein::remote<&twice>(a);              // a ref stands for its value: 30, on any worker
     auto sum = c.call<&counter::add>(b); // waits for b; later calls wait their turn behind it
+    c.call<&counter::add>(-5);           // for its effect alone; a failure would be logged
     auto now = c.call<&counter::get>();
     fmt::print("{} {} {} {}\n", co_await a, co_await b, co_await sum, co_await now);
     fmt::print("{}\n", co_await report);

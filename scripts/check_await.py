@@ -2,9 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when a statement with co_await creates what g++ 12 destroys twice: name it, then await it.
 
+    scripts/check_await.py my_src/          your own sources: files and folders
+    scripts/check_await.py                  skein's own tree
+
 Looked for in the same statement as a co_await: a braced initialiser, a lambda that captures by value, a
-conditional operator. A line that is harmless says why: `// await-ok: reason`.
+conditional operator. A line that is harmless says why: `// await-ok: reason`. It reads words, not types:
+an aggregate that is initialised with parentheses, `point(1, 2)`, is as bad and is not found.
 """
+import argparse
+import os
 import re
 import sys
 
@@ -14,6 +20,7 @@ TOKEN = re.compile(r"[A-Za-z_]\w*|[0-9][\w.']*|::|->|&&|\|\||\S")
 BEFORE_BLOCK = {"else", "do", "try", ";", "{", "}", ":", ")", None}
 SPECIFIERS = {"const", "noexcept", "mutable", "override", "final", "constexpr", "static"}
 HEADS = {"struct", "class", "union", "enum", "namespace", "concept", "extern", "requires"}
+SUFFIXES = (".hpp", ".cpp", ".h", ".hh", ".hxx", ".cc", ".cxx", ".ipp", ".cppm")
 REWRITE = "name it in a statement of its own, then await it: auto t = f(std::move(x)); co_await std::move(t);"
 
 
@@ -112,7 +119,8 @@ def findings(text: str, trivial: list) -> list:
                 name = tokens[index - 1][0] if index else ""
                 if name == ">":
                     name = next((tokens[down - 1][0] for down in range(index - 1, 0, -1) if tokens[down][0] == "<"), "")
-                if name not in trivial:
+                options = index > 1 and name == "(" and tokens[index - 2][0] == "with"    # skein::call_options
+                if name not in trivial and not options:
                     current.findings.append((at, "a braced initialiser"))
             else:
                 if kind == "block":
@@ -153,20 +161,48 @@ def findings(text: str, trivial: list) -> list:
     return found
 
 
+def problems_in(text: str, trivial: list, shown: str) -> list:
+    """One line per place of a file that no `// await-ok:` on it or above it excuses."""
+    lines, problems = text.splitlines(), []
+    for at, what in findings(text, trivial):
+        if "await-ok:" not in lines[at - 1] and "await-ok:" not in lines[max(0, at - 2)]:
+            problems.append(f"{shown}:{at}: {what} in a statement with co_await; {REWRITE}")
+    return problems
+
+
+def sources_under(path: str) -> list:
+    """A file itself; of a folder its C++ files, without hidden and build folders."""
+    if not os.path.isdir(path):
+        return [path]
+    found = []
+    for at, below, names in os.walk(path):
+        below[:] = sorted(name for name in below if not name.startswith((".", "build")))
+        found += [os.path.join(at, name) for name in sorted(names) if name.endswith(SUFFIXES)]
+    return found
+
+
+def own_tree() -> list:
+    return [(os.path.join(checks.ROOT, path), path) for path in checks.files("include", "examples", "tests", "apps", "bench")
+            if not path.startswith(("tests/checks/", "tests/compile_fail/"))]
+
+
 def main() -> int:
-    problems, count = [], 0
-    trivial = checks.rules()["await_trivial"]
-    for path in checks.files("include", "examples", "tests", "apps", "bench"):
-        if path.startswith(("tests/checks/", "tests/compile_fail/")):
-            continue
-        text = checks.read(path)
-        count += text.count("co_await")
-        if "co_await" not in text:
-            continue
-        lines = text.splitlines()
-        for at, what in findings(text, trivial):
-            if "await-ok:" not in lines[at - 1] and "await-ok:" not in lines[max(0, at - 2)]:
-                problems.append(f"{path}:{at}: {what} in a statement with co_await; {REWRITE}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="your source files and folders (default: skein's own tree)")
+    paths = parser.parse_args().paths
+    missing = [path for path in paths if not os.path.exists(path)]
+    if missing:
+        parser.error(f"{missing[0]}: no such file or folder")
+    # A tree of skein (checks.ROOT) is looked at as the structural checks do.
+    ours = not paths or (len(paths) == 1 and os.path.exists(os.path.join(paths[0], "scripts", "layers.toml")))
+    chosen = own_tree() if ours else [(path, path) for given in paths for path in sources_under(given)]
+    trivial, problems, count = checks.rules()["await_trivial"], [], 0
+    for path, shown in chosen:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        if "co_await" in text:
+            count += text.count("co_await")
+            problems += problems_in(text, trivial, shown)
     return checks.report(problems, f"{count} co_await" if not problems else "")
 
 

@@ -23,8 +23,8 @@ def first_sentence(text: str) -> str:
         if not words:
             break
         lines.append(words)
-    sentence = re.split(r"(?<=[.:;])\s", " ".join(lines), maxsplit=1)[0].rstrip(".:;")
-    return sentence[:160]
+    # A full stop ends it when a capital letter follows: "e.g. this" goes on.
+    return re.split(r"(?<=\.)\s+(?=[A-Z_`<])", " ".join(lines), maxsplit=1)[0].rstrip(".:;")
 
 
 def code_map() -> str:

@@ -12766,12 +12766,12 @@ public:
     /// How far it got, for errors.
     [[nodiscard]] const char* progress() const noexcept {
         if (state == phase::started) return "had started";
-        return state == phase::sent || ran_before ? "may have run" : "did not run";
+        return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
     }
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
-    void finish_with_bytes(byte_span body) {
-        if (auto taken = take_value(body); !taken) return fail({taken.error(), nullptr});
+    void finish_with_bytes(byte_span value) {
+        if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
         finished();
     }
     void fail(failure why) {
@@ -12815,17 +12815,19 @@ public:
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
-    bool nested = false;     ///< submitted by a worker: never waits for a free slot
-    bool ran_before = false; ///< an attempt was lost on the way: it may have run
+    bool nested = false; ///< submitted by a worker: never waits for a free slot
     std::uint16_t cpus = 0;
+    std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
 protected:
-    virtual result<void> take_value(byte_span body) = 0;
+    virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
     void finished();
+    void tell_unseen() const noexcept;
     void release_dependents();
 
     std::uint32_t uses_ = 0;
@@ -13266,7 +13268,9 @@ private:
 // The machinery of rt/node.hpp.
 
 
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 
@@ -13280,7 +13284,24 @@ inline void call_base::rarities::deadline_timer::passed() {
     if (call.owner != nullptr) call.owner->deadline_passed(call);
 }
 
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+inline void call_base::tell_unseen() const noexcept {
+    static constinit thread_local std::uint64_t unseen = 0;
+    constexpr std::uint64_t all_of_the_first = 8;
+    const auto code = why().what.code();
+    if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
+    if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
+    try {
+        log::warn("rt",
+                  fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
+                  {{"failed_unseen", unseen}});
+    } catch (...) { // no memory for a line
+    }
+}
+
 inline void call_base::finished() {
+    // A forwarded call is the business of the worker that made it.
+    if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();
@@ -13858,6 +13879,44 @@ inline task<void> node::close() {
     co_await sure;
 }
 
+namespace detail {
+
+/// What a worker took along, to be told in the error of each call among it.
+class loss_report {
+public:
+    static constexpr const char* runs_again = "runs again";
+
+    void add(const char* state, std::string name) { ++lost_[{state, std::move(name)}]; }
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
+        constexpr std::size_t shown = 8;
+        const key self(state, name);
+        auto [at, is_new] = told_.try_emplace(self);
+        if (!is_new) return at->second;
+        std::size_t listed = 0, left_out = 0;
+        for (const auto& [other, all] : lost_) {
+            const std::size_t n = all - (other == self ? 1 : 0);
+            if (n == 0) continue;
+            if (listed == shown) {
+                left_out += n;
+                continue;
+            }
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
+        }
+        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
+        return at->second;
+    }
+
+private:
+    using key = std::pair<std::string_view, std::string>; // how far it got, its name
+    std::map<key, std::size_t> lost_;
+    std::map<key, std::string> told_;
+};
+
+} // namespace detail
+
 /// Its cancellation was on the way to the worker that is lost.
 inline bool is_unwanted(const detail::call_base& call) noexcept {
     return call.rare && call.rare->cancel_requested;
@@ -13876,7 +13935,7 @@ inline void node::lose(link& l, const std::string& how) {
         if (!call->is_done()) cancel(*call);
 
     std::vector<detail::counted<detail::call_base>> again, dead;
-    std::map<std::string, std::size_t> did_not, may_have, had;
+    detail::loss_report report;
     for (auto& s : slots_) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -13887,38 +13946,18 @@ inline void node::lose(link& l, const std::string& how) {
             (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
-                call->ran_before = true;
+                ++call->lost_attempts;
             }
+            report.add(detail::loss_report::runs_again, call->name());
             again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) actors_.erase(call->target);
-        auto& names = call->state == detail::phase::started ? had
-                      : sent || call->ran_before            ? may_have
-                                                            : did_not;
-        ++names[call->name()];
+        if (sent && is_task) ++call->lost_attempts;
+        report.add(call->progress(), call->name());
         dead.push_back(std::move(call));
     }
-
-    std::string summary = fmt::format("{} was lost: {}", l.who, how);
-    std::string list;
-    for (const auto& [label, names] :
-         {std::pair<const char*, const std::map<std::string, std::size_t>&>("did not run", did_not),
-          {"may have run", may_have},
-          {"had started", had}}) {
-        if (names.empty()) continue;
-        list += fmt::format("{}{}:", list.empty() ? "" : "; ", label);
-        std::size_t shown = 0;
-        for (const auto& [name, n] : names) {
-            if (++shown > 8) {
-                list += " ...";
-                break;
-            }
-            list += n == 1 ? fmt::format(" {}", name) : fmt::format(" {} x{}", name, n);
-        }
-    }
-    if (!again.empty())
-        list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
+    const std::string summary = fmt::format("{} was lost: {}", l.who, how);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
     const failure lost{error(errc::worker_lost, summary), nullptr};
@@ -13942,9 +13981,13 @@ inline void node::lose(link& l, const std::string& how) {
         const auto code = is_unwanted(*call)                 ? errc::cancelled
                           : upstream_ != nullptr || closing_ ? errc::closed
                                                              : errc::worker_lost;
-        error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
-        if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
-        call->fail({std::move(why), nullptr});
+        const auto name = call->name();
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
+        if (call->lost_attempts > 1)
+            text +=
+                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        text += report.others(call->progress(), name);
+        call->fail({error(code, std::move(text)), nullptr});
     }
     for (const auto& lane : gone) fail_lane(*lane);
     for (const auto id : orphaned) {
@@ -14163,7 +14206,8 @@ inline task<void> node::tell_started(std::shared_ptr<link> to) {
 // ref<T>: the value of a remote call, now or later.
 //
 // Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
 //
 //     auto row = skein::remote<&load>(7);          // runs now
 //     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
@@ -14189,14 +14233,25 @@ public:
     using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
     std::optional<stored> value;
 
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+
 protected:
-    result<void> take_value(byte_span body) override {
+    result<void> take_value(byte_span bytes) override {
         if constexpr (std::is_void_v<T>) {
-            (void)body;
+            (void)bytes;
             value.emplace();
             return {};
         } else {
-            auto decoded = wire::decode<T>(body);
+            auto decoded = wire::decode<T>(bytes);
             if (!decoded) return decoded.error();
             value.emplace(std::move(*decoded));
             return {};
@@ -14210,7 +14265,7 @@ void cancel_call(call_base& call) noexcept;
 template <class T, bool Move>
 class ref_awaiter : public waiter {
 public:
-    explicit ref_awaiter(counted<ref_state<T>> state) noexcept : state_(std::move(state)) {}
+    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -14239,13 +14294,13 @@ private:
 
 /// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
 template <class T>
-class [[nodiscard]] ref {
+class ref {
 public:
     using value_type = T;
 
     ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept
-        : state_(std::move(state)) {}
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
+        : state_(std::move(call)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -14663,10 +14718,11 @@ public:
     ///   errors  none here: they come when the ref is awaited
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
-    auto operator()(A&&... args) const {
+    [[nodiscard]] auto operator()(A&&... args) const {
         return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
                                             std::forward<A>(args)...);
     }
+    /// A method: its ref may be dropped, as that of actor_handle::call().
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {
@@ -14706,7 +14762,9 @@ public:
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
 
-    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order.
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
+    /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
+    /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
         return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);
@@ -14944,13 +15002,16 @@ inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
 
 
 #include <algorithm>
+#include <cerrno> // program_invocation_short_name
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 namespace skein::rt {
@@ -15200,6 +15261,18 @@ inline worker_boot read_boot() {
     return std::move(*boot);
 }
 
+/// What `top` and `pgrep` call this process: a worker is started as /proc/self/exe, so without this
+/// they would all be "exe". "hello" and "worker-2" give "hello:w2"; Linux keeps 15 characters.
+[[nodiscard]] inline std::string short_process_name(std::string_view program,
+                                                    std::string_view worker) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    std::string tail = ":";
+    tail += worker.starts_with("worker-") ? "w" + std::string(worker.substr(7)) : worker;
+    constexpr std::size_t kept = 15;
+    tail.resize(std::min(tail.size(), kept));
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
 inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
     const auto secret = net::token::from_hex(to_hex(boot.token)).value();
     auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
@@ -15227,6 +15300,8 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 [[nodiscard]] inline int worker_main() {
     try {
         auto boot = detail::read_boot();
+        ::prctl(PR_SET_NAME,
+                detail::short_process_name(::program_invocation_short_name, boot.name).c_str());
         net::real_loop loop;
         node_options who;
         who.name = boot.name;
@@ -15255,6 +15330,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -15320,13 +15396,23 @@ inline command_line parse_command_line(int argc, char** argv) {
     return out;
 }
 
+/// Prints what skein itself understands; for an app that takes no arguments, that is all.
+inline int print_usage(std::string_view program) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    fmt::print("usage: {} [--workers N]\n\n"
+               "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
+               "  --help        this text\n",
+               program);
+    return exit_code::done;
+}
+
 /// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
 template <class App>
 auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
     if constexpr (std::is_invocable_v<App&>) {
         if (!rest.empty())
             throw error(errc::usage, fmt::format("unknown argument {}", rest.front()))
-                .with_hint("this program takes --workers N only");
+                .with_hint("this program takes --workers N only; see --help");
         return app();
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
         return app(std::move(rest));
@@ -15386,7 +15472,7 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
 
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers) are taken out of the vector
+///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     if (rt::is_worker()) return rt::worker_main();
@@ -15394,6 +15480,10 @@ template <class App>
     int stopped_by = 0;
     try {
         auto line = rt::detail::parse_command_line(argc, argv);
+        if constexpr (std::is_invocable_v<App&>) { // others have a --help of their own
+            if (!line.rest.empty() && (line.rest.front() == "--help" || line.rest.front() == "-h"))
+                return rt::detail::print_usage(argv[0]);
+        }
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;

@@ -107,6 +107,7 @@ inline task<void> f(int n) {
     co_await with([&] { return 1; });
     int z = co_await g() == 7 ? 0 : 5;
     co_await sleep_for(std::chrono::milliseconds{5});
+    co_await remote<&f>.with({.cpus = 2})(7);
     co_await h(opts{});  // await-ok: trivially destructible
 }
 """)
@@ -129,6 +130,34 @@ inline task<void> f(int n) {
         self.found("await", "c.hpp:5", "conditional operator")
         self.put("include/skein/net/c.hpp", HEAD + "task<int> f(bool c) {\n    co_return co_await g(c ? x : y);\n}\n")
         self.found("await", "c.hpp:5", "conditional operator")
+
+    def test_await_of_other_people(self):
+        self.put("mine/deep/a.cc", "task<void> f() {\n    co_await skein::remote<&g>(point{1, 2}, 3.0);\n}\n")
+        self.put("mine/build/b.cc", "task<void> f() { co_await g({1}); }\n")
+        self.put("fine.h", "task<void> f() { co_await g(); }\n")
+
+        def check(*arguments):
+            return subprocess.run([sys.executable, os.path.join(SCRIPTS, "check_await.py"), *arguments],
+                                  capture_output=True, text=True, check=False, cwd=self.tree)
+        done = check("mine", "fine.h")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+        self.assertIn("mine/deep/a.cc:2: a braced initialiser", done.stdout)
+        self.assertEqual(check("fine.h").returncode, 0)
+        self.assertEqual(check("no_such_folder").returncode, 2)
+        self.assertIn("no such file or folder", check("no_such_folder").stderr)
+        self.assertIn("your source files", check("--help").stdout)
+
+    def test_code_map_takes_whole_sentences(self):
+        self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
+        head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
+        self.put("include/skein/core/a.hpp", head + "// all: waits for several tasks, e.g. three, and\n// gives their values. More.\n")
+        self.put("include/skein/net/b.hpp", head + "// race: the first one wins:\n//\n//     race(a, b);\n")
+        self.run_script("code_map.py")
+        with open(os.path.join(self.tree, "docs", "ARCHITECTURE.md"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("| `core/a.hpp` | all: waits for several tasks, e.g. three, and gives their values |", text)
+        self.assertIn("| `net/b.hpp` | race: the first one wins |", text)
 
     def test_doors(self):
         self.clean("doors")

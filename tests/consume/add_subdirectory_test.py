@@ -4,4 +4,10 @@
 import consume
 
 with consume.scratch() as folder:
-    consume.configure_and_build(folder, f"-DSKEIN_SOURCE={consume.SOURCE}", "-DSKEIN_TORCH=OFF", "-DLINK=runtime")
+    options = [f"-DSKEIN_SOURCE={consume.SOURCE}", "-DSKEIN_TORCH=OFF", "-DLINK=runtime"]
+    said = consume.configure_and_build(folder, *options)
+    assert "skein: SKEIN_TORCH=OFF: there is no skein::train" in said, said
+    # Without LibTorch the reason is one line, and the warning of old g++ can be turned off.
+    again = consume.run(consume.CMAKE, folder, "-DSKEIN_TORCH=AUTO", "-DLIBTORCH=/no/such/folder", "-DSKEIN_GCC12_WARNING=OFF")
+    assert "skein: no LibTorch, so there is no skein::train: no folder with" in again, again
+    assert "destroys an aggregate" not in " ".join(again.split()), again

@@ -104,6 +104,60 @@ TEST_CASE("cancelling the first in line lets the next go", "[rt][actor]") {
     });
 }
 
+// What a program would be warned of is an error here.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wunused-result"
+#pragma GCC diagnostic error "-Wunused-value"
+TEST_CASE("a method may be called without taking its ref", "[rt][actor]") {
+    in_sim(16, 1, [](sim_cluster&) -> task<void> {
+        auto c = co_await actor<counter>(1);
+        c.call<&counter::add>(5);
+        remote<&counter::add>(c, 6);
+        const auto got = co_await c.call<&counter::get>();
+        CHECK(got == 12);
+    });
+}
+#pragma GCC diagnostic pop
+
+TEST_CASE("a failure that nobody can see is logged, others are not", "[rt][actor]") {
+    struct log_lines {
+        std::vector<std::string> seen;
+        log_lines() {
+            log::set_sink([this](const log::record& r) {
+                if (r.component == "rt" && r.severity == log::level::warn)
+                    seen.emplace_back(r.text);
+            });
+        }
+        ~log_lines() { log::set_sink(nullptr); }
+    } lines;
+    in_sim(17, 1, [&lines](sim_cluster& cluster) -> task<void> {
+        auto c = co_await actor<counter>(1);
+        {
+            auto held = c.call<&counter::fail>("held");
+            auto argument = remote<&twice>(c.call<&counter::fail>("an argument"));
+            co_await sleep_for(100ms);
+            auto seen = as_result(argument);
+            (void)co_await std::move(seen);
+        }
+        {
+            auto unwanted = remote<&later>(1, 60000);
+            unwanted.cancel();
+        }
+        co_await sleep_for(100ms);
+        CHECK(lines.seen.empty());
+        c.call<&counter::fail>("nobody asked");
+        co_await sleep_for(100ms);
+        REQUIRE(lines.seen.size() == 1);
+        CHECK(lines.seen[0].find("nobody asked") != std::string::npos);
+        CHECK(lines.seen[0].find("rt_test::counter::fail") != std::string::npos);
+        for (int i = 0; i < 1000; ++i) c.call<&counter::fail>("a flood");
+        co_await sleep_for(100ms);
+        CHECK(lines.seen.size() > 8);
+        CHECK(lines.seen.size() < 20);
+        cluster.kill(0);
+    });
+}
+
 TEST_CASE("an exception of a method leaves the actor alive", "[rt][actor]") {
     in_sim(6, 1, [](sim_cluster&) -> task<void> {
         auto c = co_await actor<counter>(1);

@@ -55,6 +55,8 @@ inline skein::task<int> nested_failure(std::string text) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
+/// What `top` calls this process.
+std::string process_title();
 /// Returns the pid once two processes are in it at the same time.
 long meet_in(std::string folder);
 

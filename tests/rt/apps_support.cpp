@@ -23,6 +23,12 @@ long meet_in(std::string folder) {
     throw skein::error(skein::errc::timeout, "nobody else came");
 }
 
+std::string process_title() {
+    std::string title;
+    std::getline(std::ifstream("/proc/self/comm"), title);
+    return title;
+}
+
 namespace {
 
 /// Prints its pid and those of its workers, then waits for ever.

@@ -158,8 +158,11 @@ TEST_CASE("a killed worker ends its actor's calls and is replaced", "[rt][run]")
         const std::string text = lost.error().what();
         if (!contains(text, "killed by signal 9 (SIGKILL)") || !contains(text, "worker-1 (pid "))
             co_return 3;
-        if (!contains(text, "counter::add_later") || !contains(text, "calls lost with it"))
+        // It names those that were lost with it, and itself once.
+        if (!contains(text, "; lost with it: rt_test::counter::add(int) (may have run), "
+                            "rt_test::counter::die() (may have run)"))
             co_return 4;
+        if (text.find("add_later") != text.rfind("add_later")) co_return 9;
         auto asked_fatal = as_result(fatal);
         if (co_await std::move(asked_fatal)) co_return 5;
         auto asked_after = as_result(after);
@@ -181,6 +184,8 @@ TEST_CASE("a task that kills its worker fails after its retries", "[rt][run]") {
         auto r = as_result(remote<&die>.with({.retries = 1})());
         auto outcome = co_await std::move(r);
         if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
+        if (!contains(outcome.error().what(), "; 2 attempts were made, each lost its worker"))
+            co_return 3;
         co_return rt::node::current().stats().workers_lost == 2 ? 0 : 2;
     });
 }
@@ -254,6 +259,24 @@ TEST_CASE("a wrong command line is a usage error that says what is right", "[rt]
     CHECK(run_to_end(how).code == 2);
     const auto passed = run_to_end(app_options("arguments", {"a", "--workers", "2", "--flag"}));
     CHECK(passed.out == "[a][--flag]\n");
+}
+
+TEST_CASE("an app without arguments explains itself", "[rt][run]") {
+    for (const char* flag : {"--help", "-h"}) {
+        const auto r = run_to_end(app_options("hello", {flag}));
+        CHECK(r.code == 0);
+        CHECK(contains(r.out, "usage: rt_tests [--workers N]"));
+        CHECK(r.err.empty());
+    }
+    CHECK(run_to_end(app_options("arguments", {"--help"})).out == "[--help]\n");
+}
+
+TEST_CASE("workers carry the program's name and their own", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = remote<&process_title>();
+        const auto title = co_await r;
+        co_return title == "rt_tests:w1" ? 0 : 1;
+    });
 }
 
 TEST_CASE("an app that makes no remote call starts no worker", "[rt][run]") {

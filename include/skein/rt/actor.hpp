@@ -37,7 +37,9 @@ public:
     /// Which actor; the same in all processes of one run.
     [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
 
-    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order.
+    /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
+    /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
+    /// With options: remote<&T::m>.with({...})(handle, args...).
     template <auto M, class... A>
     auto call(A&&... args) const {
         return rt::detail::call_method<M, T>(call_options(), lane_, std::forward<A>(args)...);

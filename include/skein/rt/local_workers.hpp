@@ -21,13 +21,16 @@
 #include <skein/rt/process_wait.hpp>
 
 #include <algorithm>
+#include <cerrno> // program_invocation_short_name
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 namespace skein::rt {
@@ -277,6 +280,18 @@ inline worker_boot read_boot() {
     return std::move(*boot);
 }
 
+/// What `top` and `pgrep` call this process: a worker is started as /proc/self/exe, so without this
+/// they would all be "exe". "hello" and "worker-2" give "hello:w2"; Linux keeps 15 characters.
+[[nodiscard]] inline std::string short_process_name(std::string_view program,
+                                                    std::string_view worker) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    std::string tail = ":";
+    tail += worker.starts_with("worker-") ? "w" + std::string(worker.substr(7)) : worker;
+    constexpr std::size_t kept = 15;
+    tail.resize(std::min(tail.size(), kept));
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
 inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
     const auto secret = net::token::from_hex(to_hex(boot.token)).value();
     auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
@@ -304,6 +319,8 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 [[nodiscard]] inline int worker_main() {
     try {
         auto boot = detail::read_boot();
+        ::prctl(PR_SET_NAME,
+                detail::short_process_name(::program_invocation_short_name, boot.name).c_str());
         net::real_loop loop;
         node_options who;
         who.name = boot.name;

@@ -3,7 +3,8 @@
 // ref<T>: the value of a remote call, now or later.
 //
 // Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it.
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
 //
 //     auto row = skein::remote<&load>(7);          // runs now
 //     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
@@ -37,14 +38,25 @@ public:
     using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
     std::optional<stored> value;
 
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+
 protected:
-    result<void> take_value(byte_span body) override {
+    result<void> take_value(byte_span bytes) override {
         if constexpr (std::is_void_v<T>) {
-            (void)body;
+            (void)bytes;
             value.emplace();
             return {};
         } else {
-            auto decoded = wire::decode<T>(body);
+            auto decoded = wire::decode<T>(bytes);
             if (!decoded) return decoded.error();
             value.emplace(std::move(*decoded));
             return {};
@@ -58,7 +70,7 @@ void cancel_call(call_base& call) noexcept;
 template <class T, bool Move>
 class ref_awaiter : public waiter {
 public:
-    explicit ref_awaiter(counted<ref_state<T>> state) noexcept : state_(std::move(state)) {}
+    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -87,13 +99,13 @@ private:
 
 /// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
 template <class T>
-class [[nodiscard]] ref {
+class ref {
 public:
     using value_type = T;
 
     ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> state) noexcept
-        : state_(std::move(state)) {}
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
+        : state_(std::move(call)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }

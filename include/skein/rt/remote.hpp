@@ -381,10 +381,11 @@ public:
     ///   errors  none here: they come when the ref is awaited
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
-    auto operator()(A&&... args) const {
+    [[nodiscard]] auto operator()(A&&... args) const {
         return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
                                             std::forward<A>(args)...);
     }
+    /// A method: its ref may be dropped, as that of actor_handle::call().
     template <class T, class... A>
         requires(rt::detail::signature<decltype(F)>::is_member)
     auto operator()(const actor_handle<T>& actor, A&&... args) const {

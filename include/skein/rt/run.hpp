@@ -13,6 +13,7 @@
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -78,13 +79,23 @@ inline command_line parse_command_line(int argc, char** argv) {
     return out;
 }
 
+/// Prints what skein itself understands; for an app that takes no arguments, that is all.
+inline int print_usage(std::string_view program) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    fmt::print("usage: {} [--workers N]\n\n"
+               "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
+               "  --help        this text\n",
+               program);
+    return exit_code::done;
+}
+
 /// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
 template <class App>
 auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
     if constexpr (std::is_invocable_v<App&>) {
         if (!rest.empty())
             throw error(errc::usage, fmt::format("unknown argument {}", rest.front()))
-                .with_hint("this program takes --workers N only");
+                .with_hint("this program takes --workers N only; see --help");
         return app();
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
         return app(std::move(rest));
@@ -144,7 +155,7 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
 
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers) are taken out of the vector
+///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
     if (rt::is_worker()) return rt::worker_main();
@@ -152,6 +163,10 @@ template <class App>
     int stopped_by = 0;
     try {
         auto line = rt::detail::parse_command_line(argc, argv);
+        if constexpr (std::is_invocable_v<App&>) { // others have a --help of their own
+            if (!line.rest.empty() && (line.rest.front() == "--help" || line.rest.front() == "-h"))
+                return rt::detail::print_usage(argv[0]);
+        }
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;

@@ -113,12 +113,12 @@ public:
     /// How far it got, for errors.
     [[nodiscard]] const char* progress() const noexcept {
         if (state == phase::started) return "had started";
-        return state == phase::sent || ran_before ? "may have run" : "did not run";
+        return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
     }
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
-    void finish_with_bytes(byte_span body) {
-        if (auto taken = take_value(body); !taken) return fail({taken.error(), nullptr});
+    void finish_with_bytes(byte_span value) {
+        if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
         finished();
     }
     void fail(failure why) {
@@ -162,17 +162,19 @@ public:
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
-    bool nested = false;     ///< submitted by a worker: never waits for a free slot
-    bool ran_before = false; ///< an attempt was lost on the way: it may have run
+    bool nested = false; ///< submitted by a worker: never waits for a free slot
     std::uint16_t cpus = 0;
+    std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
 protected:
-    virtual result<void> take_value(byte_span body) = 0;
+    virtual result<void> take_value(byte_span value) = 0;
     virtual void take_failure(const failure&) {}
     virtual void on_finished() {}
+    std::uint32_t watchers_ = 0; ///< refs and awaiters: those who may look at the outcome
 
 private:
     void finished();
+    void tell_unseen() const noexcept;
     void release_dependents();
 
     std::uint32_t uses_ = 0;

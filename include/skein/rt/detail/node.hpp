@@ -4,7 +4,10 @@
 
 #include <skein/rt/node.hpp>
 
+#include <skein/core/log.hpp>
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 
@@ -18,7 +21,24 @@ inline void call_base::rarities::deadline_timer::passed() {
     if (call.owner != nullptr) call.owner->deadline_passed(call);
 }
 
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+inline void call_base::tell_unseen() const noexcept {
+    static constinit thread_local std::uint64_t unseen = 0;
+    constexpr std::uint64_t all_of_the_first = 8;
+    const auto code = why().what.code();
+    if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
+    if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
+    try {
+        log::warn("rt",
+                  fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
+                  {{"failed_unseen", unseen}});
+    } catch (...) { // no memory for a line
+    }
+}
+
 inline void call_base::finished() {
+    // A forwarded call is the business of the worker that made it.
+    if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
     state = phase::done;
     if (rare && rare->deadline) rare->deadline->cancel();

@@ -99,6 +99,44 @@ inline task<void> node::close() {
     co_await sure;
 }
 
+namespace detail {
+
+/// What a worker took along, to be told in the error of each call among it.
+class loss_report {
+public:
+    static constexpr const char* runs_again = "runs again";
+
+    void add(const char* state, std::string name) { ++lost_[{state, std::move(name)}]; }
+    /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
+    [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
+        constexpr std::size_t shown = 8;
+        const key self(state, name);
+        auto [at, is_new] = told_.try_emplace(self);
+        if (!is_new) return at->second;
+        std::size_t listed = 0, left_out = 0;
+        for (const auto& [other, all] : lost_) {
+            const std::size_t n = all - (other == self ? 1 : 0);
+            if (n == 0) continue;
+            if (listed == shown) {
+                left_out += n;
+                continue;
+            }
+            at->second +=
+                fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
+                            n == 1 ? "" : fmt::format(" x{}", n), other.first);
+        }
+        if (left_out > 0) at->second += fmt::format(", and {} more", left_out);
+        return at->second;
+    }
+
+private:
+    using key = std::pair<std::string_view, std::string>; // how far it got, its name
+    std::map<key, std::size_t> lost_;
+    std::map<key, std::string> told_;
+};
+
+} // namespace detail
+
 /// Its cancellation was on the way to the worker that is lost.
 inline bool is_unwanted(const detail::call_base& call) noexcept {
     return call.rare && call.rare->cancel_requested;
@@ -117,7 +155,7 @@ inline void node::lose(link& l, const std::string& how) {
         if (!call->is_done()) cancel(*call);
 
     std::vector<detail::counted<detail::call_base>> again, dead;
-    std::map<std::string, std::size_t> did_not, may_have, had;
+    detail::loss_report report;
     for (auto& s : slots_) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -128,38 +166,18 @@ inline void node::lose(link& l, const std::string& how) {
             (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
-                call->ran_before = true;
+                ++call->lost_attempts;
             }
+            report.add(detail::loss_report::runs_again, call->name());
             again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) actors_.erase(call->target);
-        auto& names = call->state == detail::phase::started ? had
-                      : sent || call->ran_before            ? may_have
-                                                            : did_not;
-        ++names[call->name()];
+        if (sent && is_task) ++call->lost_attempts;
+        report.add(call->progress(), call->name());
         dead.push_back(std::move(call));
     }
-
-    std::string summary = fmt::format("{} was lost: {}", l.who, how);
-    std::string list;
-    for (const auto& [label, names] :
-         {std::pair<const char*, const std::map<std::string, std::size_t>&>("did not run", did_not),
-          {"may have run", may_have},
-          {"had started", had}}) {
-        if (names.empty()) continue;
-        list += fmt::format("{}{}:", list.empty() ? "" : "; ", label);
-        std::size_t shown = 0;
-        for (const auto& [name, n] : names) {
-            if (++shown > 8) {
-                list += " ...";
-                break;
-            }
-            list += n == 1 ? fmt::format(" {}", name) : fmt::format(" {} x{}", name, n);
-        }
-    }
-    if (!again.empty())
-        list += fmt::format("{}run again: {} tasks", list.empty() ? "" : "; ", again.size());
+    const std::string summary = fmt::format("{} was lost: {}", l.who, how);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
     const failure lost{error(errc::worker_lost, summary), nullptr};
@@ -183,9 +201,13 @@ inline void node::lose(link& l, const std::string& how) {
         const auto code = is_unwanted(*call)                 ? errc::cancelled
                           : upstream_ != nullptr || closing_ ? errc::closed
                                                              : errc::worker_lost;
-        error why(code, fmt::format("{} {}: {}", call->name(), call->progress(), summary));
-        if (dead.size() > 1 || !again.empty()) why.with_cause("calls lost with it: " + list);
-        call->fail({std::move(why), nullptr});
+        const auto name = call->name();
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
+        if (call->lost_attempts > 1)
+            text +=
+                fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
+        text += report.others(call->progress(), name);
+        call->fail({error(code, std::move(text)), nullptr});
     }
     for (const auto& lane : gone) fail_lane(*lane);
     for (const auto id : orphaned) {
