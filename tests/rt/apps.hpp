@@ -55,6 +55,10 @@ inline skein::task<int> nested_failure(std::string text) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
+/// Its child holds the worker's end of the link and waits for ever.
+void fork_and_exit(int code);
+/// The pid of a child that waits for ever.
+long fork_child();
 /// Returns the pid once two processes are in it at the same time.
 long meet_in(std::string folder);
 

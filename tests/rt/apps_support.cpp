@@ -7,6 +7,7 @@
 #include <map>
 
 #include <sched.h>
+#include <unistd.h>
 
 namespace rt_test {
 
@@ -21,6 +22,17 @@ long meet_in(std::string folder) {
         ::sched_yield();
     }
     throw skein::error(skein::errc::timeout, "nobody else came");
+}
+
+long fork_child() {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    for (;;) ::pause();
+}
+
+void fork_and_exit(int code) {
+    (void)fork_child();
+    ::_exit(code);
 }
 
 namespace {
@@ -73,6 +85,31 @@ skein::task<int> with_arguments(std::vector<std::string> rest) {
     co_return 0;
 }
 
+skein::task<int> throw_a_number() {
+    co_await skein::yield();
+    throw 7;
+}
+
+skein::task<void> leave_a_child() {
+    auto made = skein::remote<&fork_child>();
+    const long pid = co_await made;
+    fmt::print("{}\n", pid);
+}
+
+/// What a main that calls run() twice prints in the driver; in a worker nothing after the first.
+int run_twice(int argc, char** argv) {
+    const auto app = [](std::vector<std::string> arguments) -> skein::task<int> {
+        auto r = skein::remote<&twice>(21);
+        const int x = co_await r;
+        fmt::print("{} {}\n", arguments.size(), x);
+        co_return x;
+    };
+    const int first = skein::run(argc, argv, app);
+    const int second = skein::run(argc, argv, app);
+    fmt::print("main ends: {} {}\n", first, second);
+    return 0;
+}
+
 /// Its workers are another program: this one's copy with bytes appended is the same build, /bin/true is none.
 skein::task<int> needs_worker() {
     auto r = skein::remote<&twice>(1);
@@ -88,6 +125,9 @@ int run_app(const std::string& name, int argc, char** argv) {
     if (name == "seven") return skein::run(argc, argv, exit_with_seven);
     if (name == "uncaught") return skein::run(argc, argv, uncaught);
     if (name == "arguments") return skein::run(argc, argv, with_arguments);
+    if (name == "twice") return run_twice(argc, argv);
+    if (name == "number") return skein::run(argc, argv, throw_a_number);
+    if (name == "child") return skein::run(argc, argv, leave_a_child);
     if (name == "foreign") {
         skein::run_options how;
         how.processes.executable = std::getenv("SKEIN_TEST_EXE");

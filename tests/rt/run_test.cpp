@@ -7,6 +7,8 @@
 #include <skein/rt/process.hpp>
 
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include <catch2/catch_test_macros.hpp>
@@ -273,6 +275,63 @@ TEST_CASE("another program as worker is refused by name", "[rt][run]") {
     const auto missing = run_to_end(how);
     CHECK(missing.code == 1);
     CHECK(contains(missing.err, "/no/such/program"));
+}
+
+TEST_CASE("run may be called twice: workers never get behind the first", "[rt][run]") {
+    const auto r = run_to_end(app_options("twice", {"--workers", "2", "x"}));
+    CHECK(r.code == 0);
+    CHECK(r.out == "1 42\n1 42\nmain ends: 42 42\n");
+    CHECK(r.err.empty());
+}
+
+TEST_CASE("a worker is lost when its process ends, whoever holds its socket", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
+        auto outcome = co_await std::move(r);
+        if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
+        if (!contains(outcome.error().what(), "exited with 3")) co_return 2;
+        auto next = remote<&twice>(21);
+        co_return co_await next == 42 ? 0 : 3;
+    });
+}
+
+TEST_CASE("children that tasks forked go with their worker", "[rt][run]") {
+    // They hold the output: it would not end before they do.
+    const auto r = run_to_end(app_options("child", {"--workers", "1"}));
+    CHECK(r.code == 0);
+}
+
+TEST_CASE("an app that throws anything at all ends with an error line", "[rt][run]") {
+    const auto r = run_to_end(app_options("number", {}));
+    CHECK(r.code == 1);
+    CHECK(r.err == "error: the app threw something that is not a std::exception\n");
+}
+
+TEST_CASE("the variable that makes a worker, set by hand, is an error that names it", "[rt][run]") {
+    for (const char* value : {"0", "99", "abc", "", "-1"}) {
+        auto how = app_options("seven", {});
+        how.env.emplace_back(rt::detail::boot_variable, value);
+        how.last_words = false; // nobody listens
+        const auto r = run_to_end(how);
+        CHECK(r.code == 1);
+        CHECK(contains(r.err, "error: "));
+        CHECK(contains(r.err, rt::detail::boot_variable));
+    }
+}
+
+TEST_CASE("a run without standard files works and its sockets stay clean", "[rt][run]") {
+    auto how = app_options("hello", {"--workers", "1"});
+    const test::temporary_folder folder;
+    how.argv = {"/bin/sh", "-c",
+                "\"$1\" --workers 1 <&- >&- 2>&-; echo $? >\"$2\"; \"$1\" --workers 1 <&- 2>&-",
+                "sh", std::filesystem::read_symlink("/proc/self/exe"), folder.path + "/code"};
+    how.executable = "/bin/sh";
+    const auto r = run_to_end(how);
+    CHECK(r.code == 0);
+    CHECK(r.out == "42\n");
+    std::string code;
+    std::ifstream(folder.path + "/code") >> code;
+    CHECK(code == "0");
 }
 
 TEST_CASE("a killed driver leaves no worker behind", "[rt][run]") {
