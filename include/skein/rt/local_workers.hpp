@@ -141,7 +141,7 @@ private:
                 auto wire = co_await started;
                 pids_.push_back(child.pid());
                 failed_in_a_row = 0;
-                last_warning_.clear();
+                last_warning_ = last_error_ = {};
                 watching.spawn(end_link_with(&child, &socket, wire));
                 auto served = driver_.serve_worker(
                     std::move(wire), [this, &child](const link&) { return farewell(&child); });
@@ -169,18 +169,19 @@ private:
                 error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
             why.with_cause(last_words(child, *failed));
             if (!failed->hint().empty()) why.with_hint(failed->hint());
+            const auto reason = failed->text() + why.cause(); // of many workers: said once
             const bool hopeless = failed->code() == errc::mismatch ||
                                   failed->code() == errc::not_found ||
                                   failed->code() == errc::permission_denied;
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
-                log::error("rt", why.what());
+                if (last_error_ != reason) log::error("rt", why.what());
+                last_error_ = reason;
                 break;
             }
-            // Many workers fail for one reason: it is said once.
-            if (last_warning_ != why.cause() + failed->text()) log::warn("rt", why.what());
-            last_warning_ = why.cause() + failed->text();
+            if (last_warning_ != reason) log::warn("rt", why.what());
+            last_warning_ = reason;
             co_await sleep_for(how_.times.reconnect_first);
         }
     }
@@ -252,7 +253,7 @@ private:
             stream = net::adopt_unix_stream(loop_, ours.release(), name);
         }
         auto link = detail::link_options(driver_.name().name, secret_, 0, !listener);
-        link.bounds.close_deadline = how_.times.shutdown_grace; // no part of the end may take longer
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
     }
@@ -293,7 +294,7 @@ private:
     int alive_ = 0;
     bool stopping_ = false;
     time_point stopped_at_{};
-    std::string last_warning_;
+    std::string last_warning_, last_error_;
 };
 
 /// True in a process that was started as a worker.
