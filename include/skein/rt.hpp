@@ -15,3 +15,4 @@
 #include <skein/rt/remote.hpp>
 #include <skein/rt/remote_error.hpp>
 #include <skein/rt/run.hpp>
+#include <skein/rt/standard_files.hpp>

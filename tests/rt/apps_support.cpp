@@ -5,8 +5,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <thread>
 
+#include <linux/sockios.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace rt_test {
 
@@ -27,6 +31,29 @@ std::string process_title() {
     std::string title;
     std::getline(std::ifstream("/proc/self/comm"), title);
     return title;
+}
+
+long fork_child() {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    for (;;) ::pause();
+}
+
+void fork_and_exit(int code) {
+    (void)fork_child();
+    ::_exit(code);
+}
+
+int fork_reply_and_exit(int code, std::string go) {
+    (void)fork_child();
+    while (!std::filesystem::exists(go)) ::sched_yield();
+    std::thread([code] {
+        const int link = 4; // in every worker that has a socket pair
+        for (int unread = 0; unread == 0; ::sched_yield())
+            if (::ioctl(link, SIOCOUTQ, &unread) != 0) ::_exit(99);
+        ::_exit(code);
+    }).detach();
+    return 42;
 }
 
 namespace {
@@ -79,6 +106,31 @@ skein::task<int> with_arguments(std::vector<std::string> rest) {
     co_return 0;
 }
 
+skein::task<int> throw_a_number() {
+    co_await skein::yield();
+    throw 7;
+}
+
+skein::task<void> leave_a_child() {
+    auto made = skein::remote<&fork_child>();
+    const long pid = co_await made;
+    fmt::print("{}\n", pid);
+}
+
+/// What a main that calls run() twice prints in the driver; in a worker nothing after the first.
+int run_twice(int argc, char** argv) {
+    const auto app = [](std::vector<std::string> arguments) -> skein::task<int> {
+        auto r = skein::remote<&twice>(21);
+        const int x = co_await r;
+        fmt::print("{} {}\n", arguments.size(), x);
+        co_return x;
+    };
+    const int first = skein::run(argc, argv, app);
+    const int second = skein::run(argc, argv, app);
+    fmt::print("main ends: {} {}\n", first, second);
+    return 0;
+}
+
 /// Its workers are another program: this one's copy with bytes appended is the same build, /bin/true is none.
 skein::task<int> needs_worker() {
     auto r = skein::remote<&twice>(1);
@@ -94,6 +146,9 @@ int run_app(const std::string& name, int argc, char** argv) {
     if (name == "seven") return skein::run(argc, argv, exit_with_seven);
     if (name == "uncaught") return skein::run(argc, argv, uncaught);
     if (name == "arguments") return skein::run(argc, argv, with_arguments);
+    if (name == "twice") return run_twice(argc, argv);
+    if (name == "number") return skein::run(argc, argv, throw_a_number);
+    if (name == "child") return skein::run(argc, argv, leave_a_child);
     if (name == "foreign") {
         skein::run_options how;
         how.processes.executable = std::getenv("SKEIN_TEST_EXE");

@@ -127,12 +127,26 @@ TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_wo
 
 TEST_CASE("a worker that is stopped for good is killed at the end", "[rt][local_workers]") {
     auto how = options(1);
-    how.times.shutdown_grace = 100ms;
+    how.times.shutdown_grace = 1s; // for the goodbye and what comes after it together
+    const auto begin = std::chrono::steady_clock::now();
     pool p(how);
     p.run([](pool& self) -> task<void> {
         auto r = remote<&twice>(1);
         (void)co_await r;
         ::kill(self.workers.pids().front(), SIGSTOP);
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < 3s); // it was 3.3 s
+}
+
+TEST_CASE("a worker over TCP is lost when its process ends, too", "[rt][local_workers]") {
+    auto how = options(1);
+    how.over_tcp = true;
+    pool p(how);
+    p.run([](pool&) -> task<void> {
+        auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
+        auto outcome = co_await std::move(r);
+        REQUIRE_FALSE(outcome);
+        CHECK(std::string(outcome.error().what()).find("exited with 3") != std::string::npos);
     });
 }
 

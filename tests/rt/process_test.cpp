@@ -8,6 +8,8 @@
 #include <sstream>
 #include <string>
 
+#include <sys/resource.h>
+
 #include <catch2/catch_test_macros.hpp>
 
 namespace {
@@ -165,6 +167,62 @@ TEST_CASE("killing a group reaches the children of a child", "[rt][process]") {
     // Its end of the pipe closes when the grandchild has gone too.
     CHECK(drain(ends[0]).empty());
     ::close(ends[0]);
+}
+
+TEST_CASE("what a child leaves in its group goes with it, a daemon stays", "[rt][process]") {
+    auto how = shell("sleep 100 & setsid sh -c 'echo $$; exec sleep 100 >&-' & read x <&7");
+    how.own_group = true;
+    int out[2], go[2];
+    REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(go, O_CLOEXEC) == 0);
+    how.stdout_fd = out[1];
+    how.fds.emplace_back(go[0], 7);
+    auto child = rt::child_process::spawn(how);
+    ::close(out[1]);
+    char text[32] = {};
+    REQUIRE(::read(out[0], text, sizeof text - 1) > 0);
+    const pid_t daemon = std::atoi(text);
+    REQUIRE(daemon > 0);
+    REQUIRE(::write(go[1], "\n", 1) == 1);
+    CHECK(child.wait_blocking().success());
+    CHECK(drain(out[0]).empty()); // ends only when the first sleep has gone
+    CHECK(::kill(daemon, SIGKILL) == 0);
+    for (const int fd : {out[0], go[0], go[1]}) ::close(fd);
+}
+
+TEST_CASE("too few open files is an error that names the limit", "[rt][process]") {
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    bool started = false, named = false;
+    for (rlim_t most = 3; most < 64; ++most) {
+        std::string why;
+        const rlimit now{most, before.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &now) == 0);
+        try {
+            started = rt::child_process::spawn(shell("exit 0")).wait_blocking().success();
+        } catch (const error& e) {
+            why = e.what();
+            named = named || why.find("ulimit -n") != std::string::npos;
+        }
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+        if (!why.empty()) CHECK(why.find("oo many open files") != std::string::npos);
+    }
+    CHECK(named);
+    CHECK(started); // also below 64
+}
+
+TEST_CASE("a child has three standard files, whatever its parent has", "[rt][process]") {
+    const pid_t middle = ::fork();
+    if (middle == 0) {
+        for (int fd = 0; fd < 3; ++fd) ::close(fd);
+        auto how = shell("for n in 0 1 2; do [ -c /proc/self/fd/$n ] || exit 1; done");
+        how.keep_stdin = true;
+        auto child = rt::child_process::spawn(how); // its pipes take 0, 1 and 2 here
+        ::_exit(child.wait_blocking().code());
+    }
+    int raw = 0;
+    REQUIRE(::waitpid(middle, &raw, 0) == middle);
+    CHECK(rt::exit_status(raw).describe() == "exited with 0");
 }
 
 TEST_CASE("a child dies with its parent", "[rt][process]") {

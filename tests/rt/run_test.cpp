@@ -7,6 +7,8 @@
 #include <skein/rt/process.hpp>
 
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include <catch2/catch_test_macros.hpp>
@@ -298,6 +300,86 @@ TEST_CASE("another program as worker is refused by name", "[rt][run]") {
     CHECK(contains(missing.err, "/no/such/program"));
 }
 
+TEST_CASE("run may be called twice: workers never get behind the first", "[rt][run]") {
+    const auto r = run_to_end(app_options("twice", {"--workers", "2", "x"}));
+    CHECK(r.code == 0);
+    CHECK(r.out == "1 42\n1 42\nmain ends: 42 42\n");
+    CHECK(r.err.empty());
+}
+
+TEST_CASE("a worker is lost when its process ends, whoever holds its socket", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto r = as_result(remote<&fork_and_exit>.with({.retries = 0})(3));
+        auto outcome = co_await std::move(r);
+        if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
+        if (!contains(outcome.error().what(), "exited with 3")) co_return 2;
+        auto next = remote<&twice>(21);
+        co_return co_await next == 42 ? 0 : 3;
+    });
+}
+
+TEST_CASE("what a worker said before its end is heard, whoever holds its socket", "[rt][run]") {
+    expect_run(1, []() -> task<int> {
+        auto known = remote<&where>();
+        const long pid = co_await known;
+        const test::temporary_folder folder;
+        auto r =
+            as_result(remote<&fork_reply_and_exit>.with({.retries = 0})(3, folder.path + "/go"));
+        co_await sleep_for(1ms); // it is sent
+        // From here on nothing is read until the worker has ended: reply and end are seen together.
+        std::ofstream(folder.path + "/go") << "go";
+        siginfo_t seen{};
+        if (::waitid(P_PID, static_cast<id_t>(pid), &seen, WEXITED | WNOWAIT) != 0) co_return 1;
+        if (seen.si_status != 3) co_return 2;
+        auto outcome = co_await std::move(r);
+        if (!outcome || *outcome != 42) co_return 3;
+        auto next = remote<&twice>(21);
+        co_return co_await next == 42 ? 0 : 4;
+    });
+}
+
+TEST_CASE("children that tasks forked go with their worker", "[rt][run]") {
+    // They hold the output: it would not end before they do.
+    const auto r = run_to_end(app_options("child", {"--workers", "1"}));
+    CHECK(r.code == 0);
+}
+
+TEST_CASE("an app that throws anything at all ends with an error line", "[rt][run]") {
+    const auto r = run_to_end(app_options("number", {}));
+    CHECK(r.code == 1);
+    CHECK(r.err == "error: the app threw something that is not a std::exception\n");
+}
+
+TEST_CASE("the variable that makes a worker, set by hand, is an error that names it", "[rt][run]") {
+    for (const char* value : {"0", "99", "abc", "", "-1"}) {
+        auto how = app_options("seven", {});
+        how.env.emplace_back(rt::detail::boot_variable, value);
+        how.last_words = false; // nobody listens
+        const auto r = run_to_end(how);
+        CHECK(r.code == 1);
+        CHECK(contains(r.err, "error: "));
+        CHECK(contains(r.err, rt::detail::boot_variable));
+    }
+}
+
+TEST_CASE("a run without standard files works and its sockets stay clean", "[rt][run]") {
+    auto how = app_options("hello", {"--workers", "1"});
+    const test::temporary_folder folder;
+    how.argv = {"/bin/sh",
+                "-c",
+                "\"$1\" --workers 1 <&- >&- 2>&-; echo $? >\"$2\"; \"$1\" --workers 1 <&- 2>&-",
+                "sh",
+                std::filesystem::read_symlink("/proc/self/exe"),
+                folder.path + "/code"};
+    how.executable = "/bin/sh";
+    const auto r = run_to_end(how);
+    CHECK(r.code == 0);
+    CHECK(r.out == "42\n");
+    std::string code;
+    std::ifstream(folder.path + "/code") >> code;
+    CHECK(code == "0");
+}
+
 TEST_CASE("a killed driver leaves no worker behind", "[rt][run]") {
     waiting_driver d;
     ::kill(static_cast<pid_t>(d.pid), SIGKILL);
@@ -306,7 +388,7 @@ TEST_CASE("a killed driver leaves no worker behind", "[rt][run]") {
 }
 
 TEST_CASE("signals stop the app in order", "[rt][run]") {
-    for (const auto [number, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    for (const auto& [number, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
         waiting_driver d;
         ::kill(static_cast<pid_t>(d.pid), number);
         CHECK(d.process.wait_blocking().code() == code);
@@ -315,7 +397,7 @@ TEST_CASE("signals stop the app in order", "[rt][run]") {
 }
 
 TEST_CASE("a second signal ends the app at once, also when it is another one", "[rt][run]") {
-    for (const auto [first, second] :
+    for (const auto& [first, second] :
          {std::pair{SIGINT, SIGTERM}, {SIGTERM, SIGINT}, {SIGINT, SIGINT}}) {
         int ends[2];
         REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);

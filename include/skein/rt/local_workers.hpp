@@ -19,9 +19,14 @@
 #include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
+#include <skein/rt/standard_files.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno> // program_invocation_short_name
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -116,7 +121,10 @@ public:
         co_await joined;
     }
     /// No worker is replaced from now on.
-    void stop() noexcept { stopping_ = true; }
+    void stop() noexcept {
+        if (!stopping_) stopped_at_ = loop_.now();
+        stopping_ = true;
+    }
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
@@ -129,17 +137,25 @@ private:
             const auto name = fmt::format("worker-{}", number);
             std::optional<error> failed;
             child_process child;
+            unique_fd socket; // ours, once more
+            scope watching;
             try {
-                auto started = start(name, &child);
+                auto started = start(name, &child, &socket);
                 auto wire = co_await started;
                 pids_.push_back(child.pid());
                 failed_in_a_row = 0;
+                last_warning_ = last_error_ = {};
+                watching.spawn(end_link_with(&child, &socket, wire));
                 auto served = driver_.serve_worker(
                     std::move(wire), [this, &child](const link&) { return farewell(&child); });
                 co_await served;
             } catch (const error& e) {
                 failed = e;
             }
+            watching.cancel();
+            auto watched = watching.join();
+            auto unwatched = as_result(std::move(watched));
+            (void)co_await unwatched;
             std::erase(pids_, child.pid());
             if (child.running()) {
                 // It may still be loading and hear nobody.
@@ -156,16 +172,19 @@ private:
                 error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
             why.with_cause(last_words(child, *failed));
             if (!failed->hint().empty()) why.with_hint(failed->hint());
+            const auto reason = failed->text() + why.cause(); // of many workers: said once
             const bool hopeless = failed->code() == errc::mismatch ||
                                   failed->code() == errc::not_found ||
                                   failed->code() == errc::permission_denied;
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
-                log::error("rt", why.what());
+                if (last_error_ != reason) log::error("rt", why.what());
+                last_error_ = reason;
                 break;
             }
-            log::warn("rt", why.what());
+            if (last_warning_ != reason) log::warn("rt", why.what());
+            last_warning_ = reason;
             co_await sleep_for(how_.times.reconnect_first);
         }
     }
@@ -178,8 +197,20 @@ private:
         return child.status() ? child.status()->describe() : failed.cause();
     }
 
+    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
+    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    task<void> end_link_with(child_process* child, unique_fd* socket,
+                             std::shared_ptr<net::connection> wire) {
+        auto ended = net::wait_readable(loop_, child->pidfd());
+        co_await ended;
+        if (::shutdown(socket->get(), SHUT_RD) == 0) co_return; // an end behind the last byte
+        co_await sleep_for(how_.times.reconnect_first);         // TCP: its bytes are on the way
+        wire->abort(error(errc::reset, "the process has ended"));
+    }
+
     /// Starts a process and shakes hands with it.
-    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child) {
+    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child,
+                                                 unique_fd* socket) {
         detail::worker_boot boot;
         boot.name = name;
         boot.token = to_buffer(secret_.bytes());
@@ -199,7 +230,7 @@ private:
         } else {
             int ends[2];
             if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-                throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)));
+                throw detail::cannot_start(how.executable, "socketpair", errno);
             ours = unique_fd(ends[0]);
             theirs = unique_fd(ends[1]);
             boot.socket = 4;
@@ -221,11 +252,20 @@ private:
             auto in_time = with_timeout(std::move(accepted), how_.times.connect_timeout);
             stream = co_await in_time;
         } else {
+            *socket = unique_fd(::fcntl(ours.get(), F_DUPFD_CLOEXEC, 0));
             stream = net::adopt_unix_stream(loop_, ours.release(), name);
         }
-        auto shaken = net::connection::accept(
-            std::move(stream), detail::link_options(driver_.name().name, secret_, 0, !listener));
+        auto link = detail::link_options(driver_.name().name, secret_, 0, !listener);
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
+        auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
+    }
+
+    /// What is left of the grace that all of the end shares, the goodbye over the link included.
+    [[nodiscard]] duration patience(duration most) const {
+        if (!stopping_) return most;
+        const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
+        return std::clamp(left, duration::zero(), most);
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
@@ -237,7 +277,7 @@ private:
         for (const auto& s : {step{std::chrono::milliseconds(stopping_ ? 300 : 100), SIGTERM},
                               step{how_.times.shutdown_grace, SIGKILL}}) {
             auto ended = wait(loop_, *child);
-            auto in_time = with_timeout(std::move(ended), s.patience);
+            auto in_time = with_timeout(std::move(ended), patience(s.patience));
             auto asked = as_result(std::move(in_time));
             auto status = co_await asked;
             if (status) co_return status->describe();
@@ -256,17 +296,25 @@ private:
     std::vector<pid_t> pids_;
     int alive_ = 0;
     bool stopping_ = false;
+    time_point stopped_at_{};
+    std::string last_warning_, last_error_;
 };
 
 /// True in a process that was started as a worker.
 [[nodiscard]] inline bool is_worker() noexcept {
-    return std::getenv(detail::boot_variable) != nullptr;
+    // Asked once: the variable is gone as soon as it has been read.
+    static const bool started_as_worker = std::getenv(detail::boot_variable) != nullptr;
+    return started_as_worker;
 }
 
 namespace detail {
 
 inline worker_boot read_boot() {
-    const unique_fd file(std::atoi(std::getenv(boot_variable)));
+    const char* variable = std::getenv(boot_variable);
+    const std::string_view number = variable == nullptr ? "" : variable;
+    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
+    std::from_chars(number.data(), number.data() + number.size(), inherited);
+    const unique_fd file(inherited < 3 ? -1 : inherited);
     ::unsetenv(boot_variable); // our own children are not workers
     byte_buffer text;
     std::byte piece[4096];
@@ -331,9 +379,27 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
         loop.run(detail::work(&loop, &self, std::move(boot)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        leave_last_words(e.what());
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        static constexpr const char* why = "something that is not a std::exception was thrown";
+        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
         return exit_code::failed;
     }
 }
+
+namespace detail {
+
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
+/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
+/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+[[noreturn]] inline void live_as_worker() {
+    // Of several threads that call run() one is the worker; the others wait for its end.
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    std::exit(worker_main());
+}
+
+} // namespace detail
 
 } // namespace skein::rt

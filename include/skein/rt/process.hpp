@@ -106,7 +106,9 @@ struct process_options {
     std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
     int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
     bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    bool own_group = false;      ///< a process group of its own: no Ctrl-C from the terminal
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
     bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
     bool last_words = true;      ///< give it a pipe for leave_last_words()
 };
@@ -115,12 +117,12 @@ struct process_options {
 inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws.
-inline void leave_last_words(std::string_view text) noexcept {
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+inline bool leave_last_words(std::string_view text) noexcept {
     const char* number = std::getenv(last_words_variable);
-    if (number == nullptr) return;
+    if (number == nullptr) return false;
     auto bytes = std::min<std::size_t>(text.size(), 4096);
-    [[maybe_unused]] auto ignored = ::write(std::atoi(number), text.data(), bytes);
+    return ::write(std::atoi(number), text.data(), bytes) >= 0;
 }
 
 namespace detail {
@@ -143,6 +145,17 @@ struct child_plan {
     int message[2] = {step, errno};
     [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
     ::_exit(127);
+}
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+inline error cannot_start(std::string_view executable, std::string_view step, int number) {
+    const auto code = number == ENOENT   ? errc::not_found
+                      : number == EACCES ? errc::permission_denied
+                                         : errc::io;
+    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
+                                number == EMFILE ? "too many open files" : std::strerror(number)));
+    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    return why;
 }
 
 /// Closes (on exec) all descriptors but the standard three.
@@ -178,6 +191,11 @@ inline void open_over(const child_plan& plan, const char* path, int target, int 
     if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
     for (auto& [source, target] : plan.fds)
         if (::dup2(source, target) < 0) child_failed(plan, 1);
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
+    // none of it: what it opened next would take the number, and what it prints would go there.
+    for (int fd = 0; fd < 3; ++fd)
+        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
+            open_over(plan, "/dev/null", fd, O_RDWR);
     if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
 
     // Ignored signals and the mask survive exec: give the child the defaults.
@@ -286,6 +304,13 @@ private:
     void reap(int flags) noexcept {
         int raw = 0;
         pid_t got = 0;
+        if (own_group_) {
+            // Seen, but not yet reaped: until then the group's number belongs to nobody else.
+            siginfo_t seen{};
+            while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
+                   errno == EINTR) {}
+            if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
+        }
         do {
             got = ::waitpid(pid_, &raw, flags);
         } while (got < 0 && errno == EINTR);
@@ -337,7 +362,8 @@ inline child_process child_process::spawn(process_options how) {
     plan.die_with_parent = how.die_with_parent;
     plan.parent = ::getpid();
     // The report must not sit on a number that the child gives to something else.
-    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
+    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free);
+    if (plan.report < 0) throw detail::cannot_start(how.executable, "report pipe", errno);
     unique_fd report_copy(plan.report);
 
     // No signal handler of ours may run in the child.
@@ -365,13 +391,11 @@ inline child_process child_process::spawn(process_options how) {
         child.wait_blocking();
         static constexpr const char* steps[] = {"", "pass open files", "open its output file",
                                                 "change to its folder", "execute"};
-        auto code = message[1] == ENOENT   ? errc::not_found
-                    : message[1] == EACCES ? errc::permission_denied
-                                           : errc::io;
-        throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
-                                      std::strerror(message[1])));
+        throw detail::cannot_start(how.executable, steps[message[0]], message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
+        throw detail::cannot_start(how.executable, "pidfd_open", errno);
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",

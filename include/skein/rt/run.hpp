@@ -12,6 +12,7 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/standard_files.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -156,9 +157,14 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
 ///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
+/// there. A program may call run() again after it; the workers of the second run start like all others,
+/// at the top of main.
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
-    if (rt::is_worker()) return rt::worker_main();
+    rt::open_standard_files();
+    // A task of a worker may be a driver of its own: it has a node.
+    if (rt::is_worker() && rt::node::try_current() == nullptr) rt::detail::live_as_worker();
 
     int stopped_by = 0;
     try {
@@ -190,6 +196,10 @@ template <class App>
     } catch (const std::exception& e) {
         std::fflush(stdout);
         fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        std::fflush(stdout);
+        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
         return exit_code::failed;
     }
 }
