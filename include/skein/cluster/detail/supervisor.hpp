@@ -104,9 +104,9 @@ private:
             if (number >= options_.max_failures) {
                 if (number > 0) {
                     failure->with_hint(
-                        fmt::format("the job was restarted {} times already; the last "
+                        fmt::format("the job was restarted {} time{} already; the last "
                                     "checkpoint is kept, --resume goes on from it",
-                                    number));
+                                    number, number == 1 ? "" : "s"));
                 }
                 co_return;
             }
@@ -239,7 +239,7 @@ private:
             if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
-                for (auto& r : now->ranks) r.process.kill(SIGTERM);
+                for (auto& r : now->ranks) r.process.kill(stop_signal_);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
@@ -286,7 +286,9 @@ private:
             auto next = signals_.next();
             const int signal = co_await next;
             if (stop_signal_ != 0) kill_now_ = true;
-            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            const bool first = stop_signal_ == 0;
+            if (first) stop_signal_ = signal;
+            if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
         }

@@ -8,15 +8,24 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 
+#include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
@@ -36,6 +45,51 @@ inline void print_error(const run_config& config, std::string_view who, const er
     std::fflush(stderr);
 }
 
+/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
+inline void say_stopping(const run_config& config) {
+    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                  config.checkpoints ? " and saving a checkpoint" : "");
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+/// Says so at the moment the signal comes: the step that it waits for may be long.
+class stop_notice {
+public:
+    stop_notice(const stop_signals& stops, const run_config& config) {
+        std::tie(end_read_, end_write_) = make_pipe();
+        thread_ = std::thread([stop = stops.fd(), end = end_read_.get(), &config] {
+            pollfd wait[] = {{stop, POLLIN, 0}, {end, POLLIN, 0}};
+            while (::poll(wait, 2, -1) < 0 && errno == EINTR) {}
+            if (wait[0].revents != 0) say_stopping(config);
+        });
+    }
+    ~stop_notice() {
+        end_write_.reset(); // the other end becomes readable
+        thread_.join();
+    }
+    stop_notice(const stop_notice&) = delete;
+    stop_notice& operator=(const stop_notice&) = delete;
+
+private:
+    unique_fd end_read_, end_write_;
+    std::thread thread_;
+};
+
+/// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
+inline void name_process(int rank) {
+    const auto tail = fmt::format(":rank{}", rank);
+    const std::string program = program_invocation_short_name;
+    const auto name = program.substr(0, 15 - std::min<std::size_t>(15, tail.size())) + tail;
+    ::prctl(PR_SET_NAME, name.c_str());
+}
+
 /// The communicator that was asked for.
 inline dist::comm_kind comm_kind_of(const run_config& config) {
     auto kind = dist::parse_comm_kind(config.communicator);
@@ -47,8 +101,10 @@ inline int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
+        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        const stop_notice notice(stops, config);
         auto here = context::single();
-        here.watch_stop_flag(&stops.asked());
+        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
         body(here);
         return stops.exit_code();
     } catch (const std::exception&) {
@@ -69,6 +125,7 @@ inline int run_supervised(const run_config& config) {
                    why.what(), restart, most);
         std::fflush(stderr);
     };
+    options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
         (void)comm_kind_of(config);
@@ -108,8 +165,9 @@ inline void train_as_rank(cluster::membership& world, const cluster::launch_envi
     info.attempt = where.attempt;
     info.host = world.host();
     info.job_id = where.job_id;
+    if (!cluster::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.asked());
+    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
     body(here);
 }
 
@@ -124,6 +182,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    detail::name_process(where.rank);
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
@@ -131,6 +190,8 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
         if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
         world = std::make_unique<cluster::membership>(where, secret);
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
         world->leave();
         return stops.exit_code();

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the module
+#include <skein/train/single.hpp>
+#include <skein/train/trainer.hpp>
+
+#include <memory>
+
+struct line : torch::nn::Module {
+    torch::Tensor forward(const torch::Tensor& x) { return x; }
+};
+
+struct samples {
+    std::uint64_t size() const { return 1; }
+    int batch(std::span<const std::uint64_t>) const { return 0; }
+};
+
+void use(skein::train::context& ctx) {
+    skein::Trainer<skein::Single> trainer(ctx, {});
+    const auto loss = [](auto&, const int&) { return torch::zeros({}); };
+#ifdef SKEIN_COMPILES
+    auto model = std::make_shared<line>();
+#else
+    line model;
+#endif
+    (void)trainer.fit(model, skein::AdamW{}, skein::train::constant_rate{}, loss, samples{}, samples{});
+}
