@@ -191,10 +191,10 @@ TEST_CASE("a restarted job finds its own folder and goes on, though the name was
     config.max_steps = 5;
     (void)train<sk::DDP<>>(1, config); // somebody else's "run"
     const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 0, "job-7");
-    CHECK(first.result.run_name == "run-2");
+    CHECK(first.result.run_name == "run.2");
     config.max_steps = 8;
     const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 1, "job-7");
-    CHECK(again.result.run_name == "run-2");
+    CHECK(again.result.run_name == "run.2");
     CHECK(again.result.first_step == 5);
     CHECK(again.losses.size() == 3);
 }
