@@ -65,8 +65,8 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
         line["sample"] = written;
         fmt::print("{}\n", skein::train::dump_json(line));
     } else if (say) {
-        if (!written.empty()) fmt::print("it writes, from \"{}\" on:\n\n{}\n\n",
-                                         gpt::printable(o.prompt), written);
+        if (!written.empty())
+            fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", gpt::printable(o.prompt), written);
         fmt::print("{}", skein::train::summary_text(summary));
     }
     std::fflush(stdout);

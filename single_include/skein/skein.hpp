@@ -8412,6 +8412,8 @@ struct supervisor_options {
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    /// Told of the first stop request, when it comes.
+    std::function<void()> on_stop;
 };
 
 /// How the job ended.
@@ -8667,9 +8669,9 @@ private:
             if (number >= options_.max_failures) {
                 if (number > 0) {
                     failure->with_hint(
-                        fmt::format("the job was restarted {} times already; the last "
+                        fmt::format("the job was restarted {} time{} already; the last "
                                     "checkpoint is kept, --resume goes on from it",
-                                    number));
+                                    number, number == 1 ? "" : "s"));
                 }
                 co_return;
             }
@@ -8802,7 +8804,7 @@ private:
             if (!limit && stop_signal_ != 0) limit = time + options_.stop_grace;
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
-                for (auto& r : now->ranks) r.process.kill(SIGTERM);
+                for (auto& r : now->ranks) r.process.kill(stop_signal_);
             }
             now->changed.reset();
             if (kill_now_ || (limit && time >= *limit)) {
@@ -8849,7 +8851,9 @@ private:
             auto next = signals_.next();
             const int signal = co_await next;
             if (stop_signal_ != 0) kill_now_ = true;
-            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            const bool first = stop_signal_ == 0;
+            if (first) stop_signal_ = signal;
+            if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
         }

@@ -3,8 +3,6 @@
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
 
-#include <memory>
-
 struct line : torch::nn::Module {
     torch::Tensor forward(const torch::Tensor& x) { return x; }
 };
@@ -17,10 +15,7 @@ struct samples {
 void use(skein::train::context& ctx) {
     skein::Trainer<skein::Single> trainer(ctx, {});
     const auto loss = [](auto&, const int&) { return torch::zeros({}); };
-#ifdef SKEIN_COMPILES
-    auto model = std::make_shared<line>();
-#else
     line model;
-#endif
-    (void)trainer.fit(model, skein::AdamW{}, skein::train::constant_rate{}, loss, samples{}, samples{});
+    (void)trainer.fit(model, skein::AdamW{}, skein::train::constant_rate{}, loss, samples{},
+                      samples{});
 }

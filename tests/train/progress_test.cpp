@@ -125,7 +125,8 @@ TEST_CASE("samples per second are not called tokens") {
     progress p(o);
     CHECK_THAT(p.line(at(10), 100), ContainsSubstring("5.23k samples/s"));
     p.update(at(1));
-    CHECK_THAT(s.take(), ContainsSubstring("\"samples_per_s\":5230") && !ContainsSubstring("tokens"));
+    CHECK_THAT(s.take(),
+               ContainsSubstring("\"samples_per_s\":5230") && !ContainsSubstring("tokens"));
 }
 
 TEST_CASE("a notice is shown by a quiet run too") {

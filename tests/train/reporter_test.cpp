@@ -150,7 +150,8 @@ TEST_CASE("samples per second are not called tokens per second") {
 TEST_CASE("workers are listed by process, and by host when there are several") {
     const auto text = [](std::vector<std::string_view> ranks) {
         std::vector<byte_buffer> all;
-        for (const auto r : ranks) all.push_back(byte_buffer(as_bytes(r).begin(), as_bytes(r).end()));
+        for (const auto r : ranks)
+            all.push_back(byte_buffer(as_bytes(r).begin(), as_bytes(r).end()));
         return places_text(all);
     };
     CHECK(text({"7 "}) == "pid 7");

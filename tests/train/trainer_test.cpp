@@ -369,8 +369,8 @@ TEST_CASE("a stop by a signal on one rank is told by its number on all") {
         ctx.watch_stop_flag(ctx.rank() == 1 ? &asked : &quiet, [] { return SIGTERM; });
         auto net = make_net();
         sk::Trainer<sk::DDP<>> trainer(ctx, config);
-        const auto r = trainer.fit(net, sk::AdamW{}, constant_rate{}, class_loss, numbers{64},
-                                   numbers{10});
+        const auto r =
+            trainer.fit(net, sk::AdamW{}, constant_rate{}, class_loss, numbers{64}, numbers{10});
         CHECK(r.stopped);
         CHECK(r.stop_signal == SIGTERM);
         CHECK(r.steps == 1);
@@ -392,8 +392,7 @@ TEST_CASE("an evaluation is told with its step") {
         return class_loss(m, b);
     };
     sk::Trainer<sk::Single> trainer(ctx, config);
-    const auto r =
-        trainer.fit(net, sk::AdamW{}, constant_rate{}, loss, numbers{64}, numbers{10});
+    const auto r = trainer.fit(net, sk::AdamW{}, constant_rate{}, loss, numbers{64}, numbers{10});
     CHECK(r.steps == 6);
     CHECK(r.val_step == 4);
 }

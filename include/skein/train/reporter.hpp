@@ -159,9 +159,9 @@ public:
         if (dir_ && config_->write_files) {
             metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
             row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-            row.timings = {
-                {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
-                {"step_seconds", now.seconds}};
+            row.timings = {{config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s",
+                            now.tokens_per_s},
+                           {"step_seconds", now.seconds}};
             dir_->append(row);
         }
         progress_update update;
@@ -229,8 +229,9 @@ private:
             show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                       path_.empty() ? config_->runs_dir + "/" + name : path_));
         if (start.first_step > 0 && start.first_step >= start.total_steps)
-            show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
-                                      start.first_step, start.total_steps));
+            show_->notice(
+                fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
+                            start.first_step, start.total_steps));
     }
     void draw() {
         if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);

@@ -90,7 +90,8 @@ struct run_config {
     for (std::size_t at = 0; at < all.size();) {
         const auto end = std::min(all.find('\0', at), all.size());
         const auto word = all.substr(at, end - at);
-        const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
         out += out.empty() ? "" : " ";
         if (plain) {
             out += word;

@@ -4,28 +4,28 @@
 
 #include <skein/cluster/membership.hpp>
 #include <skein/cluster/supervisor.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
-#include <skein/core/unique_fd.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/readable_fd.hpp>
 #include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 
-#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
@@ -59,27 +59,41 @@ inline void say_stopping(const run_config& config) {
     std::fflush(to);
 }
 
-/// Says so at the moment the signal comes: the step that it waits for may be long.
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
 class stop_notice {
 public:
-    stop_notice(const stop_signals& stops, const run_config& config) {
-        std::tie(end_read_, end_write_) = make_pipe();
-        thread_ = std::thread([stop = stops.fd(), end = end_read_.get(), &config] {
-            pollfd wait[] = {{stop, POLLIN, 0}, {end, POLLIN, 0}};
-            while (::poll(wait, 2, -1) < 0 && errno == EINTR) {}
-            if (wait[0].revents != 0) say_stopping(config);
-        });
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
     }
     ~stop_notice() {
-        end_write_.reset(); // the other end becomes readable
-        thread_.join();
+        control_.run([this] { return end(); });
     }
     stop_notice(const stop_notice&) = delete;
     stop_notice& operator=(const stop_notice&) = delete;
 
 private:
-    unique_fd end_read_, end_write_;
-    std::thread thread_;
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
 };
 
 /// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".

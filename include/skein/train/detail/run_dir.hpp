@@ -161,9 +161,10 @@ inline run_dir run_dir::create(const std::string& root, const std::string& name,
         run.path_ = join_path(root, run.name_);
     }
     if (run.name_ != name)
-        run.notices_.insert(run.notices_.begin(),
-                            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
-                                        join_path(root, name), run.path_));
+        run.notices_.insert(
+            run.notices_.begin(),
+            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+                        join_path(root, name), run.path_));
 
     // Find out now, not after an hour, whether it can be written.
     const auto probe = join_path(run.path_, ".write-test");

@@ -3,16 +3,18 @@
 // One run folder, one run: a lock on <folder>/.lock that the kernel releases when its process ends,
 // however it ends. The file itself stays; its text tells who holds it.
 
+#include <skein/core/clock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/unique_fd.hpp>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -54,7 +56,7 @@ struct run_lock {
 [[nodiscard]] inline run_lock lock_run(const std::string& folder,
                                        std::chrono::milliseconds patience) {
     const auto path = join_path(folder, ".lock");
-    const auto end = std::chrono::steady_clock::now() + patience;
+    const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
     out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -64,16 +66,17 @@ struct run_lock {
         out.number = errno;
         return out;
     }
-    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) != 0) {
+    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) !=
+           0) {
         if (errno != EWOULDBLOCK) {
             out.outcome = lock_outcome::unsupported;
             return out;
         }
-        if (std::chrono::steady_clock::now() >= end) {
+        if (system_clock().now() >= end) {
             out.outcome = lock_outcome::busy;
             return out;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
     }
     out.outcome = lock_outcome::held;
     const auto owner = lock_owner();

@@ -104,9 +104,10 @@ inline std::string summary_text(const run_summary& run) {
 }
 
 inline ordered_json summary_json(const run_summary& run) {
-    ordered_json o = {{"event", "summary"},     {"name", run.name},        {"path", run.path},
-                      {"steps", run.steps},     {"total", run.total},      {"first_step", run.first},
-                      {"seconds", run.seconds}, {"workers", run.workers},  {"restarts", run.restarts}};
+    ordered_json o = {
+        {"event", "summary"},     {"name", run.name},       {"path", run.path},
+        {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
+        {"seconds", run.seconds}, {"workers", run.workers}, {"restarts", run.restarts}};
     if (run.tokens_per_s) o[run.samples ? "samples_per_s" : "tokens_per_s"] = *run.tokens_per_s;
     if (run.peak_rss_bytes) o["peak_rss_bytes"] = *run.peak_rss_bytes;
     for (auto& metric : run.results) o["results"][metric.name] = metric.value;

@@ -274,11 +274,13 @@ private:
                                                  step_, total_))
                 .with_where(found->path())
                 .with_hint("ask for more steps, or another run name");
-        const double now = learning_rate(rate_, step_), before = found->extra().value("next_lr", now);
+        const double now = learning_rate(rate_, step_),
+                     before = found->extra().value("next_lr", now);
         if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
-            jump_ = fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
-                                "{:g} (most schedules depend on the number of steps)",
-                                step_ + 1, now, before);
+            jump_ =
+                fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
+                            "{:g} (most schedules depend on the number of steps)",
+                            step_ + 1, now, before);
         return found->path();
     }
 
