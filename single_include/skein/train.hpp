@@ -6916,20 +6916,17 @@ using rank_function = std::function<void(context&)>;
 // The three ways of launch().
 
 
-#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
@@ -6963,27 +6960,41 @@ inline void say_stopping(const run_config& config) {
     std::fflush(to);
 }
 
-/// Says so at the moment the signal comes: the step that it waits for may be long.
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
 class stop_notice {
 public:
-    stop_notice(const stop_signals& stops, const run_config& config) {
-        std::tie(end_read_, end_write_) = make_pipe();
-        thread_ = std::thread([stop = stops.fd(), end = end_read_.get(), &config] {
-            pollfd wait[] = {{stop, POLLIN, 0}, {end, POLLIN, 0}};
-            while (::poll(wait, 2, -1) < 0 && errno == EINTR) {}
-            if (wait[0].revents != 0) say_stopping(config);
-        });
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
     }
     ~stop_notice() {
-        end_write_.reset(); // the other end becomes readable
-        thread_.join();
+        control_.run([this] { return end(); });
     }
     stop_notice(const stop_notice&) = delete;
     stop_notice& operator=(const stop_notice&) = delete;
 
 private:
-    unique_fd end_read_, end_write_;
-    std::thread thread_;
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
 };
 
 /// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
@@ -7988,11 +7999,12 @@ private:
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -8034,7 +8046,7 @@ struct run_lock {
 [[nodiscard]] inline run_lock lock_run(const std::string& folder,
                                        std::chrono::milliseconds patience) {
     const auto path = join_path(folder, ".lock");
-    const auto end = std::chrono::steady_clock::now() + patience;
+    const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
     out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -8050,11 +8062,11 @@ struct run_lock {
             out.outcome = lock_outcome::unsupported;
             return out;
         }
-        if (std::chrono::steady_clock::now() >= end) {
+        if (system_clock().now() >= end) {
             out.outcome = lock_outcome::busy;
             return out;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
     }
     out.outcome = lock_outcome::held;
     const auto owner = lock_owner();
