@@ -22,6 +22,13 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
     const gpt::windows data(parts.train, o.model.context),
         held_out(parts.held_out, o.model.context);
 
+    using skein::train::output_mode;
+    if (ctx.is_first() && ctx.attempt() == 0 && o.run.output != output_mode::quiet &&
+        o.run.output != output_mode::json)
+        fmt::print(stderr, "text {}: {} to learn from, {} held out\n", o.text,
+                   skein::train::human_bytes(static_cast<double>(parts.train.size())),
+                   skein::train::human_bytes(static_cast<double>(parts.held_out.size())));
+
     torch::manual_seed(o.run.seed);
     gpt::GPT model(o.model);
     const auto loss = [](gpt::GPT& m, const gpt::text_batch& b) {
@@ -48,17 +55,18 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
     summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
     if (result.run_name != o.run.name)
         summary.command += " --run " + result.run_name; // it was taken
-    const bool say = o.run.output != skein::train::output_mode::quiet;
+    const bool say = o.run.output != output_mode::quiet;
     const auto written =
         o.sample_bytes > 0 && say
             ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
             : std::string();
-    if (o.run.output == skein::train::output_mode::json) {
+    if (o.run.output == output_mode::json) {
         auto line = skein::train::summary_json(summary);
         line["sample"] = written;
         fmt::print("{}\n", skein::train::dump_json(line));
     } else if (say) {
-        if (!written.empty()) fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", o.prompt, written);
+        if (!written.empty())
+            fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", gpt::printable(o.prompt), written);
         fmt::print("{}", skein::train::summary_text(summary));
     }
     std::fflush(stdout);
@@ -74,6 +82,7 @@ int main(int argc, char** argv) {
         gpt::check(options);
         const auto text = gpt::read_text(options.text, options.max_mib << 20);
         parts = gpt::split(text, options.model.context, options.text);
+        if (options.prompt.empty()) options.prompt = gpt::opening(parts.held_out);
     } catch (const skein::error& mistake) {
         fmt::print(stderr, "error: {}\n", mistake.what());
         return skein::train::exit_code_of(mistake);

@@ -27,7 +27,8 @@ struct program_options {
     double momentum = 0.9;
     double weight_decay = 0.1;
     std::int64_t sample_bytes = 400;
-    std::string prompt = "template <";
+    std::string prompt; ///< empty: "template <" for C++ headers, else a line of the held-out text
+    bool empty_prompt = false; ///< one was given, and it is empty
 
     [[nodiscard]] skein::train::optimizer_options optimizer() const {
         if (sgd)
@@ -81,7 +82,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     app.add_option("--runs", o.run.runs_dir, "folder that holds the runs");
     app.add_flag("--resume", resume, "go on from the run's newest checkpoint");
     app.add_option("--sample", o.sample_bytes, "bytes to write at the end");
-    app.add_option("--prompt", o.prompt, "what they go on from");
+    auto* prompt = app.add_option("--prompt", o.prompt,
+                                  "what they go on from (default: a line of the held-out text)");
     app.add_flag("--plain", plain, "plain lines, no live line");
     app.add_flag("--quiet", quiet, "only errors");
     app.add_flag("--json", json, "one JSON object per line");
@@ -97,12 +99,8 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     if (resume) o.run.resume = skein::train::resume_mode::latest;
     o.run.checkpoints = !no_checkpoints;
     o.run.tokens_per_sample = o.model.context;
-    for (int i = 0; i < argc; ++i) {
-        const std::string word = argv[i];
-        const bool plain_word =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        o.run.command += (i == 0 ? "" : " ") + (plain_word ? word : "\"" + word + "\"");
-    }
+    o.run.command = skein::train::command_line();
+    o.empty_prompt = prompt->count() > 0 && o.prompt.empty();
     return std::nullopt;
 }
 
@@ -122,8 +120,11 @@ inline void check(program_options& o) {
         refuse(fmt::format("a sample of {} bytes", o.sample_bytes), "use 0 or more");
     if (o.warmup < 0) refuse(fmt::format("warm-up of {} steps", o.warmup), "use 0 or more");
     if (o.max_mib < 1) refuse("at most 0 MiB of text", "use 1 or more");
-    if (o.prompt.empty()) refuse("an empty prompt", "give at least one byte with --prompt");
-    if (o.text.empty()) o.text = default_text();
+    if (o.empty_prompt) refuse("an empty prompt", "give at least one byte with --prompt");
+    if (o.text.empty()) {
+        o.text = default_text();
+        if (o.prompt.empty()) o.prompt = "template <";
+    }
     if (o.text.empty())
         refuse("no C++ headers below /usr/include/c++ to learn from",
                "give a file or folder with --text");

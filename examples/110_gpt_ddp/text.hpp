@@ -52,7 +52,7 @@ inline std::string read_text(const std::string& path, std::size_t max_bytes) {
     std::error_code failed;
     const auto status = fs::status(path, failed);
     if (!fs::exists(status))
-        throw error(errc::not_found, fmt::format("no such text: {}", path))
+        throw error(errc::usage, fmt::format("no such text: {}", path))
             .with_hint("give a file or a folder with --text");
     if (!fs::is_directory(status) && !fs::is_regular_file(status)) // every rank reads it
         throw error(errc::usage, fmt::format("{} is neither a file nor a folder", path))
@@ -112,6 +112,24 @@ inline split_text split(const std::string& text, std::int64_t context, const std
         (b % every == every - 1 ? parts.held_out : parts.train) += text.substr(b * block, size);
     }
     return parts;
+}
+
+/// At most 32 bytes of the first line of a text that has some, to go on from. Held-out text begins in
+/// the middle of a line, which is passed over.
+inline std::string opening(std::string_view text) {
+    std::string best;
+    const auto half = text.find('\n');
+    if (half != text.npos && half + 1 < text.size()) text.remove_prefix(half + 1);
+    while (!text.empty() && best.size() < 12) {
+        const auto end = std::min(text.find('\n'), text.size());
+        auto line = text.substr(0, end);
+        line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
+        line = line.substr(0, 32);
+        line = line.substr(0, line.find_last_not_of(" \t\r") + 1); // npos + 1 is 0
+        if (line.size() > best.size()) best = line;
+        text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    return best.empty() ? "\n" : best;
 }
 
 /// One batch: inputs and the bytes that follow them.

@@ -7920,7 +7920,9 @@ struct process_options {
     std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
     int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
     bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    bool own_group = false;      ///< a process group of its own: no Ctrl-C from the terminal
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
     bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
     bool last_words = true;      ///< give it a pipe for leave_last_words()
 };
@@ -7929,12 +7931,12 @@ struct process_options {
 inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws.
-inline void leave_last_words(std::string_view text) noexcept {
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+inline bool leave_last_words(std::string_view text) noexcept {
     const char* number = std::getenv(last_words_variable);
-    if (number == nullptr) return;
+    if (number == nullptr) return false;
     auto bytes = std::min<std::size_t>(text.size(), 4096);
-    [[maybe_unused]] auto ignored = ::write(std::atoi(number), text.data(), bytes);
+    return ::write(std::atoi(number), text.data(), bytes) >= 0;
 }
 
 namespace detail {
@@ -7957,6 +7959,17 @@ struct child_plan {
     int message[2] = {step, errno};
     [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
     ::_exit(127);
+}
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+inline error cannot_start(std::string_view executable, std::string_view step, int number) {
+    const auto code = number == ENOENT   ? errc::not_found
+                      : number == EACCES ? errc::permission_denied
+                                         : errc::io;
+    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
+                                number == EMFILE ? "too many open files" : std::strerror(number)));
+    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    return why;
 }
 
 /// Closes (on exec) all descriptors but the standard three.
@@ -7992,6 +8005,11 @@ inline void open_over(const child_plan& plan, const char* path, int target, int 
     if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
     for (auto& [source, target] : plan.fds)
         if (::dup2(source, target) < 0) child_failed(plan, 1);
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
+    // none of it: what it opened next would take the number, and what it prints would go there.
+    for (int fd = 0; fd < 3; ++fd)
+        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
+            open_over(plan, "/dev/null", fd, O_RDWR);
     if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
 
     // Ignored signals and the mask survive exec: give the child the defaults.
@@ -8100,6 +8118,13 @@ private:
     void reap(int flags) noexcept {
         int raw = 0;
         pid_t got = 0;
+        if (own_group_) {
+            // Seen, but not yet reaped: until then the group's number belongs to nobody else.
+            siginfo_t seen{};
+            while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
+                   errno == EINTR) {}
+            if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
+        }
         do {
             got = ::waitpid(pid_, &raw, flags);
         } while (got < 0 && errno == EINTR);
@@ -8151,7 +8176,8 @@ inline child_process child_process::spawn(process_options how) {
     plan.die_with_parent = how.die_with_parent;
     plan.parent = ::getpid();
     // The report must not sit on a number that the child gives to something else.
-    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, std::max(first_free, 64));
+    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free);
+    if (plan.report < 0) throw detail::cannot_start(how.executable, "report pipe", errno);
     unique_fd report_copy(plan.report);
 
     // No signal handler of ours may run in the child.
@@ -8179,13 +8205,11 @@ inline child_process child_process::spawn(process_options how) {
         child.wait_blocking();
         static constexpr const char* steps[] = {"", "pass open files", "open its output file",
                                                 "change to its folder", "execute"};
-        auto code = message[1] == ENOENT   ? errc::not_found
-                    : message[1] == EACCES ? errc::permission_denied
-                                           : errc::io;
-        throw error(code, fmt::format("cannot start {}: {}: {}", how.executable, steps[message[0]],
-                                      std::strerror(message[1])));
+        throw detail::cannot_start(how.executable, steps[message[0]], message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
+        throw detail::cannot_start(how.executable, "pidfd_open", errno);
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",
@@ -8420,6 +8444,8 @@ struct supervisor_options {
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    /// Told of the first stop request, when it comes.
+    std::function<void()> on_stop;
 };
 
 /// How the job ended.
@@ -8677,9 +8703,9 @@ private:
             if (number >= options_.max_failures) {
                 if (number > 0) {
                     auto hint =
-                        fmt::format("the job was restarted {} {} already; a checkpoint of it "
-                                    "is kept, --resume goes on from there",
-                                    number, number == 1 ? "time" : "times");
+                        fmt::format("the job was restarted {} time{} already; --resume goes on "
+                                    "from its last checkpoint, if it has one",
+                                    number, number == 1 ? "" : "s");
                     if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
                     failure->with_hint(std::move(hint));
                 }
@@ -8823,7 +8849,7 @@ private:
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 for (auto& r : now->ranks) {
-                    if (r.running) r.process.kill(SIGTERM);
+                    if (r.running) r.process.kill(stop_signal_);
                 }
             }
             now->changed.reset();
@@ -8871,7 +8897,9 @@ private:
             auto next = signals_.next();
             const int signal = co_await next;
             if (stop_signal_ != 0) kill_now_ = true;
-            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            const bool first = stop_signal_ == 0;
+            if (first) stop_signal_ = signal;
+            if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
         }
@@ -15001,8 +15029,40 @@ inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 
 
+// ======== skein/rt/standard_files.hpp
+// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
+// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+inline void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+} // namespace skein::rt
+
 #include <algorithm>
+#include <atomic>
 #include <cerrno> // program_invocation_short_name
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15097,7 +15157,10 @@ public:
         co_await joined;
     }
     /// No worker is replaced from now on.
-    void stop() noexcept { stopping_ = true; }
+    void stop() noexcept {
+        if (!stopping_) stopped_at_ = loop_.now();
+        stopping_ = true;
+    }
 
     /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
@@ -15110,17 +15173,25 @@ private:
             const auto name = fmt::format("worker-{}", number);
             std::optional<error> failed;
             child_process child;
+            unique_fd socket; // ours, once more
+            scope watching;
             try {
-                auto started = start(name, &child);
+                auto started = start(name, &child, &socket);
                 auto wire = co_await started;
                 pids_.push_back(child.pid());
                 failed_in_a_row = 0;
+                last_warning_ = last_error_ = {};
+                watching.spawn(end_link_with(&child, &socket, wire));
                 auto served = driver_.serve_worker(
                     std::move(wire), [this, &child](const link&) { return farewell(&child); });
                 co_await served;
             } catch (const error& e) {
                 failed = e;
             }
+            watching.cancel();
+            auto watched = watching.join();
+            auto unwatched = as_result(std::move(watched));
+            (void)co_await unwatched;
             std::erase(pids_, child.pid());
             if (child.running()) {
                 // It may still be loading and hear nobody.
@@ -15137,16 +15208,19 @@ private:
                 error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
             why.with_cause(last_words(child, *failed));
             if (!failed->hint().empty()) why.with_hint(failed->hint());
+            const auto reason = failed->text() + why.cause(); // of many workers: said once
             const bool hopeless = failed->code() == errc::mismatch ||
                                   failed->code() == errc::not_found ||
                                   failed->code() == errc::permission_denied;
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
-                log::error("rt", why.what());
+                if (last_error_ != reason) log::error("rt", why.what());
+                last_error_ = reason;
                 break;
             }
-            log::warn("rt", why.what());
+            if (last_warning_ != reason) log::warn("rt", why.what());
+            last_warning_ = reason;
             co_await sleep_for(how_.times.reconnect_first);
         }
     }
@@ -15159,8 +15233,20 @@ private:
         return child.status() ? child.status()->describe() : failed.cause();
     }
 
+    /// Ends the link when the process has ended. A child of the worker may hold the other end of the
+    /// socket, so that the end of the stream is not seen; what the worker said before is still read.
+    task<void> end_link_with(child_process* child, unique_fd* socket,
+                             std::shared_ptr<net::connection> wire) {
+        auto ended = net::wait_readable(loop_, child->pidfd());
+        co_await ended;
+        if (::shutdown(socket->get(), SHUT_RD) == 0) co_return; // an end behind the last byte
+        co_await sleep_for(how_.times.reconnect_first);         // TCP: its bytes are on the way
+        wire->abort(error(errc::reset, "the process has ended"));
+    }
+
     /// Starts a process and shakes hands with it.
-    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child) {
+    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child,
+                                                 unique_fd* socket) {
         detail::worker_boot boot;
         boot.name = name;
         boot.token = to_buffer(secret_.bytes());
@@ -15180,7 +15266,7 @@ private:
         } else {
             int ends[2];
             if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-                throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)));
+                throw detail::cannot_start(how.executable, "socketpair", errno);
             ours = unique_fd(ends[0]);
             theirs = unique_fd(ends[1]);
             boot.socket = 4;
@@ -15202,11 +15288,20 @@ private:
             auto in_time = with_timeout(std::move(accepted), how_.times.connect_timeout);
             stream = co_await in_time;
         } else {
+            *socket = unique_fd(::fcntl(ours.get(), F_DUPFD_CLOEXEC, 0));
             stream = net::adopt_unix_stream(loop_, ours.release(), name);
         }
-        auto shaken = net::connection::accept(
-            std::move(stream), detail::link_options(driver_.name().name, secret_, 0, !listener));
+        auto link = detail::link_options(driver_.name().name, secret_, 0, !listener);
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
+        auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
+    }
+
+    /// What is left of the grace that all of the end shares, the goodbye over the link included.
+    [[nodiscard]] duration patience(duration most) const {
+        if (!stopping_) return most;
+        const duration left = stopped_at_ + how_.times.shutdown_grace - loop_.now();
+        return std::clamp(left, duration::zero(), most);
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
@@ -15218,7 +15313,7 @@ private:
         for (const auto& s : {step{std::chrono::milliseconds(stopping_ ? 300 : 100), SIGTERM},
                               step{how_.times.shutdown_grace, SIGKILL}}) {
             auto ended = wait(loop_, *child);
-            auto in_time = with_timeout(std::move(ended), s.patience);
+            auto in_time = with_timeout(std::move(ended), patience(s.patience));
             auto asked = as_result(std::move(in_time));
             auto status = co_await asked;
             if (status) co_return status->describe();
@@ -15237,17 +15332,25 @@ private:
     std::vector<pid_t> pids_;
     int alive_ = 0;
     bool stopping_ = false;
+    time_point stopped_at_{};
+    std::string last_warning_, last_error_;
 };
 
 /// True in a process that was started as a worker.
 [[nodiscard]] inline bool is_worker() noexcept {
-    return std::getenv(detail::boot_variable) != nullptr;
+    // Asked once: the variable is gone as soon as it has been read.
+    static const bool started_as_worker = std::getenv(detail::boot_variable) != nullptr;
+    return started_as_worker;
 }
 
 namespace detail {
 
 inline worker_boot read_boot() {
-    const unique_fd file(std::atoi(std::getenv(boot_variable)));
+    const char* variable = std::getenv(boot_variable);
+    const std::string_view number = variable == nullptr ? "" : variable;
+    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
+    std::from_chars(number.data(), number.data() + number.size(), inherited);
+    const unique_fd file(inherited < 3 ? -1 : inherited);
     ::unsetenv(boot_variable); // our own children are not workers
     byte_buffer text;
     std::byte piece[4096];
@@ -15312,10 +15415,28 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
         loop.run(detail::work(&loop, &self, std::move(boot)));
         return exit_code::done;
     } catch (const std::exception& e) {
-        leave_last_words(e.what());
+        if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        static constexpr const char* why = "something that is not a std::exception was thrown";
+        if (!leave_last_words(why)) fmt::print(stderr, "error: {}\n", why);
         return exit_code::failed;
     }
 }
+
+namespace detail {
+
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
+/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
+/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+[[noreturn]] inline void live_as_worker() {
+    // Of several threads that call run() one is the worker; the others wait for its end.
+    static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
+    while (taken.test_and_set()) ::pause();
+    std::exit(worker_main());
+}
+
+} // namespace detail
 
 } // namespace skein::rt
 
@@ -15473,9 +15594,14 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
 /// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
 ///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
 ///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
+/// there. A program may call run() again after it; the workers of the second run start like all others,
+/// at the top of main.
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
-    if (rt::is_worker()) return rt::worker_main();
+    rt::open_standard_files();
+    // A task of a worker may be a driver of its own: it has a node.
+    if (rt::is_worker() && rt::node::try_current() == nullptr) rt::detail::live_as_worker();
 
     int stopped_by = 0;
     try {
@@ -15507,6 +15633,10 @@ template <class App>
     } catch (const std::exception& e) {
         std::fflush(stdout);
         fmt::print(stderr, "error: {}\n", e.what());
+        return exit_code::failed;
+    } catch (...) {
+        std::fflush(stdout);
+        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
         return exit_code::failed;
     }
 }

@@ -4179,6 +4179,7 @@ struct start_info {
     std::int64_t parameters = 0; ///< trainable elements
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
 };
 
 /// After every optimizer step.
@@ -4217,11 +4218,13 @@ struct fit_result {
     std::uint64_t steps = 0;      ///< finished
     double loss = 0.0;            ///< of the last step
     double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false; ///< ended early because it was asked to
+    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
 };
 
 namespace detail {
@@ -5720,6 +5723,7 @@ inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
 
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -5743,6 +5747,8 @@ struct world_info {
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
     std::string job_id{};
+    /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
+    std::string launcher{};
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -5768,6 +5774,7 @@ public:
     [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
     [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
     [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
+    [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }
     [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
 
     /// Null in a single process.
@@ -5776,10 +5783,16 @@ public:
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
-    void watch_stop_flag(const std::atomic<bool>* flag) noexcept { stop_ = flag; }
+    ///   which  the signal, when there was one; asked after the flag was set
+    void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
+        stop_ = flag;
+        which_ = std::move(which);
+    }
     [[nodiscard]] bool stop_requested() const noexcept {
         return stop_ != nullptr && stop_->load(std::memory_order_relaxed);
     }
+    /// SIGINT or SIGTERM after a stop request by signal, else 0.
+    [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
 private:
     context() = default;
@@ -5788,6 +5801,7 @@ private:
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
     const std::atomic<bool>* stop_ = nullptr;
+    std::function<int()> which_;
 };
 
 } // namespace skein::train
@@ -6222,6 +6236,7 @@ concept strategy = requires(S s, bool last, double x) {
 #include <exception>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -6337,6 +6352,8 @@ struct gradient_hook : torch::autograd::FunctionPostHook {
 template <class Bucket = bucket<>>
 class DDP {
 public:
+    static constexpr std::string_view name = "DDP";
+
     DDP(const train::context& ctx, torch::nn::Module& module) : ctx_(&ctx), storage_(module) {
         if (ctx.world_size() == 1) return;
         train::require_same(ctx, storage_.layout_hash(), "the model");
@@ -6747,6 +6764,8 @@ inline result<void> event_file::truncate_after(std::uint64_t step) {
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <fmt/core.h>
@@ -6811,8 +6830,33 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    std::string command{};              ///< how the program was called, for the hint how to resume
+    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
 };
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] inline std::string command_line() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::string out;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = std::min(all.find('\0', at), all.size());
+        const auto word = all.substr(at, end - at);
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        out += out.empty() ? "" : " ";
+        if (plain) {
+            out += word;
+        } else { // in single quotes nothing is special but the quote itself
+            out += '\'';
+            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+            out += '\'';
+        }
+        at = end + 1;
+    }
+    return out;
+}
 
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
 inline void validate(const run_config& config, int world_size) {
@@ -6888,11 +6932,15 @@ using rank_function = std::function<void(context&)>;
 // The three ways of launch().
 
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -6914,6 +6962,65 @@ inline void print_error(const run_config& config, std::string_view who, const er
     std::fflush(stderr);
 }
 
+/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
+inline void say_stopping(const run_config& config) {
+    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                  config.checkpoints ? " and saving a checkpoint" : "");
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
+class stop_notice {
+public:
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
+    }
+    ~stop_notice() {
+        control_.run([this] { return end(); });
+    }
+    stop_notice(const stop_notice&) = delete;
+    stop_notice& operator=(const stop_notice&) = delete;
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
+inline void name_process(int rank) {
+    const auto tail = fmt::format(":rank{}", rank);
+    const std::string program = program_invocation_short_name;
+    const auto name = program.substr(0, 15 - std::min<std::size_t>(15, tail.size())) + tail;
+    ::prctl(PR_SET_NAME, name.c_str());
+}
+
 /// The communicator that was asked for.
 inline dist::comm_kind comm_kind_of(const run_config& config) {
     auto kind = dist::parse_comm_kind(config.communicator);
@@ -6925,8 +7032,10 @@ inline int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
+        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        const stop_notice notice(stops, config);
         auto here = context::single();
-        here.watch_stop_flag(&stops.asked());
+        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
         body(here);
         return stops.exit_code();
     } catch (const std::exception&) {
@@ -6947,6 +7056,7 @@ inline int run_supervised(const run_config& config) {
                    why.what(), restart, most);
         std::fflush(stderr);
     };
+    options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
         (void)comm_kind_of(config);
@@ -6986,8 +7096,9 @@ inline void train_as_rank(cluster::membership& world, const cluster::launch_envi
     info.attempt = where.attempt;
     info.host = world.host();
     info.job_id = where.job_id;
+    if (!cluster::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.asked());
+    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
     body(here);
 }
 
@@ -7002,6 +7113,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    detail::name_process(where.rank);
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
@@ -7009,6 +7121,8 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
         if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
         world = std::make_unique<cluster::membership>(where, secret);
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
         world->leave();
         return stops.exit_code();
@@ -7248,6 +7362,7 @@ struct progress_update {
 struct progress_options {
     std::string name;        ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
+    bool samples = false;    ///< update.tokens_per_s counts samples: say "samples/s"
     std::uint64_t first = 0; ///< the step the run (re)started at, for the ETA
     progress_mode mode = progress_mode::automatic;
     std::chrono::milliseconds terminal_interval{100};
@@ -7271,6 +7386,8 @@ public:
     void update(const progress_update& now);
     /// A line that stays, above the rewritten one. In JSON mode {"event": "note", "text": ...}.
     void note(std::string_view text);
+    /// A note that also a quiet run shows: what happens is not what was asked for word by word.
+    void notice(std::string_view text);
     /// One JSON object in JSON mode, nothing in the others.
     void event(const ordered_json& object);
     /// The last update is shown and the line ended. Safe to repeat.
@@ -7279,8 +7396,9 @@ public:
     [[nodiscard]] progress_mode mode() const noexcept { return options_.mode; }
     /// The line for an update within `columns` characters; what update() shows. For tests too.
     [[nodiscard]] std::string line(const progress_update& now, int columns) const;
-    /// Seconds to go, by the average since `first`; nothing when unknown.
-    [[nodiscard]] std::optional<double> seconds_left(std::uint64_t step) const;
+    /// Seconds to go, by the step time that the line shows, else by the average since `first`;
+    /// nothing when unknown.
+    [[nodiscard]] std::optional<double> seconds_left(const progress_update& now) const;
 
 private:
     void show(const progress_update& now);
@@ -7396,12 +7514,12 @@ inline progress::~progress() {
     }
 }
 
-inline std::optional<double> progress::seconds_left(std::uint64_t step) const {
-    if (options_.total == 0 || step <= options_.first) return std::nullopt;
-    if (step >= options_.total) return 0.0;
-    const double per_step =
-        (options_.clock() - started_) / static_cast<double>(step - options_.first);
-    return per_step * static_cast<double>(options_.total - step);
+inline std::optional<double> progress::seconds_left(const progress_update& now) const {
+    if (options_.total == 0 || now.step <= options_.first) return std::nullopt;
+    if (now.step >= options_.total) return 0.0;
+    const double per_step = now.step_seconds.value_or(
+        (options_.clock() - started_) / static_cast<double>(now.step - options_.first));
+    return per_step * static_cast<double>(options_.total - now.step);
 }
 
 inline std::string progress::line(const progress_update& now, int columns) const {
@@ -7430,9 +7548,11 @@ inline std::string progress::line(const progress_update& now, int columns) const
     if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), 0});
     for (auto& [name, value] : now.more)
         parts.push_back({fmt::format("{} {:.4g}", name, value), 6});
-    if (now.tokens_per_s) parts.push_back({human_count(*now.tokens_per_s) + " tok/s", 3});
+    if (now.tokens_per_s)
+        parts.push_back(
+            {human_count(*now.tokens_per_s) + (options_.samples ? " samples/s" : " tok/s"), 3});
     if (now.step_seconds) parts.push_back({human_seconds(*now.step_seconds) + "/step", 4});
-    if (auto left = seconds_left(now.step)) parts.push_back({"ETA " + human_clock(*left), 1});
+    if (auto left = seconds_left(now)) parts.push_back({"ETA " + human_clock(*left), 1});
 
     auto length = [&] {
         std::size_t n = head.size();
@@ -7463,10 +7583,11 @@ inline void progress::show(const progress_update& now) {
         ordered_json o = {{"event", "step"}, {"step", now.step}};
         if (options_.total != 0) o["total"] = options_.total;
         if (now.loss) o["loss"] = *now.loss;
-        if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
+        if (now.tokens_per_s)
+            o[options_.samples ? "samples_per_s" : "tokens_per_s"] = *now.tokens_per_s;
         if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
         for (auto& [name, value] : now.more) o[name] = value;
-        if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
+        if (auto left = seconds_left(now)) o["eta_seconds"] = *left;
         options_.write(dump_json(o) + "\n");
         break;
     }
@@ -7508,6 +7629,11 @@ inline void progress::note(std::string_view text) {
     options_.write(std::string(text) + "\n");
 }
 
+inline void progress::notice(std::string_view text) {
+    if (options_.mode != progress_mode::quiet) return note(text);
+    options_.write(std::string(text) + "\n");
+}
+
 inline void progress::event(const ordered_json& object) {
     if (options_.mode == progress_mode::json_lines) options_.write(dump_json(object) + "\n");
 }
@@ -7539,6 +7665,7 @@ inline void progress::finish() {
 //
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
+// The folder is locked for the life of the object (.lock), so that no two runs write into it.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -7788,6 +7915,7 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
 
 } // namespace skein::train
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7807,7 +7935,9 @@ struct metrics_row {
 };
 
 struct run_dir_options {
-    bool resume = false; ///< go on in an existing folder; else a taken name gets "-2", "-3", ...
+    bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
+    /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
+    std::chrono::milliseconds patience{2000};
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
@@ -7815,8 +7945,9 @@ struct run_dir_options {
 /// Owned by rank 0 alone; one thread.
 class run_dir {
 public:
-    /// Creates (or, with resume, opens) <root>/<name>. Throws permission_denied, not_found,
-    /// disk_full or io with the path and what to do; errc::usage for a name that is not one folder.
+    /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
+    /// not_found, disk_full or io with the path and what to do; errc::usage for a name that is not
+    /// one folder, and when another process is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -7829,6 +7960,8 @@ public:
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     /// The name in use, with its number when the one asked for was taken.
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    /// What a person should know about the folder: that the name was taken, that locks do not work.
+    [[nodiscard]] const std::vector<std::string>& notices() const noexcept { return notices_; }
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
     [[nodiscard]] std::string file(std::string_view base) const {
         return path_ + "/" + std::string(base);
@@ -7857,8 +7990,12 @@ private:
     run_dir() = default;
     template <class Keep>
     void cut(Keep keep);
+    [[nodiscard]] error unusable(const error& why) const;
+    [[nodiscard]] bool claim(bool wanted);
 
     std::string path_, name_;
+    std::vector<std::string> notices_;
+    unique_fd lock_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
@@ -7870,6 +8007,91 @@ private:
 // ======== skein/train/detail/run_dir.hpp
 // Bodies of <skein/train/run_dir.hpp>.
 
+
+// ======== skein/train/detail/run_lock.hpp
+// One run folder, one run: a lock on <folder>/.lock that the kernel releases when its process ends,
+// however it ends. The file itself stays; its text tells who holds it.
+
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+enum class lock_outcome : std::uint8_t {
+    held,        ///< ours while fd lives
+    busy,        ///< another process has it
+    unsupported, ///< the file system cannot lock (some NFS)
+    failed       ///< the file cannot be opened; `number` is the errno
+};
+
+struct run_lock {
+    lock_outcome outcome = lock_outcome::failed;
+    unique_fd fd;
+    int number = 0;
+    bool made = false; ///< the lock's file was not there before
+};
+
+/// "pid 4711 on node-3"; the text of a lock's file.
+[[nodiscard]] inline std::string lock_owner() {
+    char host[256] = "";
+    (void)::gethostname(host, sizeof host - 1);
+    return fmt::format("pid {} on {}", ::getpid(), host);
+}
+
+/// Who wrote the file of a lock last.
+[[nodiscard]] inline std::string lock_owner_of(const std::string& folder) {
+    posix_disk disk;
+    const auto bytes = disk.read_whole(join_path(folder, ".lock"), 4096);
+    if (!bytes || bytes->empty()) return "another process";
+    return skein::to_string(byte_span(*bytes));
+}
+
+/// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
+/// killed a moment ago and whose last process is on its way out.
+[[nodiscard]] inline run_lock lock_run(const std::string& folder,
+                                       std::chrono::milliseconds patience) {
+    const auto path = join_path(folder, ".lock");
+    const auto end = system_clock().now() + patience;
+    run_lock out;
+    // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
+    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    out.made = bool(out.fd);
+    if (!out.fd && errno == EEXIST) out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!out.fd) {
+        out.number = errno;
+        return out;
+    }
+    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) !=
+           0) {
+        if (errno != EWOULDBLOCK) {
+            out.outcome = lock_outcome::unsupported;
+            return out;
+        }
+        if (system_clock().now() >= end) {
+            out.outcome = lock_outcome::busy;
+            return out;
+        }
+        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
+    }
+    out.outcome = lock_outcome::held;
+    const auto owner = lock_owner();
+    if (::ftruncate(out.fd.get(), 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(out.fd.get(), owner.data(), owner.size(), 0);
+    return out;
+}
+
+} // namespace skein::train::detail
 
 #include <algorithm>
 #include <charconv>
@@ -7967,43 +8189,75 @@ inline double system_wall_time() {
 
 } // namespace detail
 
+inline error run_dir::unusable(const error& why) const {
+    return error(why.code(), fmt::format("run folder {} cannot be used: {}", path_, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there or choose another folder"
+                       : "choose another folder for runs, or change its owner or mode");
+}
+
+/// Makes and locks path_. False when it is another run's, and not the one that is wanted.
+inline bool run_dir::claim(bool wanted) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
+    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
+    // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
+    const auto has = [&](const char* what) {
+        return disk.status(join_path(path_, what)).has_value();
+    };
+    const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
+    if (!wanted && taken()) return false;
+
+    auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
+    switch (lock.outcome) {
+    case detail::lock_outcome::failed:
+        throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
+    case detail::lock_outcome::busy:
+        if (!wanted) return false;
+        throw error(errc::usage,
+                    fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
+            .with_hint("wait for it, or give another run name (--run)");
+    case detail::lock_outcome::unsupported:
+        if (!wanted && !lock.made) return false;
+        notices_.push_back(fmt::format("{} cannot be locked there: let no two runs use it", path_));
+        return true;
+    case detail::lock_outcome::held: break;
+    }
+    if (!wanted && taken()) return false;
+    lock_ = std::move(lock.fd);
+    return true;
+}
+
 inline run_dir run_dir::create(const std::string& root, const std::string& name,
                                run_dir_options options) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
     posix_disk disk;
-    auto fail = [&](const error& why, const std::string& path) {
-        return error(why.code(), fmt::format("run folder {} cannot be used: {}", path, why.text()))
-            .with_hint(why.code() == errc::disk_full
-                           ? "free some space there or choose another folder"
-                           : "choose another folder for runs, or change its owner or mode");
-    };
-    if (auto made = disk.make_dirs(root); !made) throw fail(made.error(), root);
-
     run_dir run;
     run.options_ = options;
     if (run.options_.wall_time == nullptr) run.options_.wall_time = &detail::system_wall_time;
+    run.path_ = root;
+    if (auto made = disk.make_dirs(root); !made) throw run.unusable(made.error());
     run.name_ = name;
     run.path_ = join_path(root, name);
-    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by hand.
-    auto taken = [&](const std::string& path) {
-        return disk.status(join_path(path, "metrics.csv")).has_value() ||
-               disk.status(join_path(path, "checkpoints")).has_value();
-    };
-    for (int k = 2; !options.resume && taken(run.path_); ++k) {
-        run.name_ = fmt::format("{}-{}", name, k);
+    for (int k = 2; !run.claim(options.resume); ++k) {
+        run.name_ = fmt::format("{}.{}", name, k);
         run.path_ = join_path(root, run.name_);
     }
-    if (auto made = disk.make_dirs(run.path_); !made) throw fail(made.error(), run.path_);
+    if (run.name_ != name)
+        run.notices_.insert(
+            run.notices_.begin(),
+            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+                        join_path(root, name), run.path_));
 
     // Find out now, not after an hour, whether it can be written.
     const auto probe = join_path(run.path_, ".write-test");
     auto written = disk.write_whole(probe, as_bytes(std::string_view("ok")));
     (void)disk.remove(probe);
-    if (!written) throw fail(written.error(), run.path_);
+    if (!written) throw run.unusable(written.error());
     auto events = event_file::open(run.path_, run.options_.wall_time());
-    if (!events) throw fail(events.error(), run.path_);
+    if (!events) throw run.unusable(events.error());
     run.events_ = std::move(*events);
 
     const auto csv = detail::read_text(run.file("metrics.csv"));
@@ -8161,18 +8415,26 @@ struct run_summary {
     std::string path;        ///< "runs/gpt"
     std::uint64_t steps = 0; ///< finished
     std::uint64_t total = 0; ///< asked for
-    double seconds = 0.0;
+    std::uint64_t first = 0; ///< where this start of the program began
+    double seconds = 0.0;    ///< of this start
     std::optional<double> tokens_per_s;
+    bool samples = false;                 ///< tokens_per_s counts samples
     std::optional<double> peak_rss_bytes; ///< largest of the ranks
     int workers = 1;
     int restarts = 0;
     std::vector<metric_value> results; ///< e.g. {"loss", 1.83}, {"val_loss", 1.91}
+    std::uint64_t val_step = 0;        ///< the step of "val_loss"; 0: the last one
     std::string checkpoint;            ///< the newest, or empty
     std::string command;               ///< how the program was called; empty: no resume line
-    std::string resume_flag = "--resume";
-    std::string stopped; ///< why it ended early, or empty
+    /// What goes on, and what gives the steps; empty when the program has no such flags.
+    std::string resume_flag = "--resume", steps_flag = "--steps";
+    std::string launcher; ///< what started the ranks, or empty: the program itself
+    std::string stopped;  ///< "by SIGINT": why it ended early, or empty
 };
 
+/// The command that goes on with a run: with the resume flag, and when it is complete with twice the
+/// steps.
+[[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);
 /// The same as one JSON object {"event": "summary", ...}.
@@ -8185,32 +8447,83 @@ struct run_summary {
 // Bodies of <skein/train/summary.hpp>.
 
 
+#include <algorithm>
+#include <string>
+
 #include <fmt/core.h>
 
 namespace skein::train {
+
+namespace detail {
+
+[[nodiscard]] inline bool is_complete(const run_summary& run) {
+    return run.stopped.empty() && run.steps >= run.total;
+}
+
+/// Sets `flag` to a number in a command line, in place or at its end.
+inline void set_flag(std::string& command, const std::string& flag, std::uint64_t value) {
+    const auto text = std::to_string(value);
+    bool found = false;
+    for (std::size_t at = 0; (at = command.find(" " + flag, at)) != std::string::npos;) {
+        at += 1 + flag.size();
+        if (at >= command.size() || (command[at] != ' ' && command[at] != '=')) continue;
+        const auto begin = command.find_first_not_of(' ', at + 1);
+        if (begin == std::string::npos) break;
+        command.replace(begin, std::min(command.find(' ', begin), command.size()) - begin, text);
+        found = true;
+    }
+    if (!found) command += " " + flag + " " + text;
+}
+
+/// "2000 of 2000", and after a restart or a resume how many of them this start did.
+[[nodiscard]] inline std::string steps_text(const run_summary& run) {
+    auto text = run.total == 0 ? fmt::format("{}", run.steps)
+                               : fmt::format("{} of {}", run.steps, run.total);
+    if (run.first > 0 && run.steps > run.first)
+        text += fmt::format(", {} of them since the {}", run.steps - run.first,
+                            run.restarts > 0 ? "restart" : "resume");
+    return text + " in " + human_clock(run.seconds);
+}
+
+} // namespace detail
+
+inline std::string next_command(const run_summary& run) {
+    auto command = run.command;
+    if (detail::is_complete(run) && !run.steps_flag.empty())
+        detail::set_flag(command, run.steps_flag, 2 * run.steps);
+    if (!run.resume_flag.empty() &&
+        (" " + command + " ").find(" " + run.resume_flag + " ") == std::string::npos)
+        command += " " + run.resume_flag;
+    return command;
+}
 
 inline std::string summary_text(const run_summary& run) {
     std::string out = "\n";
     auto row = [&](std::string_view label, const std::string& text) {
         out += fmt::format("  {:<12}{}\n", label, text);
     };
-    const bool complete = run.stopped.empty() && run.steps >= run.total;
+    const bool complete = detail::is_complete(run);
     out += fmt::format("{} {}\n\n", run.name.empty() ? "run" : run.name,
                        complete              ? "finished"
                        : run.stopped.empty() ? "stopped"
-                                             : "stopped: " + run.stopped);
-    row("steps", run.total == 0 ? fmt::format("{} in {}", run.steps, human_clock(run.seconds))
-                                : fmt::format("{} of {} in {}", run.steps, run.total,
-                                              human_clock(run.seconds)));
-    std::string speed;
-    if (run.tokens_per_s) speed = human_count(*run.tokens_per_s) + " tokens/s, ";
-    speed += fmt::format("{} worker{}", run.workers, run.workers == 1 ? "" : "s");
-    if (run.peak_rss_bytes) speed += ", at most " + human_bytes(*run.peak_rss_bytes) + " each";
-    row("speed", speed);
+                                             : "stopped " + run.stopped);
+    row("steps", detail::steps_text(run));
+    auto workers = fmt::format("{} worker{}", run.workers, run.workers == 1 ? "" : "s");
+    if (run.peak_rss_bytes) workers += ", at most " + human_bytes(*run.peak_rss_bytes) + " each";
+    if (run.tokens_per_s)
+        row("speed", fmt::format("{} {}/s, {}", human_count(*run.tokens_per_s),
+                                 run.samples ? "samples" : "tokens", workers));
+    else
+        row("world", workers); // no step was run
     if (run.restarts > 0)
         row("failures", fmt::format("{} restart{} from a checkpoint", run.restarts,
                                     run.restarts == 1 ? "" : "s"));
-    for (auto& metric : run.results) row(metric.name, fmt::format("{:.4f}", metric.value));
+    for (auto& metric : run.results) {
+        const bool older =
+            metric.name == "val_loss" && run.val_step != 0 && run.val_step != run.steps;
+        row(metric.name, fmt::format("{:.4f}", metric.value) +
+                             (older ? fmt::format(" (step {})", run.val_step) : ""));
+    }
     if (!run.path.empty()) row("folder", run.path);
     if (!run.checkpoint.empty()) row("checkpoint", run.checkpoint);
 
@@ -8219,11 +8532,11 @@ inline std::string summary_text(const run_summary& run) {
         out += fmt::format("  {}\n      {}\n", command, what);
     };
     if (!run.command.empty() && !run.checkpoint.empty()) {
-        const bool has_flag =
-            (" " + run.command + " ").find(" " + run.resume_flag + " ") != std::string::npos;
-        next(has_flag ? run.command : run.command + " " + run.resume_flag,
-             complete ? "train on from the last checkpoint (give more steps)"
-                      : "go on from the last checkpoint");
+        std::string what =
+            complete ? "train on from the last checkpoint" : "go on from the last checkpoint";
+        if (complete && run.steps_flag.empty()) what += ", with more steps";
+        if (run.resume_flag.empty()) what += ", with resume_mode::latest in its run_config";
+        next((run.launcher.empty() ? "" : "under the same launcher: ") + next_command(run), what);
     }
     if (!run.path.empty()) {
         next("tensorboard --logdir " + run.path, "curves in the browser");
@@ -8233,12 +8546,14 @@ inline std::string summary_text(const run_summary& run) {
 }
 
 inline ordered_json summary_json(const run_summary& run) {
-    ordered_json o = {{"event", "summary"},     {"name", run.name},        {"path", run.path},
-                      {"steps", run.steps},     {"total", run.total},      {"seconds", run.seconds},
-                      {"workers", run.workers}, {"restarts", run.restarts}};
-    if (run.tokens_per_s) o["tokens_per_s"] = *run.tokens_per_s;
+    ordered_json o = {
+        {"event", "summary"},     {"name", run.name},       {"path", run.path},
+        {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
+        {"seconds", run.seconds}, {"workers", run.workers}, {"restarts", run.restarts}};
+    if (run.tokens_per_s) o[run.samples ? "samples_per_s" : "tokens_per_s"] = *run.tokens_per_s;
     if (run.peak_rss_bytes) o["peak_rss_bytes"] = *run.peak_rss_bytes;
     for (auto& metric : run.results) o["results"][metric.name] = metric.value;
+    if (run.val_step != 0) o["val_step"] = run.val_step;
     if (!run.checkpoint.empty()) o["checkpoint"] = run.checkpoint;
     if (!run.stopped.empty()) o["stopped"] = run.stopped;
     return o;
@@ -8246,7 +8561,9 @@ inline ordered_json summary_json(const run_summary& run) {
 
 } // namespace skein::train
 
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -8305,9 +8622,29 @@ namespace skein::train {
     for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
         if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
             return run_dir::create(config.runs_dir, name, {.resume = true});
-        name = fmt::format("{}-{}", config.name, number);
+        name = fmt::format("{}.{}", config.name, number);
     }
     return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
+}
+
+/// "pid 101 102", or by host when there are several: "pid 101 102 on a, 7 on b". One text
+/// "<pid> <host>" per rank; after the first 16 only dots.
+[[nodiscard]] inline std::string places_text(const std::vector<byte_buffer>& ranks) {
+    std::string out = "pid", last;
+    bool one = true;
+    const auto host_of = [](const byte_buffer& rank) {
+        const auto text = as_text(rank);
+        return std::string(text.substr(std::min(text.size(), text.find(' ') + 1)));
+    };
+    for (const auto& rank : ranks) one = one && host_of(rank) == host_of(ranks[0]);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+        if (r == 16) return out + " ...";
+        out += " " + std::string(as_text(ranks[r]).substr(0, as_text(ranks[r]).find(' ')));
+        const auto host = host_of(ranks[r]);
+        if (!one && (r + 1 == ranks.size() || host_of(ranks[r + 1]) != host))
+            out += " on " + host + (r + 1 == ranks.size() ? "" : ",");
+    }
+    return out;
 }
 
 /// See the file's head. Not thread-safe.
@@ -8315,11 +8652,13 @@ class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
     reporter(const context& ctx, const run_config& config, const json& settings)
-        : config_(&config), first_(ctx.is_first()) {
+        : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
+        places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
         if (!config.write_files && !config.checkpoints) return;
         if (first_) {
             dir_.emplace(open_run_dir(ctx, config));
             auto all = to_json(config);
+            all["name"] = dir_->name(); // the one in use
             all["world_size"] = ctx.world_size();
             all["job_id"] = job_of(ctx);
             all["settings"] = settings;
@@ -8343,6 +8682,7 @@ public:
         options.name = name_.empty() ? config_->name : name_;
         options.total = start.total_steps;
         options.first = start.first_step;
+        options.samples = config_->tokens_per_sample <= 0;
         switch (config_->output) {
         case output_mode::automatic: options.mode = progress_mode::automatic; break;
         case output_mode::plain: options.mode = progress_mode::plain; break;
@@ -8355,9 +8695,7 @@ public:
                 std::fflush(stdout);
             };
         show_ = std::make_unique<progress>(std::move(options));
-        if (!start.resumed_from.empty())
-            show_->note(
-                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        greet(start);
     }
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing.
@@ -8368,7 +8706,9 @@ public:
         if (dir_ && config_->write_files) {
             metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
             row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-            row.timings = {{"tokens_per_s", now.tokens_per_s}, {"step_seconds", now.seconds}};
+            row.timings = {{config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s",
+                            now.tokens_per_s},
+                           {"step_seconds", now.seconds}};
             dir_->append(row);
         }
         progress_update update;
@@ -8388,18 +8728,66 @@ public:
     void note(const std::string& text) {
         if (show_) show_->note(text);
     }
+    /// A note that also a quiet run shows.
+    void notice(const std::string& text) {
+        if (show_) show_->notice(text);
+    }
     void finish() {
         if (show_) show_->finish();
         draw();
     }
 
 private:
+    /// What runs where, and what is not as it was asked for.
+    void greet(const start_info& start) {
+        const auto name = name_.empty() ? config_->name : name_;
+        const auto* comm = ctx_->comm();
+        if (show_->mode() == progress_mode::json_lines) {
+            ordered_json o = {{"event", "start"},
+                              {"name", name},
+                              {"path", path_},
+                              {"parameters", start.parameters},
+                              {"first_step", start.first_step},
+                              {"total", start.total_steps},
+                              {"workers", ctx_->world_size()},
+                              {"strategy", start.strategy}};
+            if (comm != nullptr) o["communicator"] = comm->name();
+            for (const auto& rank : places_)
+                o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
+            show_->event(o);
+        } else {
+            auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
+                                    human_count(static_cast<double>(start.parameters)),
+                                    start.total_steps, config_->global_batch);
+            if (!path_.empty()) what += ", files in " + path_;
+            show_->note(what);
+            show_->note(fmt::format("{}{}{}{} worker{}: {}", start.strategy,
+                                    comm != nullptr ? " over " + comm->name() : "",
+                                    start.strategy.empty() && comm == nullptr ? "" : ", ",
+                                    ctx_->world_size(), ctx_->world_size() == 1 ? "" : "s",
+                                    places_text(places_)));
+        }
+        if (dir_)
+            for (const auto& text : dir_->notices()) show_->notice(text);
+        if (!start.resumed_from.empty())
+            show_->note(
+                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0)
+            show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
+                                      path_.empty() ? config_->runs_dir + "/" + name : path_));
+        if (start.first_step > 0 && start.first_step >= start.total_steps)
+            show_->notice(
+                fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
+                            start.first_step, start.total_steps));
+    }
     void draw() {
         if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
     }
 
+    const context* ctx_;
     const run_config* config_;
     bool first_;
+    std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
     std::optional<run_dir> dir_;
     std::unique_ptr<progress> show_;
@@ -8413,17 +8801,28 @@ private:
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.path = result.run_path;
     out.steps = result.steps;
+    out.first = result.first_step;
     out.total = static_cast<std::uint64_t>(config.max_steps);
     out.seconds = result.seconds;
+    out.samples = config.tokens_per_sample <= 0;
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
     out.peak_rss_bytes = result.peak_rss_bytes;
     out.workers = ctx.world_size();
     out.restarts = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
+    out.val_step = result.val_step;
     out.checkpoint = result.checkpoint;
     out.command = config.command;
-    if (result.stopped) out.stopped = "stopped on request";
+    out.launcher = ctx.launcher();
+    if (config.command.empty()) { // a program whose flags nobody knows
+        out.command = command_line();
+        out.resume_flag = out.steps_flag = "";
+    }
+    if (result.stopped)
+        out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
+                      : result.stop_signal == SIGTERM ? "by SIGTERM"
+                                                      : "on request";
     return out;
 }
 
@@ -8727,11 +9126,15 @@ struct schedule_settings {
 // The strategy for one process: no communication at all. Also the oracle of every other strategy.
 
 
+#include <string_view>
+
 namespace skein {
 
 /// Trains in this process alone.
 class Single {
 public:
+    static constexpr std::string_view name = "Single";
+
     Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
         if (ctx.world_size() != 1)
             throw error(errc::usage,
@@ -8941,6 +9344,12 @@ concept data_source = requires(const D& data, std::span<const std::uint64_t> ids
 template <class D>
 using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
 
+/// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
+template <class M>
+concept module_holder = requires(M& model) {
+    { *model } -> std::convertible_to<torch::nn::Module&>;
+};
+
 /// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
 /// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
 template <class L, class Model, class Batch>
@@ -8988,6 +9397,29 @@ public:
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+        if constexpr (train::module_holder<Model>) // else the line above is all there is to say
+            return fit_one(model, std::move(options), std::move(schedule), loss, data, held_out);
+    }
+
+    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
+    template <class C>
+    [[nodiscard]] C& callback() noexcept {
+        return std::get<C>(callbacks_);
+    }
+
+private:
+    template <class, class, class, class, class>
+    friend class train::detail::run_of;
+    using strategy_type = Strategy;
+
+    template <class Model, class Loss, class Data, class HeldOut>
+    train::fit_result fit_one(Model& model, train::optimizer_options options,
+                              train::schedule schedule, Loss& loss, const Data& data,
+                              const HeldOut& held_out) {
         const auto tell_peers = [this] {
             if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
         };
@@ -9005,18 +9437,6 @@ public:
             throw;
         }
     }
-
-    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
-    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
-    template <class C>
-    [[nodiscard]] C& callback() noexcept {
-        return std::get<C>(callbacks_);
-    }
-
-private:
-    template <class, class, class, class, class>
-    friend class train::detail::run_of;
-    using strategy_type = Strategy;
 
     template <class Event>
     void tell(const Event& event) {
@@ -9050,6 +9470,15 @@ namespace skein::train::detail {
     struct rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
+}
+
+/// "DDP" of a strategy that says so.
+template <class Strategy>
+[[nodiscard]] std::string strategy_name() {
+    if constexpr (requires { std::string(Strategy::name); })
+        return std::string(Strategy::name);
+    else
+        return {};
 }
 
 template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
@@ -9088,8 +9517,10 @@ public:
                          .total_steps = total_,
                          .parameters = strategy_.storage().trainable(),
                          .run_path = report_.path(),
-                         .resumed_from = resumed_from};
+                         .resumed_from = resumed_from,
+                         .strategy = strategy_name<strategy_type>()};
         report_.begin(start);
+        if (!jump_.empty()) report_.notice(jump_);
         trainer_.tell(start);
 
         model_->train();
@@ -9123,7 +9554,7 @@ private:
         metrics.mean("loss", my_loss, share);
         metrics.last("lr", lr)
             .last("grad_norm", norm)
-            .max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
+            .max("stop", ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0);
         auto merged = merge(ctx_, metrics);
         const double loss = *find_metric(merged, "loss");
         // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
@@ -9133,7 +9564,9 @@ private:
         optimizer_.step(lr, clipped.scale);
         strategy_.publish();
         step_ += 1;
-        stopped_ = *find_metric(merged, "stop") > 0.0; // the same decision on every rank
+        const double stop = *find_metric(merged, "stop"); // the same decision on every rank
+        stopped_ = stop > 0.0;
+        if (stop > 1.0) result_.stop_signal = static_cast<int>(stop);
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
         begin_row();
         step_info now{.rank = ctx_.rank(),
@@ -9251,6 +9684,7 @@ private:
         if (count >= static_cast<std::uint64_t>(ctx_.world_size()) && !reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
         result_.val_loss = merged[0].value;
+        result_.val_step = step_;
         if (!std::isfinite(result_.val_loss))
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
@@ -9292,6 +9726,13 @@ private:
                                                  step_, total_))
                 .with_where(found->path())
                 .with_hint("ask for more steps, or another run name");
+        const double now = learning_rate(rate_, step_),
+                     before = found->extra().value("next_lr", now);
+        if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
+            jump_ =
+                fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
+                            "{:g} (most schedules depend on the number of steps)",
+                            step_ + 1, now, before);
         return found->path();
     }
 
@@ -9300,6 +9741,7 @@ private:
         strategy_.sync_buffers();
         auto what = state_.save(step_, config_.seed);
         what.extra["loss"] = result_.loss;
+        what.extra["next_lr"] = learning_rate(rate_, step_);
         what.metrics["loss"] = result_.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
@@ -9343,6 +9785,7 @@ private:
     std::uint64_t step_ = 0; // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool stopped_ = false;
+    std::string jump_; // of the learning rate, at a resume
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };

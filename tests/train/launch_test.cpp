@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 using namespace skein;
@@ -74,6 +75,8 @@ TEST_CASE("a configuration that makes no sense never reaches the training") {
     config.workers = 2;
     config.communicator = "carrier pigeon";
     CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
+    config.workers = 1; // nobody to talk to, but a mistake all the same
+    CHECK(launch(config, [](context&) { FAIL("called"); }) == 2);
 }
 
 TEST_CASE("SIGTERM asks the training to stop and gives 143") {
@@ -81,6 +84,7 @@ TEST_CASE("SIGTERM asks the training to stop and gives 143") {
               CHECK_FALSE(ctx.stop_requested());
               ::raise(SIGTERM);
               CHECK(ctx.stop_requested());
+              CHECK(ctx.stop_signal() == SIGTERM);
           }) == 143);
     // The handlers of before are back, and the next launch starts fresh.
     CHECK(launch(quiet_config(), [](context& ctx) { CHECK_FALSE(ctx.stop_requested()); }) == 0);
@@ -96,6 +100,17 @@ TEST_CASE("two ranks get a communicator that works") {
     });
     CHECK(codes == std::vector<int>{0, 0});
     CHECK(sum == 6);
+}
+
+TEST_CASE("a rank is named after its program and its number") {
+    std::vector<std::string> names(2);
+    const auto codes = run_two(quiet_config(), [&](context& ctx) {
+        char name[16] = "";
+        ::prctl(PR_GET_NAME, name);
+        names[static_cast<std::size_t>(ctx.rank())] = name;
+    });
+    CHECK(codes == std::vector<int>{0, 0});
+    CHECK(names == std::vector<std::string>{"skein_tra:rank0", "skein_tra:rank1"});
 }
 
 TEST_CASE("the failure of one rank ends the other, which waits in a collective") {

@@ -40,7 +40,7 @@ TEST_CASE("on a terminal one line is rewritten with bar, loss, speed and time to
     s.now += 60;
     p.update(at(500));
     CHECK(s.take() == "\r\x1b[Kgpt   500/2000  [#####---------------]   25%  loss 2.3100  5.23k "
-                      "tok/s  190 ms/step  ETA 03:00");
+                      "tok/s  190 ms/step  ETA 04:45");
     s.now += 0.05;
     p.update(at(501)); // too soon
     CHECK(s.take().empty());
@@ -103,7 +103,7 @@ TEST_CASE("in a file there are plain lines at intervals, without control charact
     CHECK(text.find('#') == std::string::npos);
     CHECK_THAT(text,
                ContainsSubstring(
-                   "gpt    11/2000    0%  loss 2.3100  5.23k tok/s  190 ms/step  ETA 30:08\n"));
+                   "gpt    11/2000    0%  loss 2.3100  5.23k tok/s  190 ms/step  ETA 06:18\n"));
 }
 
 TEST_CASE("quiet says nothing") {
@@ -118,6 +118,24 @@ TEST_CASE("quiet says nothing") {
     CHECK(s.out.empty());
 }
 
+TEST_CASE("samples per second are not called tokens") {
+    screen s;
+    auto o = s.options(progress_mode::json_lines);
+    o.samples = true;
+    progress p(o);
+    CHECK_THAT(p.line(at(10), 100), ContainsSubstring("5.23k samples/s"));
+    p.update(at(1));
+    CHECK_THAT(s.take(),
+               ContainsSubstring("\"samples_per_s\":5230") && !ContainsSubstring("tokens"));
+}
+
+TEST_CASE("a notice is shown by a quiet run too") {
+    screen s;
+    progress p(s.options(progress_mode::quiet));
+    p.notice("nothing to resume");
+    CHECK(s.take() == "nothing to resume\n");
+}
+
 TEST_CASE("JSON mode writes one object per line, for every update") {
     screen s;
     progress p(s.options(progress_mode::json_lines));
@@ -130,7 +148,7 @@ TEST_CASE("JSON mode writes one object per line, for every update") {
     CHECK(j["step"] == 1);
     CHECK(j["total"] == 2000);
     CHECK(j["loss"] == 2.31);
-    CHECK(j["eta_seconds"] == 19990.0);
+    CHECK(j["eta_seconds"] == 0.19 * 1999);
     p.update(
         {.step = 2, .loss = {}, .tokens_per_s = {}, .step_seconds = {}, .more = {{"lr", 0.5}}});
     CHECK_THAT(s.take(), ContainsSubstring("\"lr\":0.5") && !ContainsSubstring("loss"));
@@ -145,13 +163,18 @@ TEST_CASE("the time to go counts from where a resumed run began") {
     auto o = s.options(progress_mode::plain, 200);
     o.first = 100;
     progress p(o);
-    CHECK_FALSE(p.seconds_left(100));
+    const auto left = [](const progress& of, std::uint64_t step, std::optional<double> each = {}) {
+        return of.seconds_left(
+            {.step = step, .loss = {}, .tokens_per_s = {}, .step_seconds = each, .more = {}});
+    };
+    CHECK_FALSE(left(p, 100));
     s.now += 20.0;
-    CHECK(p.seconds_left(150) == 20.0);
-    CHECK(p.seconds_left(200) == 0.0);
+    CHECK(left(p, 150) == 20.0);
+    CHECK(left(p, 150, 0.5) == 25.0); // the step time that the line shows, when it shows one
+    CHECK(left(p, 200) == 0.0);
     screen unknown;
     progress q(unknown.options(progress_mode::plain, 0));
-    CHECK_FALSE(q.seconds_left(10));
+    CHECK_FALSE(left(q, 10));
     CHECK(q.line(at(10), 100) == "gpt  step 10  loss 2.3100  5.23k tok/s  190 ms/step");
 }
 

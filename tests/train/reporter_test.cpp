@@ -5,6 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <csignal>
 #include <filesystem>
 
 using namespace skein;
@@ -82,10 +83,10 @@ TEST_CASE("a taken name gets a number, and each job's restart finds its own fold
     const auto a0 = attempt_of("a", 0), b0 = attempt_of("b", 0), a1 = attempt_of("a", 1),
                b1 = attempt_of("b", 1), c1 = attempt_of("c", 1);
     CHECK(reporter(a0, config, {}).name() == "run");
-    CHECK(reporter(b0, config, {}).name() == "run-2");
+    CHECK(reporter(b0, config, {}).name() == "run.2");
     CHECK(reporter(a1, config, {}).name() == "run");
-    CHECK(reporter(b1, config, {}).name() == "run-2");
-    CHECK(reporter(c1, config, {}).name() == "run-3"); // its first attempt came to nothing
+    CHECK(reporter(b1, config, {}).name() == "run.2");
+    CHECK(reporter(c1, config, {}).name() == "run.3"); // its first attempt came to nothing
 }
 
 TEST_CASE(
@@ -115,9 +116,49 @@ TEST_CASE("a restart looks into other runs without writing there") {
         return names;
     };
     const auto files = list();
-    CHECK(reporter(mine, config, {}).name() == "run-2");
+    CHECK(reporter(mine, config, {}).name() == "run.2");
     CHECK(where.text("run/config.json") == before);
     CHECK(list() == files);
+}
+
+TEST_CASE("the configuration on disk has the name that is in use") {
+    folder where;
+    const auto config = config_in(where);
+    const auto a = attempt_of("a", 0), b = attempt_of("b", 0);
+    reporter first(a, config, {}), second(b, config, {});
+    CHECK(where.text("run/config.json").find("\"name\": \"run\"") != std::string::npos);
+    CHECK(where.text("run.2/config.json").find("\"name\": \"run.2\"") != std::string::npos);
+}
+
+TEST_CASE("samples per second are not called tokens per second") {
+    folder where;
+    auto config = config_in(where);
+    const auto ctx = context::single();
+    const std::vector<metric_value> m{{"loss", 2.5}};
+    for (const std::int64_t tokens : {0, 32}) {
+        config.tokens_per_sample = tokens;
+        config.name = tokens == 0 ? "samples" : "tokens";
+        reporter report(ctx, config, {});
+        report.begin({.total_steps = 1});
+        report.step(row(1, m), {});
+        CHECK(where.text(config.name + "/metrics.jsonl").find(config.name + "_per_s") !=
+              std::string::npos);
+        CHECK(summarize(ctx, config, {}).samples == (tokens == 0));
+    }
+}
+
+TEST_CASE("workers are listed by process, and by host when there are several") {
+    const auto text = [](std::vector<std::string_view> ranks) {
+        std::vector<byte_buffer> all;
+        for (const auto r : ranks)
+            all.push_back(byte_buffer(as_bytes(r).begin(), as_bytes(r).end()));
+        return places_text(all);
+    };
+    CHECK(text({"7 "}) == "pid 7");
+    CHECK(text({"7 a", "8 a"}) == "pid 7 8");
+    CHECK(text({"7 a", "8 a", "9 b"}) == "pid 7 8 on a, 9 on b");
+    CHECK(text(std::vector<std::string_view>(17, "1 a")) ==
+          "pid 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 ...");
 }
 
 TEST_CASE("a run without files and checkpoints leaves no folder") {
@@ -142,13 +183,23 @@ TEST_CASE("the summary takes over what fit() returned") {
     result.steps = 5;
     result.loss = 1.5;
     result.val_loss = 1.75;
-    result.run_name = "run-2";
+    result.run_name = "run.2";
     result.stopped = true;
     const auto s = summarize(ctx, config, result);
-    CHECK(s.name == "run-2");
+    CHECK(s.name == "run.2");
     CHECK(s.restarts == 2);
     CHECK(s.total == 1000);
     CHECK(*find_metric(s.results, "val_loss") == 1.75);
-    CHECK_FALSE(s.stopped.empty());
+    CHECK(s.stopped == "on request");
     CHECK(s.command == "./train");
+    CHECK(s.resume_flag == "--resume");
+    result.stop_signal = SIGINT;
+    CHECK(summarize(ctx, config, result).stopped == "by SIGINT");
+    result.stop_signal = SIGTERM;
+    CHECK(summarize(ctx, config, result).stopped == "by SIGTERM");
+    config.command.clear(); // a program that says nothing about its flags
+    const auto unknown = summarize(ctx, config, result);
+    CHECK(unknown.command.find("skein_train_tests") != std::string::npos);
+    CHECK(unknown.resume_flag.empty());
+    CHECK(unknown.steps_flag.empty());
 }

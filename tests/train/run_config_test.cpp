@@ -58,6 +58,10 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
     }
 }
 
+TEST_CASE("the command line names this program") {
+    CHECK(command_line().find("skein_train_tests") != std::string::npos);
+}
+
 TEST_CASE("more workers than the batch can feed is a usage error with both numbers") {
     run_config config;
     config.global_batch = 8;

@@ -7,8 +7,12 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <algorithm>
+#include <barrier>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <set>
+#include <thread>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -109,10 +113,52 @@ TEST_CASE("a run interrupted anywhere and resumed leaves the rows of an undistur
 TEST_CASE("a taken name gets a number, unless the run is resumed") {
     test::temporary_folder folder;
     CHECK(run_dir::create(folder.path, "gpt").name() == "gpt");
-    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt-2");
-    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt-3");
+    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt.2");
+    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt.3");
     CHECK(run_dir::create(folder.path, "gpt", {.resume = true}).name() == "gpt");
     CHECK(run_dir::create(folder.path, "new", {.resume = true}).name() == "new");
+    CHECK(run_dir::create(folder.path, "other").notices().empty());
+    CHECK(run_dir::create(folder.path, "gpt").notices() ==
+          std::vector<std::string>{folder.path + "/gpt exists: this run is " + folder.path +
+                                   "/gpt.4 (--resume goes on with the old one)"});
+}
+
+TEST_CASE("a folder in use is refused to a run that resumes it, with the process that has it") {
+    test::temporary_folder folder;
+    const run_dir_options resume{.resume = true, .patience = std::chrono::milliseconds(0)};
+    {
+        auto run = run_dir::create(folder.path, "gpt");
+        try {
+            (void)run_dir::create(folder.path, "gpt", resume);
+            FAIL("accepted");
+        } catch (const error& e) {
+            CHECK(e.code() == errc::usage);
+            CHECK_THAT(e.what(), ContainsSubstring(folder.path + "/gpt is in use by pid " +
+                                                   std::to_string(::getpid()) + " on ") &&
+                                     ContainsSubstring("--run"));
+        }
+        auto moved = std::move(run); // the lock moves along
+        CHECK_THROWS(run_dir::create(folder.path, "gpt", resume));
+    }
+    CHECK(run_dir::create(folder.path, "gpt", resume).name() == "gpt");
+}
+
+TEST_CASE("runs of one name that begin at the same time get folders of their own") {
+    test::temporary_folder folder;
+    ::mkdir((folder.path + "/gpt").c_str(), 0777); // made by hand: free, for one of them
+    std::vector<std::optional<run_dir>> runs(8);
+    std::vector<std::thread> threads;
+    std::barrier begin(static_cast<std::ptrdiff_t>(runs.size()));
+    for (auto& run : runs)
+        threads.emplace_back([&] {
+            begin.arrive_and_wait();
+            run.emplace(run_dir::create(folder.path, "gpt"));
+        });
+    for (auto& t : threads) t.join();
+    std::set<std::string> names;
+    for (auto& run : runs) names.insert(run->name());
+    CHECK(names.size() == runs.size());
+    CHECK(names.contains("gpt"));
 }
 
 TEST_CASE("a name that is not one folder is a usage error") {
@@ -174,10 +220,10 @@ TEST_CASE("a full disk stops a row with a clear error") {
 
 TEST_CASE("names with commas and numbers that are not finite survive the CSV") {
     test::temporary_folder folder;
-    auto run = run_dir::create(folder.path, "r");
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    run.append({.step = 1, .values = {{"a,b", 1.0}, {"say \"x\"", nan}}, .timings = {}});
-    run = run_dir::create(folder.path, "r", {.resume = true});
+    run_dir::create(folder.path, "r")
+        .append({.step = 1, .values = {{"a,b", 1.0}, {"say \"x\"", nan}}, .timings = {}});
+    auto run = run_dir::create(folder.path, "r", {.resume = true});
     run.append({.step = 2, .values = {{"a,b", 2.0}, {"say \"x\"", 0.5}}, .timings = {}});
     CHECK(run.curve("a,b") == std::vector<curve_point>{{1, 1.0}, {2, 2.0}});
     const auto points = run.curve("say \"x\"");

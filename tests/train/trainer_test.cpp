@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <atomic>
+#include <csignal>
 #include <map>
 #include <mutex>
 
@@ -190,10 +191,10 @@ TEST_CASE("a restarted job finds its own folder and goes on, though the name was
     config.max_steps = 5;
     (void)train<sk::DDP<>>(1, config); // somebody else's "run"
     const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 0, "job-7");
-    CHECK(first.result.run_name == "run-2");
+    CHECK(first.result.run_name == "run.2");
     config.max_steps = 8;
     const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 1, "job-7");
-    CHECK(again.result.run_name == "run-2");
+    CHECK(again.result.run_name == "run.2");
     CHECK(again.result.first_step == 5);
     CHECK(again.losses.size() == 3);
 }
@@ -358,6 +359,42 @@ TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be 
     const auto rest = train<sk::DDP<>>(2, config);
     CHECK(rest.result.first_step == 7);
     CHECK(rest.weights == whole.weights);
+}
+
+TEST_CASE("a stop by a signal on one rank is told by its number on all") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    std::atomic<bool> asked{true}, quiet{false};
+    run_world(2, [&](context& ctx) {
+        ctx.watch_stop_flag(ctx.rank() == 1 ? &asked : &quiet, [] { return SIGTERM; });
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const auto r =
+            trainer.fit(net, sk::AdamW{}, constant_rate{}, class_loss, numbers{64}, numbers{10});
+        CHECK(r.stopped);
+        CHECK(r.stop_signal == SIGTERM);
+        CHECK(r.steps == 1);
+    });
+}
+
+TEST_CASE("an evaluation is told with its step") {
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.max_steps = 10;
+    config.eval_every = 4;
+    std::atomic<bool> stop{false};
+    auto ctx = context::single();
+    ctx.watch_stop_flag(&stop);
+    auto net = make_net();
+    int batches = 0;
+    const auto loss = [&](Net& m, const sample_batch& b) {
+        if (m->is_training() && ++batches == 6) stop = true;
+        return class_loss(m, b);
+    };
+    sk::Trainer<sk::Single> trainer(ctx, config);
+    const auto r = trainer.fit(net, sk::AdamW{}, constant_rate{}, loss, numbers{64}, numbers{10});
+    CHECK(r.steps == 6);
+    CHECK(r.val_step == 4);
 }
 
 TEST_CASE("reported numbers are merged over ranks by their kind and reach callbacks and files") {

@@ -36,6 +36,8 @@ struct supervisor_options {
     net::keep_alive alive = group_options{}.alive;
     /// Told of each restart: the failure and how many restarts there have been, this one included.
     std::function<void(const error& why, int restart, int max_failures)> on_restart;
+    /// Told of the first stop request, when it comes.
+    std::function<void()> on_stop;
 };
 
 /// How the job ended.

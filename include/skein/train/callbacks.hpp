@@ -26,6 +26,7 @@ struct start_info {
     std::int64_t parameters = 0; ///< trainable elements
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
 };
 
 /// After every optimizer step.
@@ -64,11 +65,13 @@ struct fit_result {
     std::uint64_t steps = 0;      ///< finished
     double loss = 0.0;            ///< of the last step
     double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
     double seconds = 0.0;         ///< of this start, evaluation and saving included
     double tokens_per_s = 0.0;    ///< of the training steps of this start
     double peak_rss_bytes = 0.0;  ///< the largest of all ranks
     std::string run_name{}, run_path{}, checkpoint{};
     bool stopped = false; ///< ended early because it was asked to
+    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
 };
 
 namespace detail {

@@ -10,6 +10,7 @@
 #include <skein/core/check.hpp>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,8 @@ struct world_info {
     std::string host{};
     /// The same for all ranks and all attempts of one job; empty when nobody gave one.
     std::string job_id{};
+    /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
+    std::string launcher{};
 };
 
 /// What a training function gets. Pointers are not owned and outlive the context.
@@ -58,6 +61,7 @@ public:
     [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
     [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
     [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
+    [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }
     [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
 
     /// Null in a single process.
@@ -66,10 +70,16 @@ public:
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
-    void watch_stop_flag(const std::atomic<bool>* flag) noexcept { stop_ = flag; }
+    ///   which  the signal, when there was one; asked after the flag was set
+    void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
+        stop_ = flag;
+        which_ = std::move(which);
+    }
     [[nodiscard]] bool stop_requested() const noexcept {
         return stop_ != nullptr && stop_->load(std::memory_order_relaxed);
     }
+    /// SIGINT or SIGTERM after a stop request by signal, else 0.
+    [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
 
 private:
     context() = default;
@@ -78,6 +88,7 @@ private:
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
     const std::atomic<bool>* stop_ = nullptr;
+    std::function<int()> which_;
 };
 
 } // namespace skein::train

@@ -23,6 +23,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -138,6 +139,8 @@ struct gradient_hook : torch::autograd::FunctionPostHook {
 template <class Bucket = bucket<>>
 class DDP {
 public:
+    static constexpr std::string_view name = "DDP";
+
     DDP(const train::context& ctx, torch::nn::Module& module) : ctx_(&ctx), storage_(module) {
         if (ctx.world_size() == 1) return;
         train::require_same(ctx, storage_.layout_hash(), "the model");

@@ -43,6 +43,7 @@ struct progress_update {
 struct progress_options {
     std::string name;        ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
+    bool samples = false;    ///< update.tokens_per_s counts samples: say "samples/s"
     std::uint64_t first = 0; ///< the step the run (re)started at, for the ETA
     progress_mode mode = progress_mode::automatic;
     std::chrono::milliseconds terminal_interval{100};
@@ -66,6 +67,8 @@ public:
     void update(const progress_update& now);
     /// A line that stays, above the rewritten one. In JSON mode {"event": "note", "text": ...}.
     void note(std::string_view text);
+    /// A note that also a quiet run shows: what happens is not what was asked for word by word.
+    void notice(std::string_view text);
     /// One JSON object in JSON mode, nothing in the others.
     void event(const ordered_json& object);
     /// The last update is shown and the line ended. Safe to repeat.
@@ -74,8 +77,9 @@ public:
     [[nodiscard]] progress_mode mode() const noexcept { return options_.mode; }
     /// The line for an update within `columns` characters; what update() shows. For tests too.
     [[nodiscard]] std::string line(const progress_update& now, int columns) const;
-    /// Seconds to go, by the average since `first`; nothing when unknown.
-    [[nodiscard]] std::optional<double> seconds_left(std::uint64_t step) const;
+    /// Seconds to go, by the step time that the line shows, else by the average since `first`;
+    /// nothing when unknown.
+    [[nodiscard]] std::optional<double> seconds_left(const progress_update& now) const;
 
 private:
     void show(const progress_update& now);

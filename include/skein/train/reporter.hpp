@@ -5,6 +5,7 @@
 // Every rank owns one and calls it alike; only rank 0 opens files and prints. The folder's path is
 // shared at construction, so that all ranks put their checkpoint shards into the same place.
 
+#include <skein/dist/comm_thread.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
@@ -13,7 +14,9 @@
 #include <skein/train/run_dir.hpp>
 #include <skein/train/summary.hpp>
 
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -72,9 +75,29 @@ namespace skein::train {
     for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
         if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
             return run_dir::create(config.runs_dir, name, {.resume = true});
-        name = fmt::format("{}-{}", config.name, number);
+        name = fmt::format("{}.{}", config.name, number);
     }
     return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
+}
+
+/// "pid 101 102", or by host when there are several: "pid 101 102 on a, 7 on b". One text
+/// "<pid> <host>" per rank; after the first 16 only dots.
+[[nodiscard]] inline std::string places_text(const std::vector<byte_buffer>& ranks) {
+    std::string out = "pid", last;
+    bool one = true;
+    const auto host_of = [](const byte_buffer& rank) {
+        const auto text = as_text(rank);
+        return std::string(text.substr(std::min(text.size(), text.find(' ') + 1)));
+    };
+    for (const auto& rank : ranks) one = one && host_of(rank) == host_of(ranks[0]);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+        if (r == 16) return out + " ...";
+        out += " " + std::string(as_text(ranks[r]).substr(0, as_text(ranks[r]).find(' ')));
+        const auto host = host_of(ranks[r]);
+        if (!one && (r + 1 == ranks.size() || host_of(ranks[r + 1]) != host))
+            out += " on " + host + (r + 1 == ranks.size() ? "" : ",");
+    }
+    return out;
 }
 
 /// See the file's head. Not thread-safe.
@@ -82,11 +105,13 @@ class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
     reporter(const context& ctx, const run_config& config, const json& settings)
-        : config_(&config), first_(ctx.is_first()) {
+        : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
+        places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
         if (!config.write_files && !config.checkpoints) return;
         if (first_) {
             dir_.emplace(open_run_dir(ctx, config));
             auto all = to_json(config);
+            all["name"] = dir_->name(); // the one in use
             all["world_size"] = ctx.world_size();
             all["job_id"] = job_of(ctx);
             all["settings"] = settings;
@@ -110,6 +135,7 @@ public:
         options.name = name_.empty() ? config_->name : name_;
         options.total = start.total_steps;
         options.first = start.first_step;
+        options.samples = config_->tokens_per_sample <= 0;
         switch (config_->output) {
         case output_mode::automatic: options.mode = progress_mode::automatic; break;
         case output_mode::plain: options.mode = progress_mode::plain; break;
@@ -122,9 +148,7 @@ public:
                 std::fflush(stdout);
             };
         show_ = std::make_unique<progress>(std::move(options));
-        if (!start.resumed_from.empty())
-            show_->note(
-                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        greet(start);
     }
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing.
@@ -135,7 +159,9 @@ public:
         if (dir_ && config_->write_files) {
             metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
             row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-            row.timings = {{"tokens_per_s", now.tokens_per_s}, {"step_seconds", now.seconds}};
+            row.timings = {{config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s",
+                            now.tokens_per_s},
+                           {"step_seconds", now.seconds}};
             dir_->append(row);
         }
         progress_update update;
@@ -155,18 +181,66 @@ public:
     void note(const std::string& text) {
         if (show_) show_->note(text);
     }
+    /// A note that also a quiet run shows.
+    void notice(const std::string& text) {
+        if (show_) show_->notice(text);
+    }
     void finish() {
         if (show_) show_->finish();
         draw();
     }
 
 private:
+    /// What runs where, and what is not as it was asked for.
+    void greet(const start_info& start) {
+        const auto name = name_.empty() ? config_->name : name_;
+        const auto* comm = ctx_->comm();
+        if (show_->mode() == progress_mode::json_lines) {
+            ordered_json o = {{"event", "start"},
+                              {"name", name},
+                              {"path", path_},
+                              {"parameters", start.parameters},
+                              {"first_step", start.first_step},
+                              {"total", start.total_steps},
+                              {"workers", ctx_->world_size()},
+                              {"strategy", start.strategy}};
+            if (comm != nullptr) o["communicator"] = comm->name();
+            for (const auto& rank : places_)
+                o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
+            show_->event(o);
+        } else {
+            auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
+                                    human_count(static_cast<double>(start.parameters)),
+                                    start.total_steps, config_->global_batch);
+            if (!path_.empty()) what += ", files in " + path_;
+            show_->note(what);
+            show_->note(fmt::format("{}{}{}{} worker{}: {}", start.strategy,
+                                    comm != nullptr ? " over " + comm->name() : "",
+                                    start.strategy.empty() && comm == nullptr ? "" : ", ",
+                                    ctx_->world_size(), ctx_->world_size() == 1 ? "" : "s",
+                                    places_text(places_)));
+        }
+        if (dir_)
+            for (const auto& text : dir_->notices()) show_->notice(text);
+        if (!start.resumed_from.empty())
+            show_->note(
+                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0)
+            show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
+                                      path_.empty() ? config_->runs_dir + "/" + name : path_));
+        if (start.first_step > 0 && start.first_step >= start.total_steps)
+            show_->notice(
+                fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
+                            start.first_step, start.total_steps));
+    }
     void draw() {
         if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
     }
 
+    const context* ctx_;
     const run_config* config_;
     bool first_;
+    std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
     std::optional<run_dir> dir_;
     std::unique_ptr<progress> show_;
@@ -180,17 +254,28 @@ private:
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.path = result.run_path;
     out.steps = result.steps;
+    out.first = result.first_step;
     out.total = static_cast<std::uint64_t>(config.max_steps);
     out.seconds = result.seconds;
+    out.samples = config.tokens_per_sample <= 0;
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
     out.peak_rss_bytes = result.peak_rss_bytes;
     out.workers = ctx.world_size();
     out.restarts = ctx.attempt();
     out.results = {{"loss", result.loss}};
     if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
+    out.val_step = result.val_step;
     out.checkpoint = result.checkpoint;
     out.command = config.command;
-    if (result.stopped) out.stopped = "stopped on request";
+    out.launcher = ctx.launcher();
+    if (config.command.empty()) { // a program whose flags nobody knows
+        out.command = command_line();
+        out.resume_flag = out.steps_flag = "";
+    }
+    if (result.stopped)
+        out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
+                      : result.stop_signal == SIGTERM ? "by SIGTERM"
+                                                      : "on request";
     return out;
 }
 

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include <fmt/core.h>
@@ -75,8 +77,33 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    std::string command{};              ///< how the program was called, for the hint how to resume
+    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
 };
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] inline std::string command_line() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::string out;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = std::min(all.find('\0', at), all.size());
+        const auto word = all.substr(at, end - at);
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        out += out.empty() ? "" : " ";
+        if (plain) {
+            out += word;
+        } else { // in single quotes nothing is special but the quote itself
+            out += '\'';
+            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+            out += '\'';
+        }
+        at = end + 1;
+    }
+    return out;
+}
 
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
 inline void validate(const run_config& config, int world_size) {

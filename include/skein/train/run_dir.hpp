@@ -6,17 +6,20 @@
 //
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
+// The folder is locked for the life of the object (.lock), so that no two runs write into it.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
 #include <skein/core/error.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/train/event_file.hpp>
 #include <skein/train/json.hpp>
 #include <skein/train/metrics.hpp>
 #include <skein/train/svg.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,7 +39,9 @@ struct metrics_row {
 };
 
 struct run_dir_options {
-    bool resume = false; ///< go on in an existing folder; else a taken name gets "-2", "-3", ...
+    bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
+    /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
+    std::chrono::milliseconds patience{2000};
     /// Seconds since 1970 for event files; default: the system's clock. For tests.
     double (*wall_time)() = nullptr;
 };
@@ -44,8 +49,9 @@ struct run_dir_options {
 /// Owned by rank 0 alone; one thread.
 class run_dir {
 public:
-    /// Creates (or, with resume, opens) <root>/<name>. Throws permission_denied, not_found,
-    /// disk_full or io with the path and what to do; errc::usage for a name that is not one folder.
+    /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
+    /// not_found, disk_full or io with the path and what to do; errc::usage for a name that is not
+    /// one folder, and when another process is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -58,6 +64,8 @@ public:
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     /// The name in use, with its number when the one asked for was taken.
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    /// What a person should know about the folder: that the name was taken, that locks do not work.
+    [[nodiscard]] const std::vector<std::string>& notices() const noexcept { return notices_; }
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
     [[nodiscard]] std::string file(std::string_view base) const {
         return path_ + "/" + std::string(base);
@@ -86,8 +94,12 @@ private:
     run_dir() = default;
     template <class Keep>
     void cut(Keep keep);
+    [[nodiscard]] error unusable(const error& why) const;
+    [[nodiscard]] bool claim(bool wanted);
 
     std::string path_, name_;
+    std::vector<std::string> notices_;
+    unique_fd lock_;
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;

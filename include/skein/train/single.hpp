@@ -6,11 +6,15 @@
 #include <skein/train/flat.hpp>
 #include <skein/train/strategy.hpp>
 
+#include <string_view>
+
 namespace skein {
 
 /// Trains in this process alone.
 class Single {
 public:
+    static constexpr std::string_view name = "Single";
+
     Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
         if (ctx.world_size() != 1)
             throw error(errc::usage,

@@ -50,6 +50,12 @@ concept data_source = requires(const D& data, std::span<const std::uint64_t> ids
 template <class D>
 using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
 
+/// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
+template <class M>
+concept module_holder = requires(M& model) {
+    { *model } -> std::convertible_to<torch::nn::Module&>;
+};
+
 /// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
 /// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
 template <class L, class Model, class Batch>
@@ -97,6 +103,29 @@ public:
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+        if constexpr (train::module_holder<Model>) // else the line above is all there is to say
+            return fit_one(model, std::move(options), std::move(schedule), loss, data, held_out);
+    }
+
+    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
+    template <class C>
+    [[nodiscard]] C& callback() noexcept {
+        return std::get<C>(callbacks_);
+    }
+
+private:
+    template <class, class, class, class, class>
+    friend class train::detail::run_of;
+    using strategy_type = Strategy;
+
+    template <class Model, class Loss, class Data, class HeldOut>
+    train::fit_result fit_one(Model& model, train::optimizer_options options,
+                              train::schedule schedule, Loss& loss, const Data& data,
+                              const HeldOut& held_out) {
         const auto tell_peers = [this] {
             if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
         };
@@ -114,18 +143,6 @@ public:
             throw;
         }
     }
-
-    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
-    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
-    template <class C>
-    [[nodiscard]] C& callback() noexcept {
-        return std::get<C>(callbacks_);
-    }
-
-private:
-    template <class, class, class, class, class>
-    friend class train::detail::run_of;
-    using strategy_type = Strategy;
 
     template <class Event>
     void tell(const Event& event) {

@@ -105,9 +105,9 @@ private:
             if (number >= options_.max_failures) {
                 if (number > 0) {
                     auto hint =
-                        fmt::format("the job was restarted {} {} already; a checkpoint of it "
-                                    "is kept, --resume goes on from there",
-                                    number, number == 1 ? "time" : "times");
+                        fmt::format("the job was restarted {} time{} already; --resume goes on "
+                                    "from its last checkpoint, if it has one",
+                                    number, number == 1 ? "" : "s");
                     if (!failure->hint().empty()) hint = failure->hint() + "; " + hint;
                     failure->with_hint(std::move(hint));
                 }
@@ -251,7 +251,7 @@ private:
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 for (auto& r : now->ranks) {
-                    if (r.running) r.process.kill(SIGTERM);
+                    if (r.running) r.process.kill(stop_signal_);
                 }
             }
             now->changed.reset();
@@ -299,7 +299,9 @@ private:
             auto next = signals_.next();
             const int signal = co_await next;
             if (stop_signal_ != 0) kill_now_ = true;
-            stop_signal_ = stop_signal_ != 0 ? stop_signal_ : signal;
+            const bool first = stop_signal_ == 0;
+            if (first) stop_signal_ = signal;
+            if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
         }

@@ -4,17 +4,26 @@
 
 #include <skein/cluster/membership.hpp>
 #include <skein/cluster/supervisor.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +45,65 @@ inline void print_error(const run_config& config, std::string_view who, const er
     std::fflush(stderr);
 }
 
+/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
+inline void say_stopping(const run_config& config) {
+    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                  config.checkpoints ? " and saving a checkpoint" : "");
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
+class stop_notice {
+public:
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
+    }
+    ~stop_notice() {
+        control_.run([this] { return end(); });
+    }
+    stop_notice(const stop_notice&) = delete;
+    stop_notice& operator=(const stop_notice&) = delete;
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
+inline void name_process(int rank) {
+    const auto tail = fmt::format(":rank{}", rank);
+    const std::string program = program_invocation_short_name;
+    const auto name = program.substr(0, 15 - std::min<std::size_t>(15, tail.size())) + tail;
+    ::prctl(PR_SET_NAME, name.c_str());
+}
+
 /// The communicator that was asked for.
 inline dist::comm_kind comm_kind_of(const run_config& config) {
     auto kind = dist::parse_comm_kind(config.communicator);
@@ -47,8 +115,10 @@ inline int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
+        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        const stop_notice notice(stops, config);
         auto here = context::single();
-        here.watch_stop_flag(&stops.asked());
+        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
         body(here);
         return stops.exit_code();
     } catch (const std::exception&) {
@@ -69,6 +139,7 @@ inline int run_supervised(const run_config& config) {
                    why.what(), restart, most);
         std::fflush(stderr);
     };
+    options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
         (void)comm_kind_of(config);
@@ -108,8 +179,9 @@ inline void train_as_rank(cluster::membership& world, const cluster::launch_envi
     info.attempt = where.attempt;
     info.host = world.host();
     info.job_id = where.job_id;
+    if (!cluster::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.asked());
+    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
     body(here);
 }
 
@@ -124,6 +196,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    detail::name_process(where.rank);
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
@@ -131,6 +204,8 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
         if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
         world = std::make_unique<cluster::membership>(where, secret);
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
         world->leave();
         return stops.exit_code();

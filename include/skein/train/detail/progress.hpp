@@ -92,12 +92,12 @@ inline progress::~progress() {
     }
 }
 
-inline std::optional<double> progress::seconds_left(std::uint64_t step) const {
-    if (options_.total == 0 || step <= options_.first) return std::nullopt;
-    if (step >= options_.total) return 0.0;
-    const double per_step =
-        (options_.clock() - started_) / static_cast<double>(step - options_.first);
-    return per_step * static_cast<double>(options_.total - step);
+inline std::optional<double> progress::seconds_left(const progress_update& now) const {
+    if (options_.total == 0 || now.step <= options_.first) return std::nullopt;
+    if (now.step >= options_.total) return 0.0;
+    const double per_step = now.step_seconds.value_or(
+        (options_.clock() - started_) / static_cast<double>(now.step - options_.first));
+    return per_step * static_cast<double>(options_.total - now.step);
 }
 
 inline std::string progress::line(const progress_update& now, int columns) const {
@@ -126,9 +126,11 @@ inline std::string progress::line(const progress_update& now, int columns) const
     if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), 0});
     for (auto& [name, value] : now.more)
         parts.push_back({fmt::format("{} {:.4g}", name, value), 6});
-    if (now.tokens_per_s) parts.push_back({human_count(*now.tokens_per_s) + " tok/s", 3});
+    if (now.tokens_per_s)
+        parts.push_back(
+            {human_count(*now.tokens_per_s) + (options_.samples ? " samples/s" : " tok/s"), 3});
     if (now.step_seconds) parts.push_back({human_seconds(*now.step_seconds) + "/step", 4});
-    if (auto left = seconds_left(now.step)) parts.push_back({"ETA " + human_clock(*left), 1});
+    if (auto left = seconds_left(now)) parts.push_back({"ETA " + human_clock(*left), 1});
 
     auto length = [&] {
         std::size_t n = head.size();
@@ -159,10 +161,11 @@ inline void progress::show(const progress_update& now) {
         ordered_json o = {{"event", "step"}, {"step", now.step}};
         if (options_.total != 0) o["total"] = options_.total;
         if (now.loss) o["loss"] = *now.loss;
-        if (now.tokens_per_s) o["tokens_per_s"] = *now.tokens_per_s;
+        if (now.tokens_per_s)
+            o[options_.samples ? "samples_per_s" : "tokens_per_s"] = *now.tokens_per_s;
         if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
         for (auto& [name, value] : now.more) o[name] = value;
-        if (auto left = seconds_left(now.step)) o["eta_seconds"] = *left;
+        if (auto left = seconds_left(now)) o["eta_seconds"] = *left;
         options_.write(dump_json(o) + "\n");
         break;
     }
@@ -201,6 +204,11 @@ inline void progress::note(std::string_view text) {
         return;
     }
     erase();
+    options_.write(std::string(text) + "\n");
+}
+
+inline void progress::notice(std::string_view text) {
+    if (options_.mode != progress_mode::quiet) return note(text);
     options_.write(std::string(text) + "\n");
 }
 

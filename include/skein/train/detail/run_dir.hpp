@@ -5,6 +5,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/train/detail/run_lock.hpp>
 #include <skein/train/run_dir.hpp>
 
 #include <algorithm>
@@ -103,43 +104,75 @@ inline double system_wall_time() {
 
 } // namespace detail
 
+inline error run_dir::unusable(const error& why) const {
+    return error(why.code(), fmt::format("run folder {} cannot be used: {}", path_, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there or choose another folder"
+                       : "choose another folder for runs, or change its owner or mode");
+}
+
+/// Makes and locks path_. False when it is another run's, and not the one that is wanted.
+inline bool run_dir::claim(bool wanted) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
+    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
+    // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
+    const auto has = [&](const char* what) {
+        return disk.status(join_path(path_, what)).has_value();
+    };
+    const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
+    if (!wanted && taken()) return false;
+
+    auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
+    switch (lock.outcome) {
+    case detail::lock_outcome::failed:
+        throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
+    case detail::lock_outcome::busy:
+        if (!wanted) return false;
+        throw error(errc::usage,
+                    fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
+            .with_hint("wait for it, or give another run name (--run)");
+    case detail::lock_outcome::unsupported:
+        if (!wanted && !lock.made) return false;
+        notices_.push_back(fmt::format("{} cannot be locked there: let no two runs use it", path_));
+        return true;
+    case detail::lock_outcome::held: break;
+    }
+    if (!wanted && taken()) return false;
+    lock_ = std::move(lock.fd);
+    return true;
+}
+
 inline run_dir run_dir::create(const std::string& root, const std::string& name,
                                run_dir_options options) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
     posix_disk disk;
-    auto fail = [&](const error& why, const std::string& path) {
-        return error(why.code(), fmt::format("run folder {} cannot be used: {}", path, why.text()))
-            .with_hint(why.code() == errc::disk_full
-                           ? "free some space there or choose another folder"
-                           : "choose another folder for runs, or change its owner or mode");
-    };
-    if (auto made = disk.make_dirs(root); !made) throw fail(made.error(), root);
-
     run_dir run;
     run.options_ = options;
     if (run.options_.wall_time == nullptr) run.options_.wall_time = &detail::system_wall_time;
+    run.path_ = root;
+    if (auto made = disk.make_dirs(root); !made) throw run.unusable(made.error());
     run.name_ = name;
     run.path_ = join_path(root, name);
-    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by hand.
-    auto taken = [&](const std::string& path) {
-        return disk.status(join_path(path, "metrics.csv")).has_value() ||
-               disk.status(join_path(path, "checkpoints")).has_value();
-    };
-    for (int k = 2; !options.resume && taken(run.path_); ++k) {
-        run.name_ = fmt::format("{}-{}", name, k);
+    for (int k = 2; !run.claim(options.resume); ++k) {
+        run.name_ = fmt::format("{}.{}", name, k);
         run.path_ = join_path(root, run.name_);
     }
-    if (auto made = disk.make_dirs(run.path_); !made) throw fail(made.error(), run.path_);
+    if (run.name_ != name)
+        run.notices_.insert(
+            run.notices_.begin(),
+            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+                        join_path(root, name), run.path_));
 
     // Find out now, not after an hour, whether it can be written.
     const auto probe = join_path(run.path_, ".write-test");
     auto written = disk.write_whole(probe, as_bytes(std::string_view("ok")));
     (void)disk.remove(probe);
-    if (!written) throw fail(written.error(), run.path_);
+    if (!written) throw run.unusable(written.error());
     auto events = event_file::open(run.path_, run.options_.wall_time());
-    if (!events) throw fail(events.error(), run.path_);
+    if (!events) throw run.unusable(events.error());
     run.events_ = std::move(*events);
 
     const auto csv = detail::read_text(run.file("metrics.csv"));

@@ -20,6 +20,15 @@ namespace skein::train::detail {
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
+/// "DDP" of a strategy that says so.
+template <class Strategy>
+[[nodiscard]] std::string strategy_name() {
+    if constexpr (requires { std::string(Strategy::name); })
+        return std::string(Strategy::name);
+    else
+        return {};
+}
+
 template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
 class run_of {
     using strategy_type = typename TrainerType::strategy_type;
@@ -56,8 +65,10 @@ public:
                          .total_steps = total_,
                          .parameters = strategy_.storage().trainable(),
                          .run_path = report_.path(),
-                         .resumed_from = resumed_from};
+                         .resumed_from = resumed_from,
+                         .strategy = strategy_name<strategy_type>()};
         report_.begin(start);
+        if (!jump_.empty()) report_.notice(jump_);
         trainer_.tell(start);
 
         model_->train();
@@ -91,7 +102,7 @@ private:
         metrics.mean("loss", my_loss, share);
         metrics.last("lr", lr)
             .last("grad_norm", norm)
-            .max("stop", ctx_.stop_requested() ? 1.0 : 0.0);
+            .max("stop", ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0);
         auto merged = merge(ctx_, metrics);
         const double loss = *find_metric(merged, "loss");
         // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
@@ -101,7 +112,9 @@ private:
         optimizer_.step(lr, clipped.scale);
         strategy_.publish();
         step_ += 1;
-        stopped_ = *find_metric(merged, "stop") > 0.0; // the same decision on every rank
+        const double stop = *find_metric(merged, "stop"); // the same decision on every rank
+        stopped_ = stop > 0.0;
+        if (stop > 1.0) result_.stop_signal = static_cast<int>(stop);
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
         begin_row();
         step_info now{.rank = ctx_.rank(),
@@ -219,6 +232,7 @@ private:
         if (count >= static_cast<std::uint64_t>(ctx_.world_size()) && !reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
         result_.val_loss = merged[0].value;
+        result_.val_step = step_;
         if (!std::isfinite(result_.val_loss))
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
@@ -260,6 +274,13 @@ private:
                                                  step_, total_))
                 .with_where(found->path())
                 .with_hint("ask for more steps, or another run name");
+        const double now = learning_rate(rate_, step_),
+                     before = found->extra().value("next_lr", now);
+        if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
+            jump_ =
+                fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
+                            "{:g} (most schedules depend on the number of steps)",
+                            step_ + 1, now, before);
         return found->path();
     }
 
@@ -268,6 +289,7 @@ private:
         strategy_.sync_buffers();
         auto what = state_.save(step_, config_.seed);
         what.extra["loss"] = result_.loss;
+        what.extra["next_lr"] = learning_rate(rate_, step_);
         what.metrics["loss"] = result_.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
@@ -311,6 +333,7 @@ private:
     std::uint64_t step_ = 0; // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool stopped_ = false;
+    std::string jump_; // of the learning rate, at a resume
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
