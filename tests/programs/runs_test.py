@@ -7,6 +7,7 @@ import pathlib
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 
@@ -54,6 +55,13 @@ def main():
                 with Run(arguments("held", len(steps) + 400, "--resume")) as third:
                     third.check(third.wait() == 0, "the run of a dead process cannot be resumed")
                     third.check("resumed after step" in third.stderr, "it did not go on")
+
+        def shut_output():
+            command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *map(str, arguments("shut", 5))]
+            assert subprocess.run(command, check=False).returncode == 0
+            assert len(rows("shut")) == 5
+            for path in (runs / "shut").iterdir():
+                assert path.is_dir() or b"finished" not in path.read_bytes(), f"the output went into {path}"
 
         def at_once():
             both = [Run(arguments("twin", 5)) for _ in range(2)]
@@ -117,6 +125,7 @@ def main():
                 os.kill(run.process.pid, signal.SIGKILL)
 
         run_cases([("a run in use is not resumed by another", in_use),
+            ("output that is closed", shut_output),
                    ("two runs of one name started at once", at_once),
                    ("--resume with nothing there says so", nothing_to_resume),
                    ("the printed next command trains on", next_command),

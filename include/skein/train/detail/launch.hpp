@@ -12,6 +12,8 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/readable_fd.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/standard_files.hpp>
 #include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 
@@ -33,14 +35,19 @@
 namespace skein::train {
 namespace detail {
 
+/// What LibTorch throws carries forty lines of a stack trace behind this line.
+inline std::string without_trace(std::string_view text) {
+    return std::string(text.substr(0, text.find("\nException raised from ")));
+}
+
 inline void print_error(const run_config& config, std::string_view who, const error& why) {
     // A live progress line may stand there: end it first.
     if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
         std::fputc('\n', stderr);
     if (who.empty()) {
-        fmt::print(stderr, "error: {}\n", why.what());
+        fmt::print(stderr, "error: {}\n", without_trace(why.what()));
     } else {
-        fmt::print(stderr, "error: {}: {}\n", who, why.what());
+        fmt::print(stderr, "error: {}: {}\n", who, without_trace(why.what()));
     }
     std::fflush(stderr);
 }
@@ -121,7 +128,7 @@ inline int run_alone(const run_config& config, const rank_function& body) {
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
         body(here);
         return stops.exit_code();
-    } catch (const std::exception&) {
+    } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
         return exit_code_of(why);
@@ -136,7 +143,7 @@ inline int run_supervised(const run_config& config) {
     options.backoff = config.restart_backoff;
     options.on_restart = [&](const error& why, int restart, int most) {
         fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
-                   why.what(), restart, most);
+                   without_trace(why.what()), restart, most);
         std::fflush(stderr);
     };
     options.on_stop = [&] { say_stopping(config); };
@@ -144,11 +151,13 @@ inline int run_supervised(const run_config& config) {
         validate(config, config.workers);
         (void)comm_kind_of(config);
         const auto outcome = cluster::supervise(std::move(options));
-        if (outcome.stop_signal != 0) return 128 + outcome.stop_signal;
-        if (!outcome.failure) return exit_code::done;
-        print_error(config, "", *outcome.failure);
-        return exit_code_of(*outcome.failure);
-    } catch (const std::exception&) {
+        const bool stopped = outcome.stop_signal != 0;
+        // A stop that went wrong has saved nothing, perhaps: say what happened.
+        if (outcome.failure && outcome.failure->code() != errc::cancelled)
+            print_error(config, "", *outcome.failure);
+        if (stopped) return 128 + outcome.stop_signal;
+        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+    } catch (...) {
         const auto why = to_error(std::current_exception());
         print_error(config, "", why);
         return exit_code_of(why);
@@ -209,12 +218,14 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
         detail::train_as_rank(*world, where, config, body, stops);
         world->leave();
         return stops.exit_code();
-    } catch (const std::exception&) {
+    } catch (...) {
         const auto why = to_error(std::current_exception());
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
         const bool echo =
             world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
         if (world && !echo) world->fail(why);
+        if (supervised)
+            rt::leave_last_words(why.what()); // in case nobody is told through the group
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
@@ -222,6 +233,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
 }
 
 inline int launch(const run_config& config, const rank_function& body) {
+    rt::open_standard_files();
     cluster::launch_environment where;
     try {
         where = cluster::discover();
