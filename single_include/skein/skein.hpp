@@ -7788,6 +7788,8 @@ private:
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 

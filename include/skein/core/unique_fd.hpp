@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 
