@@ -15191,9 +15191,8 @@ private:
                 failed = e;
             }
             watching.cancel();
-            auto watched = watching.join();
-            auto unwatched = as_result(std::move(watched));
-            (void)co_await unwatched;
+            auto watched = as_result(shield(watching.join())); // it refers to what is here
+            (void)co_await watched;
             std::erase(pids_, child.pid());
             if (child.running()) {
                 // It may still be loading and hear nobody.

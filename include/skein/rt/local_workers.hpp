@@ -9,6 +9,7 @@
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
@@ -153,9 +154,8 @@ private:
                 failed = e;
             }
             watching.cancel();
-            auto watched = watching.join();
-            auto unwatched = as_result(std::move(watched));
-            (void)co_await unwatched;
+            auto watched = as_result(shield(watching.join())); // it refers to what is here
+            (void)co_await watched;
             std::erase(pids_, child.pid());
             if (child.running()) {
                 // It may still be loading and hear nobody.
