@@ -8657,6 +8657,24 @@ namespace skein::train {
     return out;
 }
 
+/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
+/// differs or nothing can be read.
+[[nodiscard]] inline std::string changed_settings(const run_dir& dir, const json& now) {
+    std::optional<json> old;
+    try {
+        old = dir.read_config();
+    } catch (const error&) { // a damaged one is written anew
+    }
+    std::string out;
+    if (!old || !old->contains("settings") || !old->at("settings").is_object() || !now.is_object())
+        return out;
+    for (const auto& [key, before] : old->at("settings").items())
+        if (now.contains(key) && now.at(key) != before)
+            out += fmt::format("{}{}: {} -> {}", out.empty() ? "" : ", ", key, dump_json(before),
+                               dump_json(now.at(key)));
+    return out;
+}
+
 /// See the file's head. Not thread-safe.
 class reporter {
 public:
@@ -8672,6 +8690,7 @@ public:
             all["world_size"] = ctx.world_size();
             all["job_id"] = job_of(ctx);
             all["settings"] = settings;
+            changed_ = changed_settings(*dir_, settings);
             dir_->write_config(all);
             path_ = dir_->path();
             name_ = dir_->name();
@@ -8779,12 +8798,15 @@ private:
         }
         if (dir_)
             for (const auto& text : dir_->notices()) show_->notice(text);
-        if (!start.resumed_from.empty())
+        if (!start.resumed_from.empty()) {
             show_->note(
                 fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
-        else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0)
+            if (!changed_.empty())
+                show_->notice("the run goes on with other settings: " + changed_);
+        } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
             show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                       path_.empty() ? config_->runs_dir + "/" + name : path_));
+        }
         if (start.first_step > 0 && start.first_step >= start.total_steps)
             show_->notice(
                 fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
@@ -8799,6 +8821,7 @@ private:
     bool first_;
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
+    std::string changed_; // the user's settings that differ from those the run had before
     std::optional<run_dir> dir_;
     std::unique_ptr<progress> show_;
     double average_ = 0.0; // of the seconds per step, exponential

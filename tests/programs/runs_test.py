@@ -85,6 +85,11 @@ def main():
             assert any("nothing to resume" in e.get("text", "") for e in events), out
             assert events[0]["event"] == "start" and len(events[0]["pids"]) == 1, out
 
+        def other_settings():
+            finish("other", 3, "--lr", "0.01")
+            _, said = finish("other", 6, "--resume", "--lr", "0.02")
+            assert "goes on with other settings: lr: 0.01 -> 0.02" in said, said
+
         def next_command():
             out, said = finish("more", 6)
             assert "learning rate" not in said, said
@@ -127,6 +132,7 @@ def main():
         run_cases([("a run in use is not resumed by another", in_use),
             ("output that is closed", shut_output),
                    ("two runs of one name started at once", at_once),
+                   ("other settings at a resume are told", other_settings),
                    ("--resume with nothing there says so", nothing_to_resume),
                    ("the printed next command trains on", next_command),
                    ("Ctrl-C is acknowledged, one process", interrupted(1)),

@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 using namespace skein;
 using namespace skein::train;
@@ -202,4 +203,16 @@ TEST_CASE("the summary takes over what fit() returned") {
     CHECK(unknown.command.find("skein_train_tests") != std::string::npos);
     CHECK(unknown.resume_flag.empty());
     CHECK(unknown.steps_flag.empty());
+}
+
+TEST_CASE("settings that differ from the run's earlier ones are told with both values") {
+    folder where;
+    auto run = run_dir::create(where.path, "run");
+    CHECK(changed_settings(run, json{{"dim", 64}}).empty()); // nothing to compare with
+    run.write_config({{"settings", {{"text", "a"}, {"heads", 2}, {"lr", 0.5}}}});
+    CHECK(changed_settings(run, json{{"text", "a"}, {"heads", 2}, {"more", 1}}).empty());
+    CHECK(changed_settings(run, json{{"text", "b"}, {"heads", 4}, {"lr", 0.5}}) ==
+          "heads: 2 -> 4, text: \"a\" -> \"b\"");
+    std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
+    CHECK(changed_settings(run, json{{"text", "b"}}).empty());
 }
