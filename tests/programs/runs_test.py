@@ -115,6 +115,7 @@ def main():
                     run.check(run.stderr.count("stopping after this step and saving a checkpoint; Ctrl-C again") == 1,
                               "the stop is not acknowledged once")
                     run.check("stopped by SIGINT" in run.stdout, "the summary does not say by what")
+                    run.check("error:" not in run.stderr, "a stop in order is called an error")
             return case
 
         def names():

@@ -203,7 +203,9 @@ private:
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
         auto waited = rt::wait(loop_, self.process);
         const auto status = co_await waited;
-        if (!status.success() && !self.killed_by_us) {
+        // What a program that was stopped in order returns.
+        const bool as_asked = stop_signal_ != 0 && status.code() == 128 + stop_signal_;
+        if (!status.success() && !as_asked && !self.killed_by_us) {
             self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
                                                             self.process.pid(), status.describe()));
             if (const auto words = self.process.last_words(); !words.empty())
