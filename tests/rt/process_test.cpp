@@ -60,7 +60,7 @@ TEST_CASE("an exit status describes itself", "[rt][process]") {
 TEST_CASE("a child that still runs is killed and reaped by the destructor", "[rt][process]") {
     pid_t pid = 0;
     {
-        auto child = rt::child_process::spawn(shell("sleep 100"));
+        auto child = rt::child_process::spawn(shell("exec sleep 100"));
         pid = child.pid();
         CHECK_FALSE(child.try_wait());
         CHECK(::kill(pid, 0) == 0);
