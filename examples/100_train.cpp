@@ -35,7 +35,12 @@ Net make_net(std::uint64_t seed) {
 
 int main(int argc, char** argv) {
     skein::run_config run{.name = "sine", .max_steps = 400, .global_batch = 64};
-    if (argc == 3 && std::string_view(argv[1]) == "--workers") run.workers = std::atoi(argv[2]);
+    if (argc == 3 && std::string_view(argv[1]) == "--workers") {
+        run.workers = std::atoi(argv[2]); // a word is 0 workers, which launch() refuses
+    } else if (argc != 1) {
+        fmt::print(stderr, "usage: 100_train [--workers N]\n");
+        return 2;
+    }
     run.checkpoint_every = 100;
 
     return skein::train::launch(run, [&](skein::train::context& ctx) { // on every rank
@@ -49,8 +54,7 @@ int main(int argc, char** argv) {
         const auto result = trainer.fit(net, skein::AdamW{}, schedule, loss, curve{}, curve{});
 
         if (!ctx.is_first()) return;
-        auto trained =
-            make_net(0); // as another program would: the weights come from the run's folder
+        auto trained = make_net(0); // as in another program: the weights come from the run's folder
         skein::train::load_weights(*trained, run.runs_dir + "/" + result.run_name);
         trained->eval();
         const auto at = torch::tensor({{1.0f}});

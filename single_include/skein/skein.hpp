@@ -6153,12 +6153,16 @@ inline task<void> group_server::accept_all() {
 }
 
 inline task<void> group_server::watch_deadline() {
-    const auto patience = std::min<duration>(options_.join_deadline, std::chrono::seconds(10));
-    co_await sleep_for(patience);
-    if (running_ || outcome_) co_return;
-    log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                     fmt::join(missing(), ", "), options_.world_size));
-    co_await sleep_for(options_.join_deadline - patience);
+    constexpr duration patience = std::chrono::seconds(10);
+    auto left = options_.join_deadline;
+    if (left > patience) { // a person would ask what it waits for
+        co_await sleep_for(patience);
+        if (running_ || outcome_) co_return;
+        log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
+                                         fmt::join(missing(), ", "), options_.world_size));
+        left -= patience;
+    }
+    co_await sleep_for(left);
     if (running_ || outcome_) co_return;
     abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
                                            fmt::join(missing(), ", "), options_.world_size,
@@ -7908,6 +7912,19 @@ private:
     char text[256] = {};
     ::gethostname(text, sizeof text - 1);
     return text;
+}
+
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] inline std::string process_title(std::string_view program, std::string_view part) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    constexpr std::size_t kept = 15;
+    const auto tail = (":" + std::string(part)).substr(0, kept);
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+inline void name_process(std::string_view part) {
+    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
 }
 
 /// What to start and how.
@@ -15063,7 +15080,6 @@ inline void open_standard_files() noexcept {
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno> // program_invocation_short_name
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -15075,7 +15091,6 @@ inline void open_standard_files() noexcept {
 #include <utility>
 #include <vector>
 
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 namespace skein::rt {
@@ -15367,16 +15382,11 @@ inline worker_boot read_boot() {
     return std::move(*boot);
 }
 
-/// What `top` and `pgrep` call this process: a worker is started as /proc/self/exe, so without this
-/// they would all be "exe". "hello" and "worker-2" give "hello:w2"; Linux keeps 15 characters.
-[[nodiscard]] inline std::string short_process_name(std::string_view program,
-                                                    std::string_view worker) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    std::string tail = ":";
-    tail += worker.starts_with("worker-") ? "w" + std::string(worker.substr(7)) : worker;
-    constexpr std::size_t kept = 15;
-    tail.resize(std::min(tail.size(), kept));
-    return std::string(program.substr(0, kept - tail.size())) + tail;
+/// "w2" for "worker-2": in a process's name there is little room.
+[[nodiscard]] inline std::string short_worker_name(std::string_view name) {
+    constexpr std::string_view usual = "worker-";
+    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
+                                   : std::string(name);
 }
 
 inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
@@ -15406,8 +15416,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 [[nodiscard]] inline int worker_main() {
     try {
         auto boot = detail::read_boot();
-        ::prctl(PR_SET_NAME,
-                detail::short_process_name(::program_invocation_short_name, boot.name).c_str());
+        name_process(detail::short_worker_name(boot.name));
         net::real_loop loop;
         node_options who;
         who.name = boot.name;

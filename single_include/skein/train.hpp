@@ -6932,11 +6932,9 @@ using rank_function = std::function<void(context&)>;
 // The three ways of launch().
 
 
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -7017,14 +7015,6 @@ private:
     net::loop_thread control_;
     std::unique_ptr<scope> watching_; // lives on the thread
 };
-
-/// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
-inline void name_process(int rank) {
-    const auto tail = fmt::format(":rank{}", rank);
-    const std::string program = program_invocation_short_name;
-    const auto name = program.substr(0, 15 - std::min<std::size_t>(15, tail.size())) + tail;
-    ::prctl(PR_SET_NAME, name.c_str());
-}
 
 /// The communicator that was asked for.
 inline dist::comm_kind comm_kind_of(const run_config& config) {
@@ -7120,7 +7110,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    detail::name_process(where.rank);
+    rt::name_process(fmt::format("rank{}", where.rank));
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
@@ -8054,9 +8044,7 @@ struct run_lock {
 
 /// "pid 4711 on node-3"; the text of a lock's file.
 [[nodiscard]] inline std::string lock_owner() {
-    char host[256] = "";
-    (void)::gethostname(host, sizeof host - 1);
-    return fmt::format("pid {} on {}", ::getpid(), host);
+    return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
 }
 
 /// Who wrote the file of a lock last.
@@ -8629,7 +8617,12 @@ namespace skein::train {
         return run_dir::create(config.runs_dir, config.name, {.resume = true});
     if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
-    for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
+    const auto is_there = [&] {
+        std::error_code
+            ignored; // what cannot be looked at is not ours; create() says what is wrong
+        return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
+    };
+    for (int number = 2; is_there(); ++number) {
         if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
             return run_dir::create(config.runs_dir, name, {.resume = true});
         name = fmt::format("{}.{}", config.name, number);

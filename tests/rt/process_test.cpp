@@ -57,6 +57,14 @@ TEST_CASE("an exit status describes itself", "[rt][process]") {
     CHECK(killed.wait_blocking().code() == -1);
 }
 
+TEST_CASE("a process's title is its program and its part, cut to what Linux keeps",
+          "[rt][process]") {
+    CHECK(rt::process_title("./build/hello", "w1") == "hello:w1");
+    CHECK(rt::process_title("a_program_with_a_long_name", "w12") == "a_program_w:w12");
+    CHECK(rt::process_title("p", "named-by-somebody-else") == ":named-by-someb");
+    CHECK(rt::process_title("", "w3") == ":w3");
+}
+
 TEST_CASE("a child that still runs is killed and reaped by the destructor", "[rt][process]") {
     pid_t pid = 0;
     {

@@ -24,7 +24,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno> // program_invocation_short_name
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +35,6 @@
 #include <utility>
 #include <vector>
 
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 namespace skein::rt {
@@ -328,16 +326,11 @@ inline worker_boot read_boot() {
     return std::move(*boot);
 }
 
-/// What `top` and `pgrep` call this process: a worker is started as /proc/self/exe, so without this
-/// they would all be "exe". "hello" and "worker-2" give "hello:w2"; Linux keeps 15 characters.
-[[nodiscard]] inline std::string short_process_name(std::string_view program,
-                                                    std::string_view worker) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    std::string tail = ":";
-    tail += worker.starts_with("worker-") ? "w" + std::string(worker.substr(7)) : worker;
-    constexpr std::size_t kept = 15;
-    tail.resize(std::min(tail.size(), kept));
-    return std::string(program.substr(0, kept - tail.size())) + tail;
+/// "w2" for "worker-2": in a process's name there is little room.
+[[nodiscard]] inline std::string short_worker_name(std::string_view name) {
+    constexpr std::string_view usual = "worker-";
+    return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
+                                   : std::string(name);
 }
 
 inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
@@ -367,8 +360,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 [[nodiscard]] inline int worker_main() {
     try {
         auto boot = detail::read_boot();
-        ::prctl(PR_SET_NAME,
-                detail::short_process_name(::program_invocation_short_name, boot.name).c_str());
+        name_process(detail::short_worker_name(boot.name));
         net::real_loop loop;
         node_options who;
         who.name = boot.name;

@@ -94,6 +94,19 @@ private:
     return text;
 }
 
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] inline std::string process_title(std::string_view program, std::string_view part) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    constexpr std::size_t kept = 15;
+    const auto tail = (":" + std::string(part)).substr(0, kept);
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+inline void name_process(std::string_view part) {
+    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
+}
+
 /// What to start and how.
 struct process_options {
     std::vector<std::string> argv;                        ///< argv[0] is the name the child sees

@@ -72,7 +72,12 @@ namespace skein::train {
         return run_dir::create(config.runs_dir, config.name, {.resume = true});
     if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
-    for (int number = 2; std::filesystem::is_directory(config.runs_dir + "/" + name); ++number) {
+    const auto is_there = [&] {
+        std::error_code
+            ignored; // what cannot be looked at is not ours; create() says what is wrong
+        return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
+    };
+    for (int number = 2; is_there(); ++number) {
         if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
             return run_dir::create(config.runs_dir, name, {.resume = true});
         name = fmt::format("{}.{}", config.name, number);

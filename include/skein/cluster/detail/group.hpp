@@ -161,12 +161,16 @@ inline task<void> group_server::accept_all() {
 }
 
 inline task<void> group_server::watch_deadline() {
-    const auto patience = std::min<duration>(options_.join_deadline, std::chrono::seconds(10));
-    co_await sleep_for(patience);
-    if (running_ || outcome_) co_return;
-    log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                     fmt::join(missing(), ", "), options_.world_size));
-    co_await sleep_for(options_.join_deadline - patience);
+    constexpr duration patience = std::chrono::seconds(10);
+    auto left = options_.join_deadline;
+    if (left > patience) { // a person would ask what it waits for
+        co_await sleep_for(patience);
+        if (running_ || outcome_) co_return;
+        log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
+                                         fmt::join(missing(), ", "), options_.world_size));
+        left -= patience;
+    }
+    co_await sleep_for(left);
     if (running_ || outcome_) co_return;
     abort(error(errc::timeout, fmt::format("rank {} of {} did not join within {:.3g} s",
                                            fmt::join(missing(), ", "), options_.world_size,

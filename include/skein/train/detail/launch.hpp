@@ -17,11 +17,9 @@
 #include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno> // program_invocation_short_name
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -102,14 +100,6 @@ private:
     net::loop_thread control_;
     std::unique_ptr<scope> watching_; // lives on the thread
 };
-
-/// "gpt:rank1" in ps and top, which else show how the supervisor started it: "exe".
-inline void name_process(int rank) {
-    const auto tail = fmt::format(":rank{}", rank);
-    const std::string program = program_invocation_short_name;
-    const auto name = program.substr(0, 15 - std::min<std::size_t>(15, tail.size())) + tail;
-    ::prctl(PR_SET_NAME, name.c_str());
-}
 
 /// The communicator that was asked for.
 inline dist::comm_kind comm_kind_of(const run_config& config) {
@@ -205,7 +195,7 @@ inline int run_as_rank(const cluster::launch_environment& where, const run_confi
     const stop_signals stops;
     const bool supervised = cluster::is_supervised();
     const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    detail::name_process(where.rank);
+    rt::name_process(fmt::format("rank{}", where.rank));
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();

@@ -6,6 +6,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/rt/process.hpp>
 
 #include <cerrno>
 #include <chrono>
@@ -38,9 +39,7 @@ struct run_lock {
 
 /// "pid 4711 on node-3"; the text of a lock's file.
 [[nodiscard]] inline std::string lock_owner() {
-    char host[256] = "";
-    (void)::gethostname(host, sizeof host - 1);
-    return fmt::format("pid {} on {}", ::getpid(), host);
+    return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
 }
 
 /// Who wrote the file of a lock last.
