@@ -9,20 +9,19 @@
 #include <thread>
 #include <vector>
 
-namespace logs = skein::log; // `log` alone is math.h's
 
 namespace {
 /// Puts level and sink back.
 struct restore {
-    logs::level before = logs::get_level();
+    skein::logging::level before = skein::logging::get_level();
     ~restore() {
-        logs::set_level(before);
-        logs::set_sink({});
+        skein::logging::set_level(before);
+        skein::logging::set_sink({});
     }
 };
-logs::record make(std::string_view text, const std::vector<logs::field>& fields) {
-    logs::record r;
-    r.severity = logs::level::warn;
+skein::logging::record make(std::string_view text, const std::vector<skein::logging::field>& fields) {
+    skein::logging::record r;
+    r.severity = skein::logging::level::warn;
     r.component = "net";
     r.text = text;
     r.fields = fields;
@@ -32,14 +31,14 @@ logs::record make(std::string_view text, const std::vector<logs::field>& fields)
 } // namespace
 
 TEST_CASE("a text line has time, level, component, text and fields") {
-    const std::vector<logs::field> fields = {{"peer", std::string("tcp:a:1")},
+    const std::vector<skein::logging::field> fields = {{"peer", std::string("tcp:a:1")},
                                              {"bytes", 120},
                                              {"ok", true},
                                              {"why", "no way"},
                                              {"node", skein::node_id(7)},
                                              {"took", std::chrono::milliseconds(1500)},
                                              {"empty", ""}};
-    const auto line = logs::format_text(make("two\nlines", fields));
+    const auto line = skein::logging::format_text(make("two\nlines", fields));
     // The hour depends on the time zone; the rest is fixed.
     CHECK(line.substr(2, 1) == ":");
     CHECK(line.substr(5) == ":20.123 W net two lines peer=tcp:a:1 bytes=120 ok=true why=\"no way\" "
@@ -47,9 +46,9 @@ TEST_CASE("a text line has time, level, component, text and fields") {
 }
 
 TEST_CASE("a JSON line keeps numbers as numbers and escapes text") {
-    const std::vector<logs::field> fields = {
+    const std::vector<skein::logging::field> fields = {
         {"n", 5}, {"x", 0.5}, {"nan", std::nan("")}, {"flag", false}, {"text", "a\"b\\c\n\x01"}};
-    CHECK(logs::format_json(make("said \"hi\"", fields)) ==
+    CHECK(skein::logging::format_json(make("said \"hi\"", fields)) ==
           "{\"time_ms\":1700000000123,\"level\":\"warn\",\"component\":\"net\",\"text\":\"said "
           "\\\"hi\\\"\",\"n\":5,\"x\":0.5,\"nan\":\"nan\",\"flag\":false,\"text\":"
           "\"a\\\"b\\\\c\\n\\u0001\"}");
@@ -58,34 +57,34 @@ TEST_CASE("a JSON line keeps numbers as numbers and escapes text") {
 TEST_CASE("lines below the level are dropped") {
     const restore after{};
     std::vector<std::string> seen;
-    logs::set_sink([&](const logs::record& r) { seen.emplace_back(r.text); });
-    logs::set_level(logs::level::warn);
-    logs::info("test", "quiet");
-    logs::warn("test", "loud", {{"n", 1}});
-    logs::error("test", "louder");
-    CHECK_FALSE(logs::enabled(logs::level::debug));
-    logs::set_level(logs::level::off);
-    logs::error("test", "nothing");
+    skein::logging::set_sink([&](const skein::logging::record& r) { seen.emplace_back(r.text); });
+    skein::logging::set_level(skein::logging::level::warn);
+    skein::logging::info("test", "quiet");
+    skein::logging::warn("test", "loud", {{"n", 1}});
+    skein::logging::error("test", "louder");
+    CHECK_FALSE(skein::logging::enabled(skein::logging::level::debug));
+    skein::logging::set_level(skein::logging::level::off);
+    skein::logging::error("test", "nothing");
     CHECK(seen == std::vector<std::string>{"loud", "louder"});
 }
 
 TEST_CASE("lines may come from several threads") {
     const restore after{};
     std::atomic<int> lines = 0;
-    logs::set_sink([&](const logs::record&) { ++lines; });
-    logs::set_level(logs::level::info);
+    skein::logging::set_sink([&](const skein::logging::record&) { ++lines; });
+    skein::logging::set_level(skein::logging::level::info);
     std::vector<std::jthread> threads;
     for (int t = 0; t < 4; ++t)
         threads.emplace_back([] {
-            for (int i = 0; i < 100; ++i) logs::info("test", "line", {{"i", i}});
+            for (int i = 0; i < 100; ++i) skein::logging::info("test", "line", {{"i", i}});
         });
     threads.clear();
     CHECK(lines == 400);
 }
 
 TEST_CASE("control bytes of a peer's text do not reach the terminal") {
-    const std::vector<logs::field> fields = {{"peer", "a\rb\x1b[2J\x7f"}};
-    const auto line = logs::format_text(make("got \x1b[31m\rred\x7f", fields));
+    const std::vector<skein::logging::field> fields = {{"peer", "a\rb\x1b[2J\x7f"}};
+    const auto line = skein::logging::format_text(make("got \x1b[31m\rred\x7f", fields));
     CHECK(line.find_first_of("\r\x1b\x7f") == std::string::npos);
     CHECK(line.substr(5) ==
           ":20.123 W net got \\x1b[31m\\x0dred\\x7f peer=\"a\\rb\\u001b[2J\\u007f\"");

@@ -38,12 +38,12 @@ task<bool> ask(net::network* via, net::address to, net::connection_options o,
 /// Log lines of this test instead of standard error.
 struct quiet {
     quiet() {
-        log::set_sink([this](const log::record& r) {
-            lines += log::format_text(r);
+        logging::set_sink([this](const logging::record& r) {
+            lines += logging::format_text(r);
             lines += '\n';
         });
     }
-    ~quiet() { log::set_sink(nullptr); }
+    ~quiet() { logging::set_sink(nullptr); }
     std::string lines;
 };
 

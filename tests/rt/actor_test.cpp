@@ -123,12 +123,12 @@ TEST_CASE("a failure that nobody can see is logged, others are not", "[rt][actor
     struct log_lines {
         std::vector<std::string> seen;
         log_lines() {
-            log::set_sink([this](const log::record& r) {
-                if (r.component == "rt" && r.severity == log::level::warn)
+            logging::set_sink([this](const logging::record& r) {
+                if (r.component == "rt" && r.severity == logging::level::warn)
                     seen.emplace_back(r.text);
             });
         }
-        ~log_lines() { log::set_sink(nullptr); }
+        ~log_lines() { logging::set_sink(nullptr); }
     } lines;
     in_sim(17, 1, [&lines](sim_cluster& cluster) -> task<void> {
         auto c = co_await actor<counter>(1);

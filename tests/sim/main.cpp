@@ -197,7 +197,7 @@ int main(int argc, char** argv) {
     std::sort(all.begin(), all.end(),
               [](const auto* a, const auto* b) { return a->name() < b->name(); });
     const options o = read_options(argc, argv);
-    if (!o.verbose) log::set_level(log::level::off); // broken connections are the point here
+    if (!o.verbose) logging::set_level(logging::level::off); // broken connections are the point here
     std::signal(SIGPIPE, SIG_IGN);
 
     std::vector<plan_item> plan;

@@ -24,6 +24,17 @@
 #endif
 #endif
 
+// The two forms of skein. Header-only, the default: every body is inline, nothing is linked. Compiled:
+// SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do), headers declare what
+// is no template, and the bodies, *.ipp, are compiled once, by src/.
+#if defined(SKEIN_COMPILED)
+#define SKEIN_HEADER_ONLY 0
+#define SKEIN_INLINE
+#else
+#define SKEIN_HEADER_ONLY 1
+#define SKEIN_INLINE inline
+#endif
+
 #if defined(SKEIN_SINGLE_INCLUDE) && !defined(SKEIN_AMALGAMATED)
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif

@@ -2,7 +2,7 @@
 #pragma once
 // Structured log lines: one event, one line, text for people and JSON for machines.
 //
-//     log::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
 //     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
 //
 // SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
@@ -31,7 +31,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-namespace skein::log {
+namespace skein::logging {
 
 enum class level : std::uint8_t { trace, debug, info, warn, error, off };
 
@@ -239,4 +239,4 @@ inline void error(std::string_view component, std::string_view text, fields f = 
     write(level::error, component, text, {f.begin(), f.size()});
 }
 
-} // namespace skein::log
+} // namespace skein::logging

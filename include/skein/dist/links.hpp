@@ -181,7 +181,7 @@ private:
         auto who = co_await std::move(outcome);
         if (!who) {
             if (who.error().code() != errc::cancelled) {
-                log::warn("dist", "a connection was refused",
+                logging::warn("dist", "a connection was refused",
                           {{"peer", s->peer_name()}, {"why", who.error().what()}});
             }
             s->close();

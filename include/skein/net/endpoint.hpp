@@ -102,7 +102,7 @@ private:
                 throw *fault;
             // Out of descriptors, a network that is down, a firewall's no, or a stream that
             // broke before we took it: go on later.
-            log::warn("net", "accept failed", {{"what", fault->what()}});
+            logging::warn("net", "accept failed", {{"what", fault->what()}});
             auto pause = sleep_for(std::chrono::milliseconds(100));
             co_await pause;
         }
@@ -124,7 +124,7 @@ private:
         if (fault) {
             if (fault->code() == errc::cancelled && cancelled()) throw *fault;
             ++self->refused_;
-            log::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
+            logging::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
             co_return;
         }
         ++self->accepted_;
@@ -139,7 +139,7 @@ private:
         co_await closing;
         if (!fault) co_return;
         if (fault->code() == errc::cancelled && cancelled()) throw *fault;
-        log::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+        logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
     }
 
     connection_options options_;

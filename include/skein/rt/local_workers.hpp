@@ -177,11 +177,11 @@ private:
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
-                if (last_error_ != reason) log::error("rt", why.what());
+                if (last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
             }
-            if (last_warning_ != reason) log::warn("rt", why.what());
+            if (last_warning_ != reason) logging::warn("rt", why.what());
             last_warning_ = reason;
             co_await sleep_for(how_.times.reconnect_first);
         }

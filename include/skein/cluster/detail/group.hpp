@@ -166,7 +166,7 @@ inline task<void> group_server::watch_deadline() {
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
-        log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
+        logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
                                          fmt::join(missing(), ", "), options_.world_size));
         left -= patience;
     }

@@ -119,7 +119,7 @@ inline void connection::end(std::optional<error> why) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            log::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
         }
     }
 }
@@ -162,7 +162,7 @@ inline task<void> connection::close() {
             end(error(errc::cancelled,
                       "close of the connection to " + peer_name_ + " was cancelled"));
         } else {
-            log::debug("net", "no goodbye in time", {{"peer", peer_name_}});
+            logging::debug("net", "no goodbye in time", {{"peer", peer_name_}});
             end(std::nullopt);
         }
     }

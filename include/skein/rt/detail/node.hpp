@@ -29,7 +29,7 @@ inline void call_base::tell_unseen() const noexcept {
     if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
     if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
     try {
-        log::warn("rt",
+        logging::warn("rt",
                   fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
                   {{"failed_unseen", unseen}});
     } catch (...) { // no memory for a line

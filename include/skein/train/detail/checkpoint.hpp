@@ -93,7 +93,7 @@ inline std::string checkpointer::step_path(std::uint64_t step) const {
 
 inline void checkpointer::warn(const std::string& line) const {
     if (options_.warn) return options_.warn(line);
-    log::warn("checkpoint", line);
+    logging::warn("checkpoint", line);
 }
 
 inline std::vector<json> checkpointer::gather(const json& mine) const {
