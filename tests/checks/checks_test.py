@@ -350,6 +350,16 @@ inline task<void> f(int n) {
         self.put("examples/020_y.cpp", "")
         self.found("docs", "README.md:2", "not in examples/010_x.cpp", "README.md:6", "020_y.expected")
 
+    def test_comments(self):
+        declared = "void send(int kind, bytes body, flags f = flags(1, 2));\nstruct maker { template <class... T> int make(T... v); };\n"
+        head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n// A thing.\n//\n"
+        self.put("include/skein/net/b.hpp", head + "//     c.send(7, body);            // c.wrong(1)\n//     auto m = net::maker(x).make(1, 2, 3);\n"
+                 "//     use(m); co_await socket.async_read(1); std::sort(a);\n//     send_it({.kind = 1}, \"a.b(c)\");\n\n" + declared)
+        self.clean("comments")
+        self.put("include/skein/net/b.hpp", head + "//     c.send(std::move(body));\n//     c.post(1);\n//     net::made<int>(2);\n//\n// c.prose(1)\n\n" + declared)
+        self.found("comments", "b.hpp:5: the comment calls send with 1 arguments", "b.hpp:6: the comment uses post", "b.hpp:7: the comment uses made")
+        self.assertNotIn("prose", self.run_script("check_comments.py").stdout)
+
     def test_text(self):
         self.clean("text")
         place = "/" + "home/somebody/x"

@@ -11,7 +11,6 @@
 //
 //     struct point { int x = 0, y = 0; };
 //     field_count<point> == 2, field_name<point, 1>() == "y"
-//     for_each_field(p, [](auto& field, std::string_view name) { ... });
 
 #include <skein/core/config.hpp>
 
@@ -98,21 +97,6 @@ consteval std::string_view field_name() {
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #endif
-
-/// Calls f(field), or f(field, name), for every field in order of declaration.
-template <class T, class F>
-constexpr void for_each_field(T& object, F&& f) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        auto fields = boost::pfr::structure_tie(object);
-        const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
-            if constexpr (std::is_invocable_v<F&, decltype(std::get<J>(fields)), std::string_view>)
-                f(std::get<J>(fields), field_name<std::remove_cv_t<T>, J>());
-            else
-                f(std::get<J>(fields));
-        };
-        (one(std::integral_constant<std::size_t, I>{}), ...);
-    }(std::make_index_sequence<field_count<std::remove_cv_t<T>>>{});
-}
 
 namespace detail {
 struct field_name_probe {
