@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of this process, each with its own control thread, on an abstract Unix socket.
+#include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -10,6 +11,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fmt/core.h>
+#include <unistd.h>
 
 using namespace skein;
 using namespace skein::cluster;

@@ -15,18 +15,31 @@
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
-#include <skein/net/connection.hpp>
-#include <skein/net/network.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/limits.hpp>
+#include <skein/net/token.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace skein::net {
+class connection;
+class listener;
+class network;
+class stream;
+struct frame;
+} // namespace skein::net
 
 namespace skein::cluster {
 
@@ -145,4 +158,6 @@ private:
 
 } // namespace skein::cluster
 
-#include <skein/cluster/detail/group.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/group.ipp>
+#endif

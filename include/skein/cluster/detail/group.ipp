@@ -2,19 +2,23 @@
 #pragma once
 // Frames and state of the group protocol. Bodies are wire-encoded aggregates.
 
-#include <skein/cluster/group.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/network.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <utility>
 
-#include <fmt/core.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::cluster {
 namespace detail {
@@ -50,7 +54,7 @@ struct gathered_body {
     std::vector<byte_buffer> blobs;
 };
 
-inline failed_body to_body(int rank, const error& why) {
+SKEIN_INLINE failed_body to_body(int rank, const error& why) {
     failed_body body;
     body.rank = rank;
     body.code = static_cast<std::uint16_t>(why.code());
@@ -60,7 +64,7 @@ inline failed_body to_body(int rank, const error& why) {
     body.hint = why.hint();
     return body;
 }
-inline error to_error(const failed_body& body) {
+SKEIN_INLINE error to_error(const failed_body& body) {
     error e(static_cast<errc>(body.code), body.text);
     if (!body.hint.empty()) e.with_hint(body.hint);
     return e;
@@ -74,7 +78,7 @@ void send(net::connection& link, std::uint16_t kind, const Body& body) {
     link.send(std::move(f));
 }
 
-inline net::connection_options link_options(const group_options& options, std::string name) {
+SKEIN_INLINE net::connection_options link_options(const group_options& options, std::string name) {
     net::connection_options o;
     o.secret = options.secret;
     o.self.name = std::move(name);
@@ -93,15 +97,15 @@ struct group_server::member {
     bool left = false;
 };
 
-inline group_server::group_server(net::network& via, net::address at, group_options options)
+SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
     : options_(std::move(options)), listener_(via.listen(std::move(at))),
       members_(static_cast<std::size_t>(options_.world_size)) {}
 
-inline group_server::~group_server() = default;
+SKEIN_INLINE group_server::~group_server() = default;
 
-inline net::address group_server::local() const { return listener_->local(); }
+SKEIN_INLINE net::address group_server::local() const { return listener_->local(); }
 
-inline std::vector<int> group_server::missing() const {
+SKEIN_INLINE std::vector<int> group_server::missing() const {
     std::vector<int> ranks;
     for (std::size_t r = 0; r < members_.size(); ++r) {
         if (!members_[r]) ranks.push_back(static_cast<int>(r));
@@ -109,12 +113,12 @@ inline std::vector<int> group_server::missing() const {
     return ranks;
 }
 
-inline bool group_server::has_left(int rank) const {
+SKEIN_INLINE bool group_server::has_left(int rank) const {
     const auto& m = members_[static_cast<std::size_t>(rank)];
     return m && m->left;
 }
 
-inline task<group_outcome> group_server::run() {
+SKEIN_INLINE task<group_outcome> group_server::run() {
     children_.spawn(accept_all());
     children_.spawn(watch_deadline());
     std::exception_ptr stopped;
@@ -138,14 +142,14 @@ inline task<group_outcome> group_server::run() {
     co_return *outcome_;
 }
 
-inline void group_server::abort(error why, int culprit) {
+SKEIN_INLINE void group_server::abort(error why, int culprit) {
     group_outcome how;
     how.failure = std::move(why);
     how.culprit = culprit;
     end(std::move(how));
 }
 
-inline task<void> group_server::accept_all() {
+SKEIN_INLINE task<void> group_server::accept_all() {
     for (;;) {
         std::unique_ptr<net::stream> from;
         try {
@@ -160,14 +164,14 @@ inline task<void> group_server::accept_all() {
     }
 }
 
-inline task<void> group_server::watch_deadline() {
+SKEIN_INLINE task<void> group_server::watch_deadline() {
     constexpr duration patience = std::chrono::seconds(10);
     auto left = options_.join_deadline;
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                         fmt::join(missing(), ", "), options_.world_size));
+                                             fmt::join(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
@@ -179,7 +183,7 @@ inline task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
+SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     std::shared_ptr<net::connection> link;
     member* self = nullptr;
     std::optional<error> why;
@@ -219,8 +223,8 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     end(std::move(how));
 }
 
-inline result<group_server::member*> group_server::admit(std::shared_ptr<net::connection> link,
-                                                         const net::frame& first) {
+SKEIN_INLINE result<group_server::member*> group_server::admit(
+    std::shared_ptr<net::connection> link, const net::frame& first) {
     if (first.kind != detail::kind::join) {
         return error(errc::malformed,
                      fmt::format("a group expects join first, got kind {}", first.kind));
@@ -251,7 +255,7 @@ inline result<group_server::member*> group_server::admit(std::shared_ptr<net::co
     return place.get();
 }
 
-inline void group_server::start_if_complete() {
+SKEIN_INLINE void group_server::start_if_complete() {
     if (running_ || outcome_ || !missing().empty()) return;
     running_ = true;
     detail::formed_body body;
@@ -263,7 +267,7 @@ inline void group_server::start_if_complete() {
     }
 }
 
-inline void group_server::handle(member& from, const net::frame& f) {
+SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
     if (f.kind == detail::kind::leave) {
         from.left = true;
         const bool all = std::all_of(members_.begin(), members_.end(),
@@ -308,14 +312,14 @@ inline void group_server::handle(member& from, const net::frame& f) {
     }
 }
 
-inline void group_server::end(group_outcome how) {
+SKEIN_INLINE void group_server::end(group_outcome how) {
     if (outcome_) return;
     outcome_ = std::move(how);
     tell_everyone();
     ended_.set();
 }
 
-inline void group_server::tell_everyone() {
+SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
     const auto body = detail::to_body(outcome_->culprit, *outcome_->failure);
     for (auto& m : members_) {
@@ -327,10 +331,11 @@ inline void group_server::tell_everyone() {
 
 // ---- client
 
-inline task<std::unique_ptr<group_client>> group_client::join(net::network& via, net::address at,
-                                                              member_info self,
-                                                              group_options options,
-                                                              lost_callback lost) {
+SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
+                                                                    net::address at,
+                                                                    member_info self,
+                                                                    group_options options,
+                                                                    lost_callback lost) {
     const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
@@ -380,9 +385,9 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
     co_return client;
 }
 
-inline group_client::~group_client() = default;
+SKEIN_INLINE group_client::~group_client() = default;
 
-inline task<void> group_client::read_all() {
+SKEIN_INLINE task<void> group_client::read_all() {
     try {
         for (;;) {
             auto next = link_->receive();
@@ -401,7 +406,7 @@ inline task<void> group_client::read_all() {
     changed_.wake_all();
 }
 
-inline void group_client::handle(const net::frame& f) {
+SKEIN_INLINE void group_client::handle(const net::frame& f) {
     switch (f.kind) {
     case detail::kind::formed: {
         auto body = wire::decode<detail::formed_body>(f.body);
@@ -429,14 +434,15 @@ inline void group_client::handle(const net::frame& f) {
     changed_.wake_all();
 }
 
-inline void group_client::lose(int rank, error why) {
+SKEIN_INLINE void group_client::lose(int rank, error why) {
     if (lost_) return;
     lost_ = std::move(why);
     if (joined_ && on_lost_) on_lost_(rank, *lost_);
     changed_.wake_all();
 }
 
-inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, byte_buffer mine) {
+SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
+                                                                   byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
@@ -454,7 +460,7 @@ inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, by
     }
 }
 
-inline task<void> group_client::leave() {
+SKEIN_INLINE task<void> group_client::leave() {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
         net::frame f;
@@ -465,7 +471,7 @@ inline task<void> group_client::leave() {
     co_await finished;
 }
 
-inline task<void> group_client::fail(error why) {
+SKEIN_INLINE task<void> group_client::fail(error why) {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
         detail::send(*link_, detail::kind::failed, detail::to_body(self_.rank, why));
@@ -474,7 +480,7 @@ inline task<void> group_client::fail(error why) {
     co_await finished;
 }
 
-inline task<void> group_client::finish() {
+SKEIN_INLINE task<void> group_client::finish() {
     leaving_ = true;
     auto closed = link_->close();
     co_await closed;

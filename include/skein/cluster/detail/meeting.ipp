@@ -2,7 +2,7 @@
 #pragma once
 // The token file and the addresses of cluster/meeting.hpp.
 
-#include <skein/cluster/meeting.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
 
 #include <fcntl.h>
@@ -12,17 +12,19 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
-inline bool is_supervised(const variable_reader& read) {
+SKEIN_INLINE bool is_supervised(const variable_reader& read) {
     return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
 }
 
-inline net::address meeting_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address meeting_point(const launch_environment& where,
+                                        const variable_reader& read) {
     if (const auto given = read(group_variable)) return net::address::parse(*given).value();
     const bool one_host = where.local_size == where.world_size;
     if (where.master_port <= 0 || where.master_port > 65535) {
@@ -41,7 +43,8 @@ inline net::address meeting_point(const launch_environment& where, const variabl
     return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
 }
 
-inline net::address listening_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address listening_point(const launch_environment& where,
+                                          const variable_reader& read) {
     auto at = meeting_point(where, read);
     if (!at.is_loopback()) at.host = "0.0.0.0";
     return at;
@@ -49,7 +52,7 @@ inline net::address listening_point(const launch_environment& where, const varia
 
 namespace detail {
 
-inline std::string read_token_file(const std::string& path) {
+SKEIN_INLINE std::string read_token_file(const std::string& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
         const auto code = errno == ENOENT   ? errc::not_found
@@ -73,7 +76,7 @@ inline std::string read_token_file(const std::string& path) {
 }
 
 /// Makes the file with a new token unless another process is first.
-inline void make_token_file(const std::string& path) {
+SKEIN_INLINE void make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -93,7 +96,7 @@ inline void make_token_file(const std::string& path) {
 
 } // namespace detail
 
-inline net::token group_token(const variable_reader& read) {
+SKEIN_INLINE net::token group_token(const variable_reader& read) {
     if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The control thread of a membership and what lives on it.
+
+#include <skein/cluster/meeting.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/process.hpp>
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+class membership::impl {
+public:
+    impl(launch_environment place, net::token shared, duration join_deadline,
+         duration exchange_deadline)
+        : where(std::move(place)), secret(shared), exchange_deadline_(exchange_deadline),
+          control_("control") {
+        control_.run([&] { return join_group(join_deadline); });
+    }
+    ~impl() {
+        control_.run([this] { return leave_hard(); });
+    }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
+
+    std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
+        return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
+    }
+    void on_lost(unique_function<void(int, const error&)> lost) {
+        const std::lock_guard lock(lost_mutex_);
+        on_lost_ = std::move(lost);
+        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
+    }
+    bool wait_lost(duration limit) {
+        std::unique_lock lock(lost_mutex_);
+        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
+    }
+    void leave(std::optional<error> why) {
+        control_.run([&] { return end(std::move(why)); });
+    }
+
+    // Written by the constructor, then only read.
+    launch_environment where;
+    net::token secret;
+    std::string host;
+    int generation = 0;
+    std::vector<member_info> members;
+
+private:
+    /// What lives on the control thread.
+    struct on_thread {
+        explicit on_thread(net::real_loop& loop) : network(loop) {}
+        net::real_network network;
+        std::unique_ptr<group_server> server;
+        std::unique_ptr<group_client> client;
+        scope serving;
+    };
+
+    static task<void> serve(group_server* server) {
+        auto run = server->run();
+        (void)co_await run; // the ranks learn the outcome from the protocol
+    }
+
+    [[nodiscard]] member_info self() const {
+        member_info me;
+        me.rank = where.rank;
+        me.world_size = where.world_size;
+        me.local_rank = where.local_rank;
+        me.local_size = where.local_size;
+        me.host = host;
+        me.pid = ::getpid();
+        return me;
+    }
+
+    task<void> join_group(duration deadline) {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        group_options options;
+        options.world_size = where.world_size;
+        options.generation = where.attempt;
+        options.secret = secret;
+        options.join_deadline = deadline;
+        // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
+        // the kernel ends this process.
+        if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
+        const auto at = meeting_point(where);
+        if (where.rank == 0 && !is_supervised()) {
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where), options);
+            state_->serving.spawn(serve(state_->server.get()));
+        }
+        host = rt::host_name();
+        std::exception_ptr failure;
+        try {
+            auto joined =
+                group_client::join(state_->network, at, self(), options,
+                                   [this](int rank, const error& why) { lose(rank, why); });
+            state_->client = co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (failure) {
+            auto cleared = clear(true);
+            co_await cleared;
+            std::rethrow_exception(failure);
+        }
+        members = state_->client->members();
+        generation = state_->client->generation();
+    }
+
+    task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
+        if (!state_ || !state_->client)
+            throw error(errc::closed, "exchange after leaving the group");
+        auto exchanged =
+            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline_);
+        try {
+            co_return co_await exchanged;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+            throw error(errc::timeout,
+                        fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
+                                    where.rank, to_seconds(exchange_deadline_), key));
+        }
+    }
+
+    task<void> end(std::optional<error> why) {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = why ? state_->client->fail(*why) : state_->client->leave();
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(false);
+        co_await cleared;
+    }
+    task<void> leave_hard() {
+        if (!state_) co_return;
+        if (state_->client) {
+            auto ended = state_->client->fail(error(errc::peer_lost, "it left without a word"));
+            co_await ended;
+            state_->client.reset();
+        }
+        auto cleared = clear(true);
+        co_await cleared;
+    }
+    /// Ends serving: in order (waits for the other ranks) or at once.
+    task<void> clear(bool at_once) {
+        if (at_once) state_->serving.cancel();
+        try {
+            auto joined = state_->serving.join();
+            co_await joined;
+        } catch (const error&) { // cancelled, or a listener error that the join already reported
+        }
+        state_.reset();
+    }
+
+    void lose(int rank, const error& why) {
+        const std::lock_guard lock(lost_mutex_);
+        lost_.emplace(rank, why);
+        lost_seen_.notify_all();
+        if (on_lost_) on_lost_(rank, why);
+    }
+
+    duration exchange_deadline_;
+    std::mutex lost_mutex_;
+    std::condition_variable lost_seen_;
+    std::optional<std::pair<int, error>> lost_;
+    unique_function<void(int, const error&)> on_lost_;
+    std::unique_ptr<on_thread> state_;
+    net::loop_thread control_;
+};
+
+SKEIN_INLINE membership::membership(launch_environment where, net::token secret,
+                                    duration join_deadline, duration exchange_deadline)
+    : impl_(std::make_unique<impl>(std::move(where), secret, join_deadline, exchange_deadline)) {}
+SKEIN_INLINE membership::~membership() = default;
+
+SKEIN_INLINE int membership::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int membership::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int membership::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int membership::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int membership::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string membership::host() const { return impl_->host; }
+SKEIN_INLINE net::token membership::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& membership::members() const noexcept {
+    return impl_->members;
+}
+SKEIN_INLINE std::vector<byte_buffer> membership::exchange(std::string_view key, byte_span mine) {
+    return impl_->exchange(std::string(key), to_buffer(mine));
+}
+SKEIN_INLINE void membership::on_lost(unique_function<void(int, const error&)> lost) {
+    impl_->on_lost(std::move(lost));
+}
+SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->wait_lost(limit); }
+SKEIN_INLINE void membership::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
+
+} // namespace skein::cluster
