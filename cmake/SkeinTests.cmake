@@ -110,12 +110,13 @@ file(GLOB sim_sources CONFIGURE_DEPENDS tests/sim/*.cpp)
 list(FILTER sim_sources EXCLUDE REGEX "_test\\.cpp$")
 set(SKEIN_SIM_SEEDS 1000 CACHE STRING "Seeds that the test sim.seeds runs")
 if(sim_sources)
-  skein_program(skein_sim tests runtime ${sim_sources})   # optimised: it runs for minutes
-  target_include_directories(skein_sim PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(skein_sim PRIVATE skein::sim)
-  add_dependencies(skein_tests skein_sim)
-  add_dependencies(skein_torch_free_tests skein_sim)
-  skein_test(sim.seeds "sim;runtime" 300 skein_sim --seeds ${SKEIN_SIM_SEEDS})
+  skein_program(skein_sim_seeds tests runtime ${sim_sources})   # optimised: it runs for minutes
+  set_target_properties(skein_sim_seeds PROPERTIES OUTPUT_NAME skein_sim)
+  target_include_directories(skein_sim_seeds PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(skein_sim_seeds PRIVATE skein::sim)
+  add_dependencies(skein_tests skein_sim_seeds)
+  add_dependencies(skein_torch_free_tests skein_sim_seeds)
+  skein_test(sim.seeds "sim;runtime" 300 skein_sim_seeds --seeds ${SKEIN_SIM_SEEDS})
 endif()
 
 # ---- programs under test ------------------------------------------------------------------------
