@@ -91,7 +91,7 @@ TEST_CASE("the failure of one rank reaches the others' callback and their exchan
             world.fail(error(errc::disk_full, "no space left"));
             return;
         }
-        world.on_lost([&](int rank, const error& why) {
+        const auto watching = world.on_lost([&](int rank, const error& why) {
             if (rank == 1 && why.code() == errc::disk_full) ++told;
         });
         if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
@@ -107,7 +107,7 @@ TEST_CASE("a rank that goes without leaving is a lost one") {
     const auto errors = hold(2, [&](membership& world) {
         (void)world.exchange("both are there", {});
         if (world.rank() == 1) return; // the destructor
-        world.on_lost([&](int rank, const error&) { lost_rank = rank; });
+        const auto watching = world.on_lost([&](int rank, const error&) { lost_rank = rank; });
         if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
     });
     CHECK(lost_rank == 1);
@@ -122,10 +122,11 @@ TEST_CASE("a callback that is taken back does not run") {
             world.fail(error(errc::io, "x"));
             return;
         }
-        world.on_lost([&](int, const error&) { // it may come before it is taken back
-            if (taken_back) too_late = true;
-        });
-        world.on_lost({});
+        auto watching =
+            world.on_lost([&](int, const error&) { // it may come before it is taken back
+                if (taken_back) too_late = true;
+            });
+        watching.reset();
         taken_back = true;
         waited = world.wait_lost(20s);
     });

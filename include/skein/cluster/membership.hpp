@@ -39,7 +39,7 @@ public:
     [[nodiscard]] const std::vector<member_info>& members() const noexcept;
 
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
-    void on_lost(unique_function<void(int, const error&)> lost) override;
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
     /// What went wrong elsewhere is often seen first as a broken collective here.

@@ -11,10 +11,8 @@
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,15 +39,6 @@ public:
     std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
         return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
     }
-    void on_lost(unique_function<void(int, const error&)> lost) {
-        const std::lock_guard lock(lost_mutex_);
-        on_lost_ = std::move(lost);
-        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
-    }
-    bool wait_lost(duration limit) {
-        std::unique_lock lock(lost_mutex_);
-        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
-    }
     void leave(std::optional<error> why) {
         control_.run([&] { return end(std::move(why)); });
     }
@@ -60,6 +49,7 @@ public:
     std::string host;
     int generation = 0;
     std::vector<member_info> members;
+    loss_listeners losses;
 
 private:
     /// What lives on the control thread.
@@ -108,7 +98,7 @@ private:
         try {
             auto joined =
                 group_client::join(state_->network, at, self(), options,
-                                   [this](int rank, const error& why) { lose(rank, why); });
+                                   [this](int rank, const error& why) { losses.tell(rank, why); });
             state_->client = co_await joined;
         } catch (...) {
             failure = std::current_exception();
@@ -168,18 +158,7 @@ private:
         state_.reset();
     }
 
-    void lose(int rank, const error& why) {
-        const std::lock_guard lock(lost_mutex_);
-        lost_.emplace(rank, why);
-        lost_seen_.notify_all();
-        if (on_lost_) on_lost_(rank, why);
-    }
-
     duration exchange_deadline_;
-    std::mutex lost_mutex_;
-    std::condition_variable lost_seen_;
-    std::optional<std::pair<int, error>> lost_;
-    unique_function<void(int, const error&)> on_lost_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
@@ -202,10 +181,10 @@ SKEIN_INLINE const std::vector<member_info>& membership::members() const noexcep
 SKEIN_INLINE std::vector<byte_buffer> membership::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
-SKEIN_INLINE void membership::on_lost(unique_function<void(int, const error&)> lost) {
-    impl_->on_lost(std::move(lost));
+SKEIN_INLINE subscription membership::on_lost(loss_listeners::listener lost) {
+    return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->wait_lost(limit); }
+SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->losses.wait(limit); }
 SKEIN_INLINE void membership::leave() { impl_->leave(std::nullopt); }
 SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
 
