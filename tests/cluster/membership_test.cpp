@@ -2,6 +2,7 @@
 // Ranks as threads of this process, each with its own control thread, on an abstract Unix socket.
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -48,7 +49,10 @@ std::vector<std::string> hold(int n, const std::function<void(membership&)>& lif
             where.world_size = where.local_size = n;
             where.attempt = 4;
             try {
-                membership world(where, secret, 20s, exchange_deadline);
+                membership_options options;
+                options.join_deadline = 20s;
+                options.exchange_deadline = exchange_deadline;
+                membership world(where, secret, options);
                 life(world);
             } catch (const error& e) {
                 errors[static_cast<std::size_t>(r)] = e.what();
@@ -145,4 +149,23 @@ TEST_CASE("an exchange that others do not come to ends at its deadline") {
         },
         50ms);
     CHECK_THAT(errors[0], ContainsSubstring("rank 0 waited 0.05 s") && ContainsSubstring("'k'"));
+}
+
+TEST_CASE("a stop request ends the wait for the other ranks at once") {
+    const own_address address;
+    auto [asked, ask] = make_pipe();
+    launch_environment where;
+    where.source = "torch";
+    where.world_size = where.local_size = 2;
+    membership_options options;
+    options.join_deadline = 1h; // only the request may end it
+    options.stop_fd = asked.get();
+    REQUIRE(::write(ask.get(), "x", 1) == 1);
+    try {
+        const membership world(where, net::token::generate(), options);
+        FAIL("joined");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::cancelled);
+        CHECK_THAT(e.what(), ContainsSubstring("rank 0 was stopped while the ranks were meeting"));
+    }
 }
