@@ -9,8 +9,8 @@
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/rendezvous.hpp>
+#include <skein/core/constants.hpp>
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,15 +18,22 @@
 
 namespace skein::cluster {
 
+struct membership_options {
+    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    /// How long exchange() waits for the slowest rank.
+    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
+    int stop_fd = -1;
+};
+
 /// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
 /// the destructor without either looks to the others like a crash.
 class membership final : public rendezvous {
 public:
-    /// exchange_deadline is how long exchange() waits for the slowest rank.
-    ///   errors  those of group_client::join; already_exists: rank 0's port is in use
-    membership(launch_environment where, net::token secret,
-               duration join_deadline = std::chrono::seconds(60),
-               duration exchange_deadline = std::chrono::seconds(120));
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
+    ///           is in use
+    membership(launch_environment where, net::token secret, membership_options options = {});
     ~membership() override;
 
     [[nodiscard]] int rank() const override;
@@ -39,7 +46,7 @@ public:
     [[nodiscard]] const std::vector<member_info>& members() const noexcept;
 
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
-    void on_lost(unique_function<void(int, const error&)> lost) override;
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
     /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
     /// What went wrong elsewhere is often seen first as a broken collective here.

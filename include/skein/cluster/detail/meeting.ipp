@@ -4,6 +4,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -53,18 +54,21 @@ SKEIN_INLINE net::address listening_point(const launch_environment& where,
 namespace detail {
 
 SKEIN_INLINE std::string read_token_file(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // A pipe in its place must not make us wait for a writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const auto code = errno == ENOENT   ? errc::not_found
                           : errno == EACCES ? errc::permission_denied
                                             : errc::io;
         throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
     }
+    const unique_fd file(fd);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        throw error(errc::invalid_argument, fmt::format("token file {} is no regular file", path));
+    }
     char text[256];
     const auto n = ::read(fd, text, sizeof text);
-    struct stat info{};
-    ::fstat(fd, &info);
-    ::close(fd);
     if ((info.st_mode & 077) != 0) {
         throw error(errc::permission_denied,
                     fmt::format("token file {} can be read by others (mode {:o})", path,

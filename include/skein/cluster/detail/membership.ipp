@@ -3,18 +3,20 @@
 // The control thread of a membership and what lives on it.
 
 #include <skein/cluster/meeting.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/loop_thread.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/rt/process.hpp>
 
 #include <unistd.h>
 
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,11 +28,10 @@ namespace skein::cluster {
 
 class membership::impl {
 public:
-    impl(launch_environment place, net::token shared, duration join_deadline,
-         duration exchange_deadline)
-        : where(std::move(place)), secret(shared), exchange_deadline_(exchange_deadline),
-          control_("control") {
-        control_.run([&] { return join_group(join_deadline); });
+    impl(launch_environment place, net::token shared, membership_options options)
+        : where(std::move(place)), secret(shared), host(rt::host_name()),
+          options_(std::move(options)), control_("control") {
+        control_.run([this] { return join_unless_stopped(); });
     }
     ~impl() {
         control_.run([this] { return leave_hard(); });
@@ -40,15 +41,6 @@ public:
 
     std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
         return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
-    }
-    void on_lost(unique_function<void(int, const error&)> lost) {
-        const std::lock_guard lock(lost_mutex_);
-        on_lost_ = std::move(lost);
-        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
-    }
-    bool wait_lost(duration limit) {
-        std::unique_lock lock(lost_mutex_);
-        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
     }
     void leave(std::optional<error> why) {
         control_.run([&] { return end(std::move(why)); });
@@ -60,6 +52,7 @@ public:
     std::string host;
     int generation = 0;
     std::vector<member_info> members;
+    loss_listeners losses;
 
 private:
     /// What lives on the control thread.
@@ -87,37 +80,65 @@ private:
         return me;
     }
 
-    task<void> join_group(duration deadline) {
-        state_ = std::make_unique<on_thread>(control_.loop());
+    [[nodiscard]] group_options group() const {
         group_options options;
         options.world_size = where.world_size;
         options.generation = where.attempt;
+        options.job = where.job_id;
+        options.settings = options_.settings;
         options.secret = secret;
-        options.join_deadline = deadline;
+        options.join_deadline = options_.join_deadline;
         // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
         // the kernel ends this process.
         if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
+        return options;
+    }
+
+    /// When fd is readable, asks the work of `stop` to end.
+    static task<void> watch(net::real_loop* loop, int fd, cancel_source stop) {
+        auto asked = net::wait_readable(*loop, fd);
+        co_await asked;
+        stop.request();
+    }
+
+    task<void> join_unless_stopped() {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        cancel_source stop;
+        scope watching;
+        if (options_.stop_fd >= 0) watching.spawn(watch(&control_.loop(), options_.stop_fd, stop));
+        std::exception_ptr failure;
+        try {
+            auto joined = with_cancel(stop.token(), join_group());
+            co_await joined;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        watching.cancel();
+        auto watched = as_result(watching.join()); // without a watcher it is as good
+        (void)co_await watched;
+        if (!failure) co_return;
+        const error stopped(
+            errc::cancelled,
+            fmt::format("rank {} was stopped while the ranks were meeting", where.rank));
+        if (stop.requested() && state_->server) state_->server->abort(stopped, where.rank);
+        auto cleared = clear(true);
+        co_await cleared;
+        if (stop.requested()) throw stopped;
+        std::rethrow_exception(failure);
+    }
+
+    task<void> join_group() {
+        const auto options = group();
         const auto at = meeting_point(where);
         if (where.rank == 0 && !is_supervised()) {
             state_->server =
                 std::make_unique<group_server>(state_->network, listening_point(where), options);
             state_->serving.spawn(serve(state_->server.get()));
         }
-        host = rt::host_name();
-        std::exception_ptr failure;
-        try {
-            auto joined =
-                group_client::join(state_->network, at, self(), options,
-                                   [this](int rank, const error& why) { lose(rank, why); });
-            state_->client = co_await joined;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        if (failure) {
-            auto cleared = clear(true);
-            co_await cleared;
-            std::rethrow_exception(failure);
-        }
+        auto joined =
+            group_client::join(state_->network, at, self(), options,
+                               [this](int rank, const error& why) { losses.tell(rank, why); });
+        state_->client = co_await joined;
         members = state_->client->members();
         generation = state_->client->generation();
     }
@@ -125,15 +146,15 @@ private:
     task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
         if (!state_ || !state_->client)
             throw error(errc::closed, "exchange after leaving the group");
-        auto exchanged =
-            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline_);
+        auto exchanged = with_timeout(state_->client->exchange(key, std::move(mine)),
+                                      options_.exchange_deadline);
         try {
             co_return co_await exchanged;
         } catch (const error& e) {
             if (e.code() != errc::timeout) throw;
             throw error(errc::timeout,
                         fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                    where.rank, to_seconds(exchange_deadline_), key));
+                                    where.rank, to_seconds(options_.exchange_deadline), key));
         }
     }
 
@@ -168,25 +189,14 @@ private:
         state_.reset();
     }
 
-    void lose(int rank, const error& why) {
-        const std::lock_guard lock(lost_mutex_);
-        lost_.emplace(rank, why);
-        lost_seen_.notify_all();
-        if (on_lost_) on_lost_(rank, why);
-    }
-
-    duration exchange_deadline_;
-    std::mutex lost_mutex_;
-    std::condition_variable lost_seen_;
-    std::optional<std::pair<int, error>> lost_;
-    unique_function<void(int, const error&)> on_lost_;
+    membership_options options_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
 
 SKEIN_INLINE membership::membership(launch_environment where, net::token secret,
-                                    duration join_deadline, duration exchange_deadline)
-    : impl_(std::make_unique<impl>(std::move(where), secret, join_deadline, exchange_deadline)) {}
+                                    membership_options options)
+    : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
 SKEIN_INLINE membership::~membership() = default;
 
 SKEIN_INLINE int membership::rank() const { return impl_->where.rank; }
@@ -202,10 +212,10 @@ SKEIN_INLINE const std::vector<member_info>& membership::members() const noexcep
 SKEIN_INLINE std::vector<byte_buffer> membership::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
-SKEIN_INLINE void membership::on_lost(unique_function<void(int, const error&)> lost) {
-    impl_->on_lost(std::move(lost));
+SKEIN_INLINE subscription membership::on_lost(loss_listeners::listener lost) {
+    return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->wait_lost(limit); }
+SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->losses.wait(limit); }
 SKEIN_INLINE void membership::leave() { impl_->leave(std::nullopt); }
 SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
 
