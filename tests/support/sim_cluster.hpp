@@ -16,6 +16,7 @@
 #include <skein/net/sim_loop.hpp>
 #include <skein/net/sim_net.hpp>
 #include <skein/rt/actor.hpp>
+#include <skein/rt/detail/message.hpp>
 
 #include <chrono>
 #include <cstdint>
