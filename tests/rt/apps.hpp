@@ -7,6 +7,7 @@
 #include <skein/rt/run.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <span>
 #include <stdexcept>

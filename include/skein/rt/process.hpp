@@ -13,6 +13,7 @@
 
 #include <skein/core/unique_fd.hpp>
 
+#include <csignal>
 #include <optional>
 #include <string>
 #include <string_view>
