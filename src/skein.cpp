@@ -6,3 +6,6 @@
 #endif
 
 #include "core.cpp"
+#include "net.cpp"
+#include "rt.cpp"
+#include "cluster.cpp"
