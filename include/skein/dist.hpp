@@ -9,7 +9,6 @@
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
-#include <skein/dist/local_rendezvous.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>
