@@ -310,6 +310,14 @@ inline task<void> f(int n) {
         self.assertIn("#include <skein/report.hpp>", umbrella("train.hpp"))
         self.assertIn("#include <skein/sim/world.hpp>", umbrella("sim.hpp"))
 
+    def test_scripts_have_their_run_bit(self):
+        for name in sorted(os.listdir(SCRIPTS)):
+            path = os.path.join(SCRIPTS, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    runs = file.read(2) == b"#!"
+                self.assertTrue(not runs or os.access(path, os.X_OK), f"scripts/{name} starts with #! and cannot be run")
+
     def test_code_map_takes_whole_sentences(self):
         self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
         head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
