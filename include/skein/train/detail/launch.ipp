@@ -3,6 +3,7 @@
 // The three ways of launch().
 
 #include <skein/cluster/environment.hpp>
+#include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
