@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks.hpp"
 
+#include <skein/dist/detail/place_card.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
@@ -12,6 +14,7 @@
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 
 namespace {
 
@@ -47,8 +50,8 @@ public:
         if (key.ends_with("/connected")) throw error(errc::peer_lost, "rank 7 is lost");
         return all;
     }
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        real_.on_lost(std::move(lost));
+    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+        return real_.on_lost(std::move(lost));
     }
 
 private:
