@@ -37,7 +37,7 @@ set(skein_components headers header_only runtime core sim)
 if(SKEIN_COMPILED)
   # The usage side of the compiled form: programs and our precompiled headers see the same.
   add_library(skein_compiled INTERFACE)
-  target_compile_definitions(skein_compiled INTERFACE SKEIN_COMPILED)
+  target_compile_definitions(skein_compiled INTERFACE SKEIN_COMPILED SKEIN_FMT_MAJOR=${fmt_VERSION_MAJOR})
   target_link_libraries(skein_compiled INTERFACE skein_headers fmt::fmt)
   skein_component(runtime SOURCES core.cpp net.cpp rt.cpp cluster.cpp report.cpp dist.cpp train_torch_free.cpp LINKS skein_compiled)
   skein_component(sim SOURCES sim.cpp LINKS skein_runtime)

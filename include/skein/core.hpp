@@ -26,7 +26,6 @@
 #include <skein/core/intrusive_list.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/metrics.hpp>
 #include <skein/core/mutex.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/philox.hpp>

@@ -3,7 +3,7 @@
 // The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
 // and the options of the layers above take their defaults from it.
 //
-// The values are for hosts in one network (lan); wan() gives the same table times five.
+// The values are for hosts in one network.
 
 #include <skein/core/config.hpp>
 
@@ -32,24 +32,12 @@ struct time_constants {
     ms rendezvous_timeout{60000};
     ms collective_timeout{30000};
 
-    /// All values times `factor`.
-    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
-        time_constants t = *this;
-        for (ms* value :
-             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.accept_pause, &t.accept_grace, &t.refusal_line, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
-            *value *= factor;
-        return t;
-    }
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
-    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
 };
 
 /// Exit codes of every program built with skein.
 namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
-                     terminated = 143, job_stopped = 138;
+inline constexpr int done = 0, failed = 1, usage = 2; // 128 + n: ended by signal n
 } // namespace exit_code
 
 /// Default size limits; each has an option where it is used.

@@ -6,7 +6,7 @@
 // they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
 //   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto
 //
-//     auto events = event_file::open("runs/gpt").value();
+//     auto events = event_file::open("runs/gpt", wall_time).value();
 //     events->scalar("loss", 120, 2.31, wall_time);
 
 #include <skein/core/bytes.hpp>

@@ -3,7 +3,7 @@
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 //
 //     schedule lr = warmup_cosine{.peak = 6e-4, .floor = 6e-5, .warmup = 100, .total = 2000};
-//     optimizer.set_lr(learning_rate(lr, step));
+//     optimizer.step(learning_rate(lr, step));
 //
 // Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
 // last warm-up step runs at the peak.      source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
