@@ -22,6 +22,7 @@ struct time_constants {
     ms dead_after{3000};      ///< silence after which a peer is dead
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
+    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
     ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
     ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
@@ -34,7 +35,7 @@ struct time_constants {
         time_constants t = *this;
         for (ms* value :
              {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
+              &t.connect_timeout, &t.handshake_timeout, &t.start_timeout, &t.close_timeout, &t.reconnect_first,
               &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
             *value *= factor;
         return t;
