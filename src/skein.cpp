@@ -9,3 +9,4 @@
 #include "net.cpp"
 #include "rt.cpp"
 #include "cluster.cpp"
+#include "dist.cpp"

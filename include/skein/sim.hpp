@@ -5,5 +5,6 @@
 
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
+#include <skein/sim/local_rendezvous.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>

@@ -983,7 +983,7 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
 // The training layers see only this interface. cluster::membership implements it over the control
-// connection of a rank; dist::local_rendezvous implements it for threads of one process.
+// connection of a rank; sim::local_world implements it for threads of one process.
 
 
 // ======== skein/cluster/loss_listeners.hpp

@@ -2,6 +2,10 @@
 #include <skein/dist/links.hpp>
 
 #include <skein/core/all.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/dist/detail/stream_io.hpp>
+#include <skein/net/network.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>

@@ -3,6 +3,12 @@
 // in communicator_test.cpp, random faults in tests/sim/dist_ring_scenario.cpp.
 #include <skein/dist/ring.hpp>
 
+#include <skein/core/all.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/dist/links.hpp>
+#include <skein/net/network.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>

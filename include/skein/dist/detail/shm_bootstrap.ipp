@@ -3,6 +3,7 @@
 // How the ranks of one host come to share a segment, over the rendezvous of the whole world.
 
 #include <skein/cluster/rendezvous.hpp>
+#include <skein/core/check.hpp>
 #include <skein/dist/shm.hpp>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace skein::dist::detail {
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
 /// Two exchanges: where the first member's segment is, then who has it. A failure of one rank is the
 /// error of all of them.
-[[nodiscard]] inline std::unique_ptr<shm_communicator> share_segment(
+[[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
     shm_options pieces, collective_options limits) {
     const int size = static_cast<int>(members.size());

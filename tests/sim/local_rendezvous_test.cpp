@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ranks.hpp"
+#include "dist/ranks.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -8,6 +8,7 @@
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 using namespace std::chrono_literals;
 
 TEST_CASE("an exchange gives all blobs in rank order, key by key") {

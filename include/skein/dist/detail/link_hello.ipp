@@ -14,6 +14,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/sha256.hpp>
+#include <skein/dist/detail/stream_io.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/token.hpp>
 
@@ -22,25 +23,6 @@
 #include <utility>
 
 namespace skein::dist::detail {
-
-/// Reads exactly all of `into`.
-///   errors  closed when the peer ended its side before the first byte, reset in the middle
-inline task<void> read_exact(net::stream& from, mut_byte_span into) {
-    std::size_t have = 0;
-    while (have < into.size()) {
-        auto some = from.read_some(into.subspan(have));
-        const std::size_t n = co_await std::move(some);
-        if (n == 0) {
-            throw error(have == 0 ? errc::closed : errc::reset, "the peer closed the connection");
-        }
-        have += n;
-    }
-}
-
-inline task<void> write_exact(net::stream& to, byte_span bytes) {
-    auto all = to.write_all(std::span<const byte_span>(&bytes, 1));
-    co_await std::move(all);
-}
 
 struct link_hello {
     static constexpr std::uint32_t magic = 0x6b6c7364, version = 1; // "dslk"
@@ -73,18 +55,18 @@ struct link_hello {
     }
 };
 
-[[nodiscard]] inline sha256_digest link_proof(const net::token& secret, std::string_view side,
-                                              byte_span hello, byte_span nonce) {
+[[nodiscard]] SKEIN_INLINE sha256_digest link_proof(const net::token& secret, std::string_view side,
+                                                    byte_span hello, byte_span nonce) {
     return hmac_sha256(secret.bytes(), as_bytes(side), hello, nonce);
 }
 
-inline error wrong_token() {
+SKEIN_INLINE error wrong_token() {
     return error(errc::permission_denied, "the peer does not know the token of this world")
         .with_hint("ranks of two jobs must not use the same address");
 }
 
 /// The caller's side. nonce: fresh random bytes.
-inline task<void> call_hello(net::stream& s, net::token secret, link_hello hello) {
+SKEIN_INLINE task<void> call_hello(net::stream& s, net::token secret, link_hello hello) {
     std::array<std::byte, link_hello::bytes> first{};
     hello.encode(first.data());
     auto sent = write_exact(s, first);
@@ -106,8 +88,8 @@ inline task<void> call_hello(net::stream& s, net::token secret, link_hello hello
 }
 
 /// The acceptor's side: who it is.
-inline task<link_hello> accept_hello(net::stream& s, net::token secret,
-                                     std::array<std::byte, 32> nonce) {
+SKEIN_INLINE task<link_hello> accept_hello(net::stream& s, net::token secret,
+                                           std::array<std::byte, 32> nonce) {
     std::array<std::byte, link_hello::bytes> first{};
     auto got = read_exact(s, first);
     co_await std::move(got);

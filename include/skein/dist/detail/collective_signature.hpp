@@ -3,14 +3,13 @@
 // What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
 
 #include <skein/core/error.hpp>
-#include <skein/core/fnv.hpp>
 #include <skein/dist/communicator.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
-
-#include <fmt/core.h>
 
 namespace skein::dist::detail {
 
@@ -57,37 +56,12 @@ struct signature {
 };
 
 /// "all_reduce #7 (f32 x 100, sum)"
-[[nodiscard]] inline std::string describe(const signature& s) {
-    if (s.kind == op_kind::none) return "no collective";
-    if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
-    std::string more;
-    if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
-        s.kind == op_kind::reduce) {
-        more = fmt::format(", {}", to_string(s.op));
-    }
-    if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
-        more += fmt::format(", root {}", s.detail);
-    }
-    if (s.kind == op_kind::all_gather_v)
-        more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
-    if (s.outer != op_kind::none && s.outer != s.kind)
-        more += fmt::format(", for {}", to_string(s.outer));
-    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
-                       s.count, more);
-}
-
-[[nodiscard]] inline error mismatch_error(int rank_a, const signature& a, int rank_b,
-                                          const signature& b) {
-    return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
-                                             rank_a, describe(a), rank_b, describe(b)))
-        .with_hint(
-            "every rank must call the same collectives with the same counts in the same order");
-}
-
-[[nodiscard]] inline std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
-    fnv1a h;
-    for (const std::size_t c : counts) h.number(c);
-    return h.value();
-}
+[[nodiscard]] std::string describe(const signature& s);
+[[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+[[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/collective_signature.ipp>
+#endif

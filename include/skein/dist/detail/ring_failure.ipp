@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a ring fails and ends; included at the end of ring.hpp.
+// How a ring fails and ends.
 //
 // The first error wins, goes to both neighbours, and ends what runs.
 
-#include <skein/dist/ring.hpp>
+#include <skein/dist/detail/ring_core.ipp>
 
 namespace skein::dist {
 
 /// Runs a collective to its end or to the failure of the group, within the deadline.
-inline task<void> ring_communicator::core::guarded(task<void> body) {
+SKEIN_INLINE task<void> ring_communicator::core::guarded(task<void> body) {
     struct judge final : timer_node {
         explicit judge(core& c)
             : timer_node([](timer_node& t) {
@@ -73,13 +73,13 @@ inline task<void> ring_communicator::core::guarded(task<void> body) {
     throw_if_failed();
 }
 
-inline task<void> ring_communicator::core::wait_for_failure() {
+SKEIN_INLINE task<void> ring_communicator::core::wait_for_failure() {
     auto known = failure_known.wait();
     co_await known;
 }
 
 /// Listens on the silent direction of the link to the next rank, as long as the group lives.
-inline task<void> ring_communicator::core::watch_next() {
+SKEIN_INLINE task<void> ring_communicator::core::watch_next() {
     std::array<std::byte, detail::ring_header::size> head{};
     auto reading = as_result(detail::read_exact(*out, head));
     auto got = co_await std::move(reading);
@@ -102,13 +102,13 @@ inline task<void> ring_communicator::core::watch_next() {
     }
 }
 
-inline task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
+SKEIN_INLINE task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
     co_return detail::ring_header::decode(head.data());
 }
 
 /// The error that a notice carries. already: bytes behind the header that have been read.
-inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h,
-                                                        int from, byte_span already) {
+SKEIN_INLINE task<error> ring_communicator::core::read_notice(net::stream& s, detail::ring_header h,
+                                                              int from, byte_span already) {
     if (h.kind != detail::ring_kind::abort) {
         co_return blamed(errc::peer_lost, from, "it has closed its communicator");
     }
@@ -122,7 +122,7 @@ inline task<error> ring_communicator::core::read_notice(net::stream& s, detail::
                     skein::to_string(byte_span(text)));
 }
 
-inline void ring_communicator::core::fail(error why) {
+SKEIN_INLINE void ring_communicator::core::fail(error why) {
     if (failed || closed) return;
     failed = why;
     failure_known.set();
@@ -131,7 +131,7 @@ inline void ring_communicator::core::fail(error why) {
     tasks.spawn(spread(std::move(why)));
 }
 
-inline task<void> ring_communicator::core::spread(error why) {
+SKEIN_INLINE task<void> ring_communicator::core::spread(error why) {
     auto pause = quiet.wait();
     co_await pause;
     const byte_buffer notice = detail::abort_notice(why);
@@ -151,7 +151,7 @@ inline task<void> ring_communicator::core::spread(error why) {
     spread_done.set();
 }
 
-inline task<void> ring_communicator::core::close() {
+SKEIN_INLINE task<void> ring_communicator::core::close() {
     if (closed) co_return;
     if (!failed && in != nullptr && out != nullptr && !writing) {
         const byte_buffer bye = detail::bye_notice();
@@ -179,32 +179,23 @@ inline task<void> ring_communicator::core::close() {
     in = out = nullptr;
 }
 
-inline task<void> ring_communicator::core::wait_until_spread() {
+SKEIN_INLINE task<void> ring_communicator::core::wait_until_spread() {
     auto done = spread_done.wait();
     co_await done;
 }
 
-inline error ring_communicator::core::blamed(errc code, int culprit,
-                                             const std::string& what) const {
+SKEIN_INLINE error ring_communicator::core::blamed(errc code, int culprit,
+                                                   const std::string& what) const {
     return error(code,
                  fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
 }
 
-inline std::string ring_communicator::core::where() const {
+SKEIN_INLINE std::string ring_communicator::core::where() const {
     return fmt::format("rank {}, {}", label(position), detail::describe(doing));
 }
 
-inline void ring_communicator::core::throw_if_failed() const {
+SKEIN_INLINE void ring_communicator::core::throw_if_failed() const {
     if (failed) throw error(failed->code(), failed->what()).with_where(where());
-}
-
-inline void ring_communicator::abort(error why) noexcept {
-    try {
-        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
-            if (const auto c = weak.lock()) c->fail(why);
-        });
-    } catch (...) { // out of memory: the deadline will end it
-    }
 }
 
 } // namespace skein::dist

@@ -3,20 +3,21 @@
 // send and recv between any two ranks of a world, over a link of their own per direction.
 
 #include <skein/core/awaitable.hpp>
-#include <skein/dist/detail/ring_frame.hpp>
+#include <skein/dist/detail/ring_frame.ipp>
+#include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/links.hpp>
 
 #include <array>
 
 namespace skein::dist::detail {
 
-inline error lost_in_message(int peer, const signature& what, const error& why) {
+SKEIN_INLINE error lost_in_message(int peer, const signature& what, const error& why) {
     return error(errc::peer_lost,
                  fmt::format("rank {} failed in {}: {}", peer, describe(what), why.what()));
 }
 
-inline task<void> send_message(links& net, buffer_view io, int to, signature what,
-                               time_point until) {
+SKEIN_INLINE task<void> send_message(links& net, buffer_view io, int to, signature what,
+                                     time_point until) {
     auto opening = net.to(to, links::messages, until);
     auto* link = co_await std::move(opening);
     ring_header h;
@@ -32,8 +33,8 @@ inline task<void> send_message(links& net, buffer_view io, int to, signature wha
     }
 }
 
-inline task<void> recv_message(links& net, buffer_view io, int from, signature what,
-                               time_point until) {
+SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signature what,
+                                     time_point until) {
     auto waiting = net.from(from, links::messages, until);
     auto* link = co_await std::move(waiting);
     std::array<std::byte, ring_header::size> head{};

@@ -5,7 +5,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
-#include <skein/dist/detail/signature.hpp>
+#include <skein/dist/detail/collective_signature.hpp>
 
 #include <array>
 #include <cstdint>
@@ -61,7 +61,7 @@ struct ring_header {
 };
 
 /// An abort notice as bytes: header with the code in step, then the text.
-[[nodiscard]] inline byte_buffer abort_notice(const error& why) {
+[[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
     const std::string_view text = std::string_view(why.what()).substr(0, ring_header::max_text);
     ring_header h;
     h.kind = ring_kind::abort;
@@ -73,7 +73,7 @@ struct ring_header {
     return out;
 }
 
-[[nodiscard]] inline byte_buffer bye_notice() {
+[[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {
     ring_header h;
     h.kind = ring_kind::bye;
     byte_buffer out(ring_header::size);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The machinery of ring_communicator; included at the end of ring.hpp.
+// One collective of a ring as frames.
 //
 // A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends slice
 // r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is complete at
@@ -8,7 +8,7 @@
 // the same piece of the step before has arrived: sender and receiver run side by side, coupled only by
 // the number of frames received.
 
-#include <skein/dist/ring.hpp>
+#include <skein/dist/detail/ring_core.ipp>
 
 #include <cstring>
 
@@ -30,7 +30,7 @@ struct ring_communicator::core::plan {
     std::uint32_t received = 0;
 };
 
-inline std::vector<ring_communicator::slice> ring_communicator::core::even_slices(
+SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::even_slices(
     std::size_t count, std::size_t width) const {
     const std::size_t ranks = group.size(), line = 64 / width;
     const std::size_t share = ((count + ranks - 1) / ranks + line - 1) / line * line;
@@ -42,7 +42,7 @@ inline std::vector<ring_communicator::slice> ring_communicator::core::even_slice
     return out_slices;
 }
 
-inline task<void> ring_communicator::core::meet() {
+SKEIN_INLINE task<void> ring_communicator::core::meet() {
     SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
     const time_point until = deadline_after(here.now(), deadline);
     auto opening = net->to(next(), links::ring, until);
@@ -53,8 +53,8 @@ inline task<void> ring_communicator::core::meet() {
     tasks.spawn(watch_next());
 }
 
-inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t count, dtype type,
-                                           reduce_op op, std::uint64_t more) {
+SKEIN_INLINE void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t count,
+                                                 dtype type, reduce_op op, std::uint64_t more) {
     SKEIN_CHECK(!busy, "two collectives at a time on rank {}", label(position));
     if (kind != detail::op_kind::message) doing.sequence += 1;
     doing.kind = kind;
@@ -75,7 +75,7 @@ inline void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t c
     stop = cancel_source();
 }
 
-inline task<void> ring_communicator::core::run(plan& p) {
+SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
     p.piece = pieces.piece_bytes / 64 * 64;
     SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
                 pieces.piece_bytes);
@@ -93,7 +93,7 @@ inline task<void> ring_communicator::core::run(plan& p) {
 }
 
 /// One frame to the next rank: step f, the given bytes of the user's buffer.
-inline task<void> ring_communicator::core::send_frame(std::uint32_t step, byte_span data) {
+SKEIN_INLINE task<void> ring_communicator::core::send_frame(std::uint32_t step, byte_span data) {
     std::array<std::byte, detail::ring_header::size> head{};
     detail::ring_header h;
     h.what = doing;
@@ -111,7 +111,7 @@ inline task<void> ring_communicator::core::send_frame(std::uint32_t step, byte_s
     writing = false;
 }
 
-inline task<void> ring_communicator::core::run_sender(plan& p) {
+SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
     if (p.chain) { // says that this rank has come, also to the root
         auto here_i_am = send_frame(first_word, byte_span{});
         co_await std::move(here_i_am);
@@ -139,7 +139,7 @@ inline task<void> ring_communicator::core::run_sender(plan& p) {
     }
 }
 
-inline task<void> ring_communicator::core::run_receiver(plan& p) {
+SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
     if (p.chain) {
         auto hearing = hear(first_word, 0, nullptr);
         co_await std::move(hearing);
@@ -173,8 +173,8 @@ inline task<void> ring_communicator::core::run_receiver(plan& p) {
 }
 
 /// read_frame, with the neighbour to blame when the stream breaks.
-inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n,
-                                                std::byte* direct) {
+SKEIN_INLINE task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n,
+                                                      std::byte* direct) {
     auto reading = as_result(read_frame(step, n, direct));
     auto came = co_await std::move(reading);
     if (came) co_return;
@@ -187,8 +187,8 @@ inline task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t 
 
 /// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in
 /// scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
-inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n,
-                                                      std::byte* direct) {
+SKEIN_INLINE task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n,
+                                                            std::byte* direct) {
     constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;
     // Small payloads come with their header in one read.
     const bool together = direct == nullptr || n <= 4096;
@@ -232,7 +232,7 @@ inline task<void> ring_communicator::core::read_frame(std::uint32_t step, std::s
     }
 }
 
-inline task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
+SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
     SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
     begin(detail::op_kind::all_reduce, io.count, io.type, op, 0);
     plan p;
@@ -261,8 +261,9 @@ inline task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op 
     reduce(io.data, sources, io.count, io.type, op, divisor);
 }
 
-inline task<void> ring_communicator::core::reduce_scatter(buffer_view in_view, buffer_view out_view,
-                                                          reduce_op op) {
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in_view,
+                                                                buffer_view out_view,
+                                                                reduce_op op) {
     SKEIN_CHECK(in_view.type == out_view.type && in_view.type != dtype::u8 &&
                     in_view.count == out_view.count * group.size(),
                 "reduce_scatter of {} elements into {} on {} ranks", in_view.count, out_view.count,
@@ -286,7 +287,8 @@ inline task<void> ring_communicator::core::reduce_scatter(buffer_view in_view, b
     }
 }
 
-inline task<void> ring_communicator::core::all_gather(buffer_view in_view, buffer_view out_view) {
+SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in_view,
+                                                            buffer_view out_view) {
     SKEIN_CHECK(in_view.type == out_view.type && out_view.count == in_view.count * group.size(),
                 "all_gather of {} elements into {} on {} ranks", in_view.count, out_view.count,
                 size());
@@ -304,8 +306,9 @@ inline task<void> ring_communicator::core::all_gather(buffer_view in_view, buffe
     co_await std::move(safe);
 }
 
-inline task<void> ring_communicator::core::all_gather_v(buffer_view in_view, buffer_view out_view,
-                                                        std::span<const std::size_t> counts) {
+SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in_view,
+                                                              buffer_view out_view,
+                                                              std::span<const std::size_t> counts) {
     SKEIN_CHECK(counts.size() == group.size() && in_view.type == out_view.type &&
                     in_view.count == counts[static_cast<std::size_t>(position)],
                 "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size(),
@@ -330,7 +333,7 @@ inline task<void> ring_communicator::core::all_gather_v(buffer_view in_view, buf
     co_await std::move(safe);
 }
 
-inline task<void> ring_communicator::core::broadcast(buffer_view io, int root) {
+SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int root) {
     begin(detail::op_kind::broadcast, io.count, io.type, reduce_op::sum,
           static_cast<std::uint64_t>(label(root)));
     plan p;
@@ -343,7 +346,7 @@ inline task<void> ring_communicator::core::broadcast(buffer_view io, int root) {
 }
 
 /// Empty slices once around: after N-1 steps everybody has heard of everybody.
-inline task<void> ring_communicator::core::barrier() {
+SKEIN_INLINE task<void> ring_communicator::core::barrier() {
     begin(detail::op_kind::barrier, 0, dtype::u8, reduce_op::sum, 0);
     plan p;
     p.slices.resize(group.size());
@@ -352,7 +355,7 @@ inline task<void> ring_communicator::core::barrier() {
     co_await std::move(safe);
 }
 
-inline task<void> ring_communicator::core::send(buffer_view io, int to) {
+SKEIN_INLINE task<void> ring_communicator::core::send(buffer_view io, int to) {
     SKEIN_CHECK(to >= 0 && to < net->world_size() && to != net->rank(), "send from rank {} to {}",
                 net->rank(), to);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
@@ -362,7 +365,7 @@ inline task<void> ring_communicator::core::send(buffer_view io, int to) {
     co_await std::move(safe);
 }
 
-inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
+SKEIN_INLINE task<void> ring_communicator::core::recv(buffer_view io, int from) {
     SKEIN_CHECK(from >= 0 && from < net->world_size() && from != net->rank(),
                 "recv on rank {} from {}", net->rank(), from);
     begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
