@@ -22,6 +22,7 @@ struct time_constants {
     ms dead_after{3000};      ///< silence after which a peer is dead
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
+    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
     ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
     ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
