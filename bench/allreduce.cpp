@@ -18,7 +18,7 @@
 #include "bench.hpp"
 
 #include <skein/dist/bootstrap.hpp>
-#include <skein/dist/local_rendezvous.hpp>
+#include <skein/sim/local_rendezvous.hpp>
 
 #include <atomic>
 #include <cerrno>
@@ -42,6 +42,7 @@ namespace {
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 
 const std::vector<std::size_t> sizes = {4096, 65536, 1 << 20, 8 << 20, 64 << 20, 256 << 20};
 

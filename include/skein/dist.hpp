@@ -4,12 +4,12 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/dist/bootstrap.hpp>
+#include <skein/dist/buffer.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
-#include <skein/dist/local_rendezvous.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>

@@ -6,8 +6,8 @@
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -25,8 +25,8 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 struct world {
-    net::sim_loop loop{7};
-    net::sim_network network{loop, {}};
+    sim::loop loop{7};
+    sim::network network{loop, {}};
     net::token secret = net::token::generate(loop.random());
 
     net::network& host(int rank) { return network.host("r" + std::to_string(rank)); }

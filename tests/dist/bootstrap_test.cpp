@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ranks.hpp"
 
+#include <skein/dist/detail/place_card.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 
@@ -12,6 +14,7 @@
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 
 namespace {
 

@@ -9,6 +9,7 @@
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 using namespace std::chrono_literals;
 
 TEST_CASE("operations run in the order of submission, while the compute thread goes on") {

@@ -13,6 +13,7 @@
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 using namespace std::chrono_literals;
 
 namespace {

@@ -3,6 +3,8 @@
 // communicator_test.cpp.
 #include "ranks.hpp"
 
+#include <skein/dist/hierarchical.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <vector>

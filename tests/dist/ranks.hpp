@@ -4,7 +4,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/dist/bootstrap.hpp>
-#include <skein/dist/local_rendezvous.hpp>
+#include <skein/sim/local_rendezvous.hpp>
 
 #include <chrono>
 #include <condition_variable>
@@ -19,6 +19,7 @@ namespace ranks {
 
 using namespace skein;
 using namespace skein::dist;
+using skein::sim::local_world;
 
 using outcome = std::vector<std::optional<error>>;
 

@@ -4,9 +4,11 @@
 // every rank ends, within the deadline of the collective it is in.
 #include "sim/scenario.hpp"
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/dist/links.hpp>
 #include <skein/dist/ring.hpp>
 
 #include <algorithm>

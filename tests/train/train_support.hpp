@@ -3,7 +3,7 @@
 // Small models, data and worlds of threads for the tests of the trainer.
 
 #include <skein/dist/bootstrap.hpp>
-#include <skein/dist/local_rendezvous.hpp>
+#include <skein/sim/local_rendezvous.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
@@ -41,7 +41,7 @@ inline std::vector<std::optional<sk::error>> try_world(
         const bool apart = kind == sk::dist::comm_kind::ring;
         hosts.push_back("host-" + std::to_string(apart ? r : 0));
     }
-    sk::dist::local_world world(hosts);
+    sk::sim::local_world world(hosts);
     std::vector<std::optional<sk::error>> errors(static_cast<std::size_t>(n));
     std::vector<std::thread> threads;
     for (int r = 0; r < n; ++r)

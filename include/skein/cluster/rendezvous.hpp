@@ -4,7 +4,7 @@
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
 // The training layers see only this interface. cluster::membership implements it over the control
-// connection of a rank; dist::local_rendezvous implements it for threads of one process.
+// connection of a rank; sim::local_world implements it for threads of one process.
 
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/core/bytes.hpp>

@@ -14,17 +14,10 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/time.hpp>
 
-#include <climits>
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <ctime>
-
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 namespace skein::dist {
 
@@ -48,20 +41,9 @@ struct alignas(128) doorbell {
     void ring() noexcept {
         if (asleep.load(std::memory_order_seq_cst) != 0) ring_always();
     }
-    void ring_always() noexcept {
-        rings.fetch_add(1, std::memory_order_seq_cst);
-        ::syscall(SYS_futex, address(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-    }
+    void ring_always() noexcept;
     /// Sleeps while rings is `seen`, at most for `longest`.
-    void sleep(std::uint32_t seen, duration longest) noexcept {
-        const auto ns = std::max<std::int64_t>(longest.count(), 0);
-        const std::timespec limit{static_cast<std::time_t>(ns / 1'000'000'000),
-                                  static_cast<long>(ns % 1'000'000'000)};
-        ::syscall(SYS_futex, address(), FUTEX_WAIT, seen, &limit, nullptr, 0);
-    }
-
-private:
-    std::uint32_t* address() noexcept { return reinterpret_cast<std::uint32_t*>(&rings); }
+    void sleep(std::uint32_t seen, duration longest) noexcept;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
@@ -117,3 +99,7 @@ void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Che
 }
 
 } // namespace skein::dist
+
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/doorbell.ipp>
+#endif

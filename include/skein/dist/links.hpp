@@ -10,22 +10,29 @@
 //     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank, ring)
 //     net::stream* s = co_await std::move(opening);
 
-#include <skein/core/awaitable.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
-#include <skein/core/log.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/core/timeout.hpp>
-#include <skein/dist/detail/link_hello.hpp>
-#include <skein/net/network.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/token.hpp>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+namespace skein::net {
+class listener;
+class network;
+class stream;
+} // namespace skein::net
 
 namespace skein::dist {
 
@@ -37,71 +44,26 @@ public:
     /// addresses: by world rank. nonces: random bytes, the simulated world gives a seeded source.
     links(std::shared_ptr<net::network> network, std::unique_ptr<net::listener> listener, int rank,
           std::vector<net::address> addresses, net::token secret,
-          random_source& nonces = system_random())
-        : network_(std::move(network)), listener_(std::move(listener)), rank_(rank),
-          addresses_(std::move(addresses)), secret_(secret), nonces_(nonces) {}
+          random_source& nonces = system_random());
+    links(const links&) = delete;
+    links& operator=(const links&) = delete;
+    ~links();
 
     /// Begins to accept; on the loop's thread.
-    void start() { tasks_.spawn(accept_loop()); }
+    void start();
 
     /// The stream on which this rank sends to a peer. Connects (and tries again) until `until`.
     ///   errors  refused, timeout, permission_denied, mismatch; all name the rank and the address
-    task<net::stream*> to(int peer, channel use, time_point until) {
-        const key k{peer, use};
-        if (const auto found = outgoing_.find(k); found != outgoing_.end())
-            co_return found->second.get();
-        auto opening = with_deadline(open(peer, use), until);
-        auto outcome = as_result(std::move(opening));
-        auto opened = co_await std::move(outcome);
-        if (!opened) {
-            const auto& why = opened.error();
-            if (abandoned_) throw *abandoned_;
-            if (why.code() == errc::cancelled) throw why;
-            throw error(why.code(),
-                        fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
-                                    net::to_string(addresses_[static_cast<std::size_t>(peer)])))
-                .with_cause(last_failure_ ? last_failure_->what() : why.what());
-        }
-        auto* stream = opened->get();
-        outgoing_[k] = std::move(*opened);
-        co_return stream;
-    }
+    task<net::stream*> to(int peer, channel use, time_point until);
 
     /// The stream on which a peer sends to this rank; waits until the peer has opened it.
-    task<net::stream*> from(int peer, channel use, time_point until) {
-        const key k{peer, use};
-        auto waiting = with_deadline(await_incoming(k), until);
-        auto outcome = as_result(std::move(waiting));
-        auto came = co_await std::move(outcome);
-        if (!came) {
-            if (came.error().code() != errc::timeout) throw came.error();
-            throw error(errc::timeout,
-                        fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
-        }
-        co_return *came;
-    }
+    task<net::stream*> from(int peer, channel use, time_point until);
 
     /// Waiting for links makes no sense any more: every to() and from() throws this.
-    void abandon(error why) {
-        abandoned_ = std::move(why);
-        changed_.wake_all();
-    }
+    void abandon(error why);
 
     /// Closes all streams at once and ends the accept loop.
-    task<void> stop() {
-        stopped_ = true;
-        if (listener_) listener_->close();
-        tasks_.cancel();
-        for (auto& [k, s] : incoming_) s.stream->close();
-        for (auto& [k, s] : outgoing_) s->close();
-        changed_.wake_all();
-        auto joined = as_result(shield(tasks_.join()));
-        auto ignored = co_await std::move(joined);
-        (void)ignored;
-        incoming_.clear();
-        outgoing_.clear();
-        listener_.reset();
-    }
+    task<void> stop();
 
     [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] int world_size() const noexcept { return static_cast<int>(addresses_.size()); }
@@ -109,95 +71,15 @@ public:
 private:
     using key = std::pair<int, std::uint32_t>;
 
-    std::array<std::byte, 32> nonce() {
-        std::array<std::byte, 32> n{};
-        nonces_.fill(n);
-        return n;
-    }
+    std::array<std::byte, 32> nonce();
 
-    task<std::unique_ptr<net::stream>> open(int peer, channel use) {
-        duration pause = std::chrono::milliseconds(5);
-        last_failure_.reset();
-        for (;;) {
-            if (abandoned_) throw *abandoned_;
-            auto attempt = as_result(open_once(peer, use));
-            auto opened = co_await std::move(attempt);
-            if (opened) co_return std::move(*opened);
-            const errc code = opened.error().code();
-            if (code == errc::cancelled || code == errc::permission_denied ||
-                code == errc::mismatch) {
-                throw opened.error();
-            }
-            last_failure_ = opened.error(); // not there yet, or the connection broke: again
-            auto nap = sleep_for(pause);
-            co_await nap;
-            pause = std::min<duration>(pause * 2, std::chrono::milliseconds(500));
-        }
-    }
-    task<std::unique_ptr<net::stream>> open_once(int peer, channel use) {
-        auto connecting = network_->connect(addresses_[static_cast<std::size_t>(peer)]);
-        auto stream = co_await std::move(connecting);
-        detail::link_hello hello;
-        hello.rank = static_cast<std::uint32_t>(rank_);
-        hello.channel = use;
-        hello.nonce = nonce();
-        auto greeting = with_timeout(detail::call_hello(*stream, secret_, hello), hello_deadline);
-        co_await std::move(greeting);
-        co_return std::move(stream);
-    }
+    task<std::unique_ptr<net::stream>> open(int peer, channel use);
+    task<std::unique_ptr<net::stream>> open_once(int peer, channel use);
 
-    task<net::stream*> await_incoming(key k) {
-        while (!incoming_.contains(k)) {
-            if (abandoned_) throw *abandoned_;
-            if (stopped_) throw error(errc::closed, "the links of this rank are closed");
-            auto change = changed_.wait();
-            co_await change;
-        }
-        auto& found = incoming_.at(k);
-        found.taken = true;
-        co_return found.stream.get();
-    }
+    task<net::stream*> await_incoming(key k);
 
-    task<void> accept_loop() {
-        for (;;) {
-            auto next = as_result(listener_->accept());
-            auto came = co_await std::move(next);
-            if (!came) {
-                if (stopped_ || came.error().code() == errc::closed ||
-                    came.error().code() == errc::cancelled) {
-                    co_return;
-                }
-                auto nap = sleep_for(std::chrono::milliseconds(10)); // out of descriptors, say
-                co_await nap;
-                continue;
-            }
-            // Strangers must not cost more than this many handshakes; a rank that is dropped comes again.
-            if (tasks_.size() < 2 * addresses_.size() + 64) tasks_.spawn(greet(std::move(*came)));
-        }
-    }
-    task<void> greet(std::unique_ptr<net::stream> s) {
-        auto hello = with_timeout(detail::accept_hello(*s, secret_, nonce()), hello_deadline);
-        auto outcome = as_result(std::move(hello));
-        auto who = co_await std::move(outcome);
-        if (!who) {
-            if (who.error().code() != errc::cancelled) {
-                logging::warn("dist", "a connection was refused",
-                          {{"peer", s->peer_name()}, {"why", who.error().what()}});
-            }
-            s->close();
-            co_return;
-        }
-        const key k{static_cast<int>(who->rank), who->channel};
-        const auto old = incoming_.find(k);
-        const bool in_use = old != incoming_.end() && old->second.taken;
-        if (stopped_ || k.first < 0 || k.first >= world_size() || in_use) {
-            s->close();
-            co_return;
-        }
-        if (old != incoming_.end()) old->second.stream->close(); // a try whose caller gave up
-        incoming_[k].stream = std::move(s);
-        changed_.wake_all();
-    }
+    task<void> accept_loop();
+    task<void> greet(std::unique_ptr<net::stream> s);
 
     static constexpr duration hello_deadline = std::chrono::seconds(5);
 
@@ -221,3 +103,7 @@ private:
 };
 
 } // namespace skein::dist
+
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/links.ipp>
+#endif

@@ -11,20 +11,16 @@
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
 // deadline, and names it.
 
+#include <skein/core/unique_fd.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/detail/shm_segment.hpp>
-#include <skein/dist/reduce.hpp>
 #include <skein/dist/shared_memory.hpp>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
-
-#include <poll.h>
-#include <signal.h>
 
 namespace skein::dist {
 
@@ -34,42 +30,18 @@ class shm_communicator {
 public:
     /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
-                     shm_options pieces = {}, collective_options limits = {})
-        : segment_(std::move(segment)), layout_(size, pieces), rank_(rank), size_(size),
-          labels_(std::move(labels)), deadline_(limits.deadline), steps_(pieces.first_step) {
-        SKEIN_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
-        SKEIN_CHECK(segment_.bytes() == layout_.bytes(), "segment of {} bytes, {} expected",
-                    segment_.bytes(), layout_.bytes());
-        for (int r = static_cast<int>(labels_.size()); r < size; ++r) labels_.push_back(r);
-        for (const counter c : {&detail::shm_rank::published, &detail::shm_rank::reduced,
-                                &detail::shm_rank::fetched}) {
-            (me().*c).store(steps_,
-                            std::memory_order_relaxed); // before pid, which says it is there
-        }
-        me().pid.store(::getpid(), std::memory_order_seq_cst);
-    }
+                     shm_options pieces = {}, collective_options limits = {});
     shm_communicator(const shm_communicator&) = delete;
     shm_communicator& operator=(const shm_communicator&) = delete;
-    ~shm_communicator() = default;
+    ~shm_communicator();
 
-    [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {}) {
-        return detail::shm_layout(size, pieces).bytes();
-    }
+    [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {});
     /// Once every member has been constructed: from here on the death of their processes is noticed.
-    void join() {
-        segment_.hide();
-        for (int r = 0; r < size_; ++r) {
-            const int pid = at(r).pid.load(std::memory_order_seq_cst);
-            SKEIN_CHECK(pid != 0, "rank {} has not attached yet", label(r));
-            // Without pidfd_open (before Linux 5.3) the pid is asked instead.
-            watched_.emplace_back(
-                pid == ::getpid() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-        }
-    }
+    void join();
 
     [[nodiscard]] int rank() const noexcept { return rank_; }
     [[nodiscard]] int world_size() const noexcept { return size_; }
-    [[nodiscard]] std::string name() const { return fmt::format("shm x{}", size_); }
+    [[nodiscard]] std::string name() const;
     void set_deadline(duration limit) noexcept { deadline_ = limit; }
 
     task<void> all_reduce(buffer_view io, reduce_op op);
@@ -95,7 +67,7 @@ private:
     detail::shm_head& head() const noexcept { return layout_.head(segment_.data()); }
     int label(int r) const noexcept { return labels_[static_cast<std::size_t>(r)]; }
 
-    // doing (detail/shm_steps.hpp)
+    // doing (detail/shm_steps.ipp)
     void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
                std::uint64_t more);
     void begin_message(buffer_view io);
@@ -108,7 +80,7 @@ private:
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
-    // waiting (below)
+    // waiting (detail/shm_waiting.ipp)
     template <class Reached>
     void wait_until(Reached reached);
     void wait_all(counter which, std::uint32_t value);
@@ -135,4 +107,6 @@ private:
 
 } // namespace skein::dist
 
-#include <skein/dist/detail/shm_steps.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/shm.ipp>
+#endif

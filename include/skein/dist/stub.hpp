@@ -6,9 +6,11 @@
 
 #include <skein/dist/communicator.hpp>
 
-#include <cstring>
+#include <cstddef>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 
 namespace skein::dist {
 
@@ -19,56 +21,29 @@ public:
     [[nodiscard]] int world_size() const noexcept { return 1; }
     [[nodiscard]] std::string name() const { return "single"; }
 
-    task<void> all_reduce(buffer_view io, reduce_op) {
-        check();
-        SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-        co_return;
-    }
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op) { return copy(in, out); }
-    task<void> all_gather(buffer_view in, buffer_view out) { return copy(in, out); }
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
-        SKEIN_CHECK(counts.size() == 1 && counts[0] == in.count,
-                    "all_gather_v: one count of {} expected", in.count);
-        return copy(in, out);
-    }
-    task<void> broadcast(buffer_view, int root) {
-        check();
-        SKEIN_CHECK(root == 0, "broadcast from rank {} of 1", root);
-        co_return;
-    }
-    task<void> barrier() {
-        check();
-        co_return;
-    }
-    task<void> send(buffer_view, int to) { return nobody(to); }
-    task<void> recv(buffer_view, int from) { return nobody(from); }
-    task<void> close() { co_return; }
-
-    void abort(error why) noexcept {
-        const std::lock_guard lock(guard_);
-        if (!aborted_) aborted_ = std::move(why);
-    }
+    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
+    task<void> all_gather(buffer_view in, buffer_view out);
+    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
+    task<void> broadcast(buffer_view io, int root);
+    task<void> barrier();
+    task<void> send(buffer_view io, int to);
+    task<void> recv(buffer_view io, int from);
+    task<void> close();
+    void abort(error why) noexcept;
     void set_deadline(duration) noexcept {}
 
 private:
-    task<void> copy(buffer_view in, buffer_view out) {
-        check();
-        SKEIN_CHECK(in.count == out.count && in.type == out.type, "{} elements into {}", in.count,
-                    out.count);
-        if (in.data != out.data && in.count > 0) std::memmove(out.data, in.data, in.bytes());
-        co_return;
-    }
-    static task<void> nobody(int peer) {
-        SKEIN_CHECK(false, "send or recv with rank {} in a world of 1", peer);
-        co_return;
-    }
-    void check() {
-        const std::lock_guard lock(guard_);
-        if (aborted_) throw *aborted_;
-    }
+    task<void> copy(buffer_view in, buffer_view out);
+    static task<void> nobody(int peer);
+    void check();
 
     std::mutex guard_;
     std::optional<error> aborted_;
 };
 
 } // namespace skein::dist
+
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/stub.ipp>
+#endif

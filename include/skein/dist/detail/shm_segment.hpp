@@ -7,8 +7,7 @@
 // Everything starts as zero bytes. A rank writes only its own block and slots; the abort record is
 // written once by whoever wins the exchange on head::aborted. Pages that are never used cost nothing.
 
-#include <skein/core/check.hpp>
-#include <skein/dist/detail/signature.hpp>
+#include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/doorbell.hpp>
 
 #include <atomic>
@@ -68,18 +67,7 @@ static_assert(std::is_trivially_copyable_v<signature>);
 /// Where things are, for a number of ranks and a set of options.
 class shm_layout {
 public:
-    shm_layout(int ranks, shm_options o)
-        : ranks_(static_cast<std::size_t>(ranks)), chunk_(round_up(o.chunk_bytes, 4096)),
-          small_(round_up(o.small_bytes, 4096)), message_(round_up(o.message_bytes, 4096)) {
-        SKEIN_CHECK(ranks >= 1, "shared memory for {} ranks", ranks);
-        const std::size_t least = round_up(ranks_ * 1024, 4096);
-        if (chunk_ < least) chunk_ = least;
-        slots_at_ = round_up(sizeof(shm_head) + ranks_ * sizeof(shm_rank), 4096);
-        per_rank_ = 2 * small_ + 4 * chunk_;
-        pairs_at_ = slots_at_ + ranks_ * per_rank_;
-        messages_at_ = round_up(pairs_at_ + ranks_ * ranks_ * sizeof(shm_pair), 4096);
-        bytes_ = messages_at_ + ranks_ * ranks_ * 2 * message_;
-    }
+    shm_layout(int ranks, shm_options o);
 
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] std::size_t chunk_bytes() const noexcept { return chunk_; }

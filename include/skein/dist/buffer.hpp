@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What collectives work on: elements of a few types in memory of the caller, and how they are reduced.
+
+#include <skein/core/config.hpp>
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+namespace skein::dist {
+
+/// Element types of collectives. u8 is for opaque bytes: it can be copied but not reduced.
+enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4 };
+
+/// mean is the sum divided by the world size (integers: truncated towards zero).
+enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
+
+/// Bytes per element.
+[[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
+    switch (type) {
+    case dtype::f32: return 4;
+    case dtype::bf16: return 2;
+    case dtype::f64: return 8;
+    case dtype::i64: return 8;
+    case dtype::u8: return 1;
+    }
+    return 0;
+}
+
+[[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
+    switch (type) {
+    case dtype::f32: return "f32";
+    case dtype::bf16: return "bf16";
+    case dtype::f64: return "f64";
+    case dtype::i64: return "i64";
+    case dtype::u8: return "u8";
+    }
+    return "?";
+}
+
+[[nodiscard]] constexpr std::string_view to_string(reduce_op op) noexcept {
+    switch (op) {
+    case reduce_op::sum: return "sum";
+    case reduce_op::mean: return "mean";
+    case reduce_op::max: return "max";
+    case reduce_op::min: return "min";
+    }
+    return "?";
+}
+
+/// A bfloat16 as its 16 bits: the upper half of a float32.
+struct bf16_t {
+    std::uint16_t bits = 0;
+    friend constexpr bool operator==(bf16_t, bf16_t) = default;
+};
+
+/// float32 to bfloat16, to nearest even; NaN stays NaN (quiet).
+[[nodiscard]] [[gnu::always_inline]] inline bf16_t to_bf16(float value) noexcept {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const std::uint32_t quiet = (u >> 16) | 0x40u;
+    const bool is_nan = static_cast<std::int32_t>(u & 0x7fffffffu) > 0x7f800000;
+    return bf16_t{static_cast<std::uint16_t>(is_nan ? quiet : rounded)};
+}
+
+[[nodiscard]] [[gnu::always_inline]] inline float to_float(bf16_t value) noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+/// Contiguous elements in memory of the caller. Must stay alive until the collective has ended.
+struct buffer_view {
+    void* data = nullptr;
+    std::size_t count = 0;
+    dtype type = dtype::f32;
+
+    [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(type); }
+    [[nodiscard]] std::byte* begin() const noexcept { return static_cast<std::byte*>(data); }
+    /// Elements [first, first + n).
+    [[nodiscard]] buffer_view slice(std::size_t first, std::size_t n) const noexcept {
+        return buffer_view{begin() + first * size_of(type), n, type};
+    }
+};
+
+template <class T>
+inline constexpr bool is_element = false;
+template <>
+inline constexpr bool is_element<float> = true;
+template <>
+inline constexpr bool is_element<bf16_t> = true;
+template <>
+inline constexpr bool is_element<double> = true;
+template <>
+inline constexpr bool is_element<std::int64_t> = true;
+template <>
+inline constexpr bool is_element<std::byte> = true;
+template <>
+inline constexpr bool is_element<std::uint8_t> = true;
+
+/// The dtype of a C++ element type.
+template <class T>
+    requires is_element<T>
+[[nodiscard]] constexpr dtype dtype_of() noexcept {
+    if constexpr (std::same_as<T, float>)
+        return dtype::f32;
+    else if constexpr (std::same_as<T, bf16_t>)
+        return dtype::bf16;
+    else if constexpr (std::same_as<T, double>)
+        return dtype::f64;
+    else if constexpr (std::same_as<T, std::int64_t>)
+        return dtype::i64;
+    else
+        return dtype::u8;
+}
+
+/// A view of a span of elements. Collectives do not write to buffers documented as input.
+template <class T>
+    requires is_element<std::remove_const_t<T>>
+[[nodiscard]] buffer_view view_of(std::span<T> elements) noexcept {
+    using plain = std::remove_const_t<T>;
+    return buffer_view{const_cast<plain*>(elements.data()), elements.size(), dtype_of<plain>()};
+}
+
+} // namespace skein::dist

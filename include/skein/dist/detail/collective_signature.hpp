@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
+
+#include <skein/core/error.hpp>
+#include <skein/dist/communicator.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::dist::detail {
+
+enum class op_kind : std::uint8_t {
+    none = 0,
+    all_reduce = 1,
+    reduce_scatter = 2,
+    all_gather = 3,
+    all_gather_v = 4,
+    broadcast = 5,
+    barrier = 6,
+    message = 7,
+    reduce = 8,
+};
+
+[[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
+    switch (kind) {
+    case op_kind::none: return "nothing";
+    case op_kind::all_reduce: return "all_reduce";
+    case op_kind::reduce_scatter: return "reduce_scatter";
+    case op_kind::all_gather: return "all_gather";
+    case op_kind::all_gather_v: return "all_gather_v";
+    case op_kind::broadcast: return "broadcast";
+    case op_kind::barrier: return "barrier";
+    case op_kind::message: return "send/recv";
+    case op_kind::reduce: return "reduce";
+    }
+    return "?";
+}
+
+/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies in
+/// shared memory and in frame headers.
+struct signature {
+    std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
+    std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
+    std::uint64_t detail = 0;   ///< root, or a hash of the counts
+    op_kind kind = op_kind::none;
+    dtype type = dtype::f32;
+    reduce_op op = reduce_op::sum;
+    op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
+    std::uint32_t unused = 0;
+
+    friend bool operator==(const signature&, const signature&) = default;
+};
+
+/// "all_reduce #7 (f32 x 100, sum)"
+[[nodiscard]] std::string describe(const signature& s);
+[[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+[[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
+
+} // namespace skein::dist::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/dist/detail/collective_signature.ipp>
+#endif

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Signatures of collectives in words, for errors.
+
+#include <skein/core/fnv.hpp>
+
+#include <fmt/core.h>
+
+namespace skein::dist::detail {
+
+SKEIN_INLINE std::string describe(const signature& s) {
+    if (s.kind == op_kind::none) return "no collective";
+    if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
+    std::string more;
+    if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
+        s.kind == op_kind::reduce) {
+        more = fmt::format(", {}", to_string(s.op));
+    }
+    if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
+        more += fmt::format(", root {}", s.detail);
+    }
+    if (s.kind == op_kind::all_gather_v)
+        more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.outer != op_kind::none && s.outer != s.kind)
+        more += fmt::format(", for {}", to_string(s.outer));
+    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
+                       s.count, more);
+}
+
+SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b) {
+    return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
+                                             rank_a, describe(a), rank_b, describe(b)))
+        .with_hint(
+            "every rank must call the same collectives with the same counts in the same order");
+}
+
+SKEIN_INLINE std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
+    fnv1a h;
+    for (const std::size_t c : counts) h.number(c);
+    return h.value();
+}
+
+} // namespace skein::dist::detail

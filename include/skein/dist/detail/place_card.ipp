@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where this process is: host, boot and the namespaces of its container.
+
+#include <skein/cluster/rendezvous.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace skein::dist::detail {
+
+SKEIN_INLINE std::string read_line(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+/// A namespace of this process, e.g. "net:[4026531840]".
+SKEIN_INLINE std::string namespace_of(const char* path) {
+    char text[64] = {};
+    return ::readlink(path, text, sizeof text - 1) > 0 ? text : "";
+}
+
+SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
+    const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
+    return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
+            boot + "|" + namespace_of("/proc/self/ns/net")};
+}
+
+SKEIN_INLINE std::string place_card::encode() const { return host + "\n" + network; }
+
+SKEIN_INLINE place_card place_card::decode(byte_span bytes) {
+    const auto text = as_text(bytes);
+    const auto cut = std::min(text.find('\n'), text.size());
+    return {std::string(text.substr(0, cut)),
+            std::string(text.substr(std::min(cut + 1, text.size())))};
+}
+
+} // namespace skein::dist::detail

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What travels on the links of a ring: a header of 56 bytes, then data or the text of an error.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/crc32c.hpp>
+#include <skein/core/error.hpp>
+#include <skein/dist/detail/collective_signature.hpp>
+
+#include <array>
+#include <cstdint>
+
+namespace skein::dist::detail {
+
+enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
+
+/// step counts the frames of one collective on one link; an abort carries errc in step.
+struct ring_header {
+    static constexpr std::size_t size = 56;
+    static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
+    static constexpr std::uint32_t max_text = 4096;
+    ring_kind kind = ring_kind::data;
+    signature what;
+    std::uint32_t step = 0;
+    std::uint32_t bytes = 0;
+
+    void encode(std::byte* to) const noexcept {
+        store_le(to, magic);
+        store_le(to + 4, static_cast<std::uint32_t>(kind));
+        store_le(to + 8, what.sequence);
+        store_le(to + 16, what.count);
+        store_le(to + 24, what.detail);
+        to[32] = static_cast<std::byte>(what.kind);
+        to[33] = static_cast<std::byte>(what.type);
+        to[34] = static_cast<std::byte>(what.op);
+        to[35] = static_cast<std::byte>(what.outer);
+        store_le(to + 36, std::uint32_t{0});
+        store_le(to + 40, step);
+        store_le(to + 44, bytes);
+        store_le(to + 48, std::uint32_t{0});
+        store_le(to + 52, crc32c(byte_span(to, 52)));
+    }
+    [[nodiscard]] static ring_header decode(const std::byte* from) {
+        if (load_le<std::uint32_t>(from) != magic ||
+            load_le<std::uint32_t>(from + 52) != crc32c(byte_span(from, 52))) {
+            throw error(errc::malformed, "the stream between two ranks is out of step");
+        }
+        ring_header h;
+        h.kind = static_cast<ring_kind>(load_le<std::uint32_t>(from + 4));
+        h.what.sequence = load_le<std::uint64_t>(from + 8);
+        h.what.count = load_le<std::uint64_t>(from + 16);
+        h.what.detail = load_le<std::uint64_t>(from + 24);
+        h.what.kind = static_cast<op_kind>(from[32]);
+        h.what.type = static_cast<dtype>(from[33]);
+        h.what.op = static_cast<reduce_op>(from[34]);
+        h.what.outer = static_cast<op_kind>(from[35]);
+        h.step = load_le<std::uint32_t>(from + 40);
+        h.bytes = load_le<std::uint32_t>(from + 44);
+        return h;
+    }
+};
+
+/// An abort notice as bytes: header with the code in step, then the text.
+[[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
+    const std::string_view text = std::string_view(why.what()).substr(0, ring_header::max_text);
+    ring_header h;
+    h.kind = ring_kind::abort;
+    h.step = static_cast<std::uint32_t>(why.code());
+    h.bytes = static_cast<std::uint32_t>(text.size());
+    byte_buffer out(ring_header::size);
+    h.encode(out.data());
+    append(out, as_bytes(text));
+    return out;
+}
+
+[[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {
+    ring_header h;
+    h.kind = ring_kind::bye;
+    byte_buffer out(ring_header::size);
+    h.encode(out.data());
+    return out;
+}
+
+} // namespace skein::dist::detail

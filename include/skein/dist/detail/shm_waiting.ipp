@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How a shm_communicator waits for the others, and how it fails.
+
+#include <skein/dist/doorbell.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+namespace skein::dist {
+
+template <class Reached>
+void shm_communicator::wait_until(Reached reached) {
+    int behind = rank_;
+    const auto all_reached = [&] {
+        for (int r = 0; r < size_; ++r) {
+            if (r != rank_ && !reached(r)) {
+                behind = r;
+                return false;
+            }
+        }
+        return true;
+    };
+    // Whoever aborts has stored its counters before: what it has done its part of ends well here too.
+    const auto ready = [&] {
+        const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
+        return all_reached() || aborted;
+    };
+    constexpr duration slice = std::chrono::milliseconds(20);
+    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
+    if (!all_reached()) throw_if_aborted();
+}
+
+SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value) {
+    wait_until([&](int r) {
+        return detail::at_least((at(r).*which).load(std::memory_order_acquire), value);
+    });
+}
+
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
+/// leave and end while this one looks at it: hence the second look at what it did.
+template <class Ready, class Reached>
+void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
+    const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };
+    for (int r = 0; r < size_; ++r) {
+        if (r == rank_ || has_left(r)) continue;
+        if (is_gone(r) && !has_left(r) && !ready()) {
+            blame(
+                errc::peer_lost, r,
+                fmt::format("its process {} has ended", at(r).pid.load(std::memory_order_relaxed)));
+        }
+    }
+    if (has_left(behind) && !reached(behind)) {
+        blame(errc::peer_lost, behind, "it has closed its communicator");
+    }
+    if (steady_now() < until_) return;
+    const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
+    for (int r = 0; r < size_; ++r) { // who is really missing, not who waits for the missing one
+        if (!detail::at_least(at(r).arrived.load(std::memory_order_acquire), now_at)) behind = r;
+    }
+    blame(errc::timeout, behind,
+          fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline_)));
+}
+
+SKEIN_INLINE void shm_communicator::blame(errc code, int culprit, std::string what) {
+    error why(code, fmt::format("rank {} failed in {}: {}", label(culprit),
+                                detail::describe(doing_), what));
+    abort(why);
+    throw_if_aborted(); // an earlier abort by somebody else wins
+    throw why;
+}
+
+SKEIN_INLINE bool shm_communicator::is_gone(int r) const noexcept {
+    if (watched_.empty()) return false;
+    const int pid = at(r).pid.load(std::memory_order_relaxed);
+    if (pid == ::getpid()) return false;
+    const int fd = watched_[static_cast<std::size_t>(r)].get();
+    if (fd < 0) return ::kill(pid, 0) != 0 && errno == ESRCH;
+    pollfd ask{fd, POLLIN, 0};
+    return ::poll(&ask, 1, 0) > 0; // readable = the process has ended
+}
+
+SKEIN_INLINE void shm_communicator::abort(error why) noexcept {
+    auto& h = head();
+    std::uint32_t expected = 0;
+    if (h.aborted.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) {
+        const char* text = why.what();
+        const std::size_t n = std::min(std::strlen(text), sizeof h.text - 1);
+        std::memcpy(h.text, text, n);
+        h.text[n] = 0;
+        h.code = static_cast<std::uint16_t>(why.code());
+        h.aborted.store(2, std::memory_order_seq_cst);
+    }
+    for (int r = 0; r < size_; ++r) at(r).bell.ring_always();
+}
+
+SKEIN_INLINE void shm_communicator::throw_if_aborted() const {
+    std::uint32_t phase = head().aborted.load(std::memory_order_acquire);
+    if (phase == 0) return;
+    // Phase 1 takes a microsecond, unless the writer died in it.
+    for (int i = 0; phase == 1 && i < 1'000'000; ++i) {
+        cpu_pause();
+        phase = head().aborted.load(std::memory_order_acquire);
+    }
+    const std::string where = fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
+    if (phase == 1) throw error(errc::aborted, "a rank died while it aborted").with_where(where);
+    throw error(static_cast<errc>(head().code), head().text).with_where(where);
+}
+
+} // namespace skein::dist

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The machinery of net::connection: sending and receiving.
+//
+// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
+// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/sleep.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
+inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
+inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
+inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
+inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+} // namespace detail
+
+// --- sending ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void connection::check_sendable() const {
+    if (state_ == state::open) return;
+    if (failure_) throw *failure_;
+    throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
+                                                 std::uint64_t id, byte_span head,
+                                                 byte_span body) const {
+    const std::size_t bytes = head.size() + body.size();
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
+        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                                 bytes, peer_name_, options_.bounds.max_frame))
+            .with_hint("send it in pieces or raise limits::max_frame on both sides");
+    }
+    frame_header h;
+    h.length = static_cast<std::uint32_t>(bytes);
+    h.kind = kind;
+    h.flags = flags & static_cast<std::uint16_t>(~body_crc_flag);
+    h.id = id;
+    if (options_.checksum_bodies && bytes > 0) {
+        h.flags |= body_crc_flag;
+        h.body_crc = crc32c(body, crc32c(head));
+    }
+    return h;
+}
+
+SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                   byte_span head, byte_span body) {
+    check_sendable();
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    if (body.size() >= detail::direct_write_bytes && !blocked_) {
+        // The kernel copies a large body straight from the caller; only what it refuses is kept.
+        h.encode(out_.grab(frame_header::bytes));
+        out_.copy(head);
+        out_.borrow(body);
+        flush();
+        if (blocked_) out_.own_last();
+        return;
+    }
+    std::byte* to = out_.grab(frame_header::bytes + h.length);
+    h.encode(to);
+    to += frame_header::bytes;
+    if (!head.empty()) std::memcpy(to, head.data(), head.size());
+    if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+SKEIN_INLINE void connection::send(frame f) {
+    if (f.body.size() < limit::gather_bytes) {
+        send(f.kind, f.flags, f.id, f.body);
+        return;
+    }
+    check_sendable();
+    const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.move(std::move(f.body));
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
+                                                  std::uint64_t id, byte_span head,
+                                                  byte_span body) {
+    check_sendable();
+    const auto keep = self_;
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.copy(head);
+    out_.borrow(body);
+    queued_total_ += frame_header::bytes + h.length;
+    const std::uint64_t mine = queued_total_;
+    flush();
+    try {
+        while (written_total_ < mine && state_ != state::ended) {
+            auto more = drained_.wait();
+            co_await more;
+        }
+    } catch (...) {
+        end(error(errc::aborted, "a frame to " + peer_name_ + " was cut by cancellation"));
+        throw;
+    }
+    if (written_total_ < mine) check_sendable();
+}
+
+SKEIN_INLINE task<void> connection::send_ready() {
+    const auto keep = self_;
+    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
+        auto more = drained_.wait();
+        co_await more;
+    }
+    check_sendable();
+}
+
+/// Writes what the kernel takes; the rest is the write loop's.
+SKEIN_INLINE void connection::flush() noexcept {
+    if (blocked_ || out_.empty() || state_ == state::ended) return;
+    try {
+        std::size_t written = 0;
+        const std::size_t asked = out_.bytes();
+        if (out_.simple()) {
+            const byte_span all = out_.open();
+            written = stream_->try_write(std::span<const byte_span>(&all, 1));
+        } else {
+            thread_local std::vector<byte_span> parts;
+            out_.views(parts);
+            written = stream_->try_write(parts);
+        }
+        out_.consume(written);
+        ++statistics_.flushes;
+        if (written < asked) {
+            blocked_ = true;
+            wake_writer_.set();
+        }
+        progress(written);
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+}
+
+SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
+    statistics_.bytes_out += written;
+    written_total_ += written;
+    if (!drained_.empty()) drained_.wake_all();
+    if (sent_goodbye_) maybe_finished();
+}
+
+SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::vector<byte_span> parts;
+        while (c.state_ != state::ended) {
+            auto wanted = c.wake_writer_.wait();
+            co_await wanted;
+            c.wake_writer_.reset();
+            while (!c.out_.empty() && c.state_ != state::ended) {
+                detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
+                taken.views(parts);
+                c.in_flight_ = taken.bytes();
+                auto writing = c.stream_->write_all(parts);
+                co_await writing;
+                ++c.statistics_.flushes;
+                c.progress(std::exchange(c.in_flight_, 0));
+            }
+            c.blocked_ = false;
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.in_flight_ = 0;
+    c.part_ended();
+}
+
+SKEIN_INLINE void connection::send_control(control kind) noexcept {
+    if (state_ == state::ended || sent_goodbye_) return;
+    frame_header h;
+    h.kind = kind;
+    h.encode(out_.grab(frame_header::bytes));
+    queued_total_ += frame_header::bytes;
+    request_flush();
+}
+
+// --- receiving --------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::size_t since_yield = 0;
+        while (c.state_ != state::ended) {
+            if (c.is_held()) {
+                c.resumed_.reset();
+                auto resumed = c.resumed_.wait();
+                co_await resumed;
+                c.parse();
+                continue;
+            }
+            if (c.large_) {
+                since_yield += c.large_->length;
+                auto body = c.read_large();
+                co_await body;
+            } else {
+                if (c.begin_ == c.end_) {
+                    c.begin_ = c.end_ = 0;
+                } else if (c.in_.size() - c.end_ < detail::large_body_bytes) {
+                    std::memmove(c.in_.data(), c.in_.data() + c.begin_, c.end_ - c.begin_);
+                    c.end_ -= c.begin_;
+                    c.begin_ = 0;
+                }
+                auto reading = c.stream_->read_some(mut_byte_span(c.in_).subspan(c.end_));
+                const std::size_t got = co_await reading;
+                if (got == 0) {
+                    if (c.got_goodbye_ || c.sent_goodbye_) {
+                        c.end(std::nullopt);
+                    } else {
+                        c.end(error(errc::reset,
+                                    "connection to " + c.peer_name_ + " ended without a goodbye")
+                                  .with_hint("the process there ended or was killed"));
+                    }
+                    break;
+                }
+                c.end_ += got;
+                c.statistics_.bytes_in += got;
+                since_yield += got;
+                c.last_heard_ = c.loop_.now();
+                c.suspect_ = false;
+                c.parse();
+            }
+            if (since_yield >= detail::eager_flush_bytes) { // others get their turn, replies leave
+                since_yield = 0;
+                auto others = yield();
+                co_await others;
+            }
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.part_ended();
+}
+
+/// Hands out the whole frames in in_; prepares for a large one.
+SKEIN_INLINE bool connection::parse() {
+    while (state_ != state::ended && !is_held()) {
+        const std::size_t have = end_ - begin_;
+        if (have < frame_header::bytes) return false;
+        frame_header h;
+        if (const auto fault = h.read(in_.data() + begin_, options_.bounds.max_frame)) {
+            throw error(fault->code(), fault->text() + " from " + peer_name_)
+                .with_hint(fault->hint());
+        }
+        const std::size_t here = have - frame_header::bytes;
+        if (here < h.length) {
+            if (h.length < detail::large_body_bytes) return false;
+            begin_ +=
+                frame_header::bytes; // the body gets a buffer of its own, filled by read_large
+            if (const auto first = std::min<std::size_t>(h.length, detail::first_allocation);
+                large_body_.size() < first) {
+                large_body_.resize(first);
+            }
+            std::memcpy(large_body_.data(), in_.data() + begin_, here);
+            large_have_ = here;
+            begin_ = end_ = 0;
+            large_ = h;
+            return false;
+        }
+        const auto body = byte_span(in_).subspan(begin_ + frame_header::bytes, h.length);
+        begin_ += frame_header::bytes + h.length;
+        deliver(h, body, nullptr);
+    }
+    return true;
+}
+
+/// Reads the rest of a large body straight to its place. Memory follows what has arrived.
+SKEIN_INLINE task<void> connection::read_large() {
+    const frame_header h = *large_;
+    while (large_have_ < h.length) {
+        if (large_have_ == large_body_.size()) {
+            large_body_.resize(std::min<std::size_t>(h.length, 2 * large_have_));
+        }
+        const std::size_t until = std::min<std::size_t>(h.length, large_body_.size());
+        auto reading = stream_->read_some(
+            mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset,
+                        fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
+                                    peer_name_, large_have_, h.length));
+        }
+        large_have_ += got;
+        statistics_.bytes_in += got;
+        last_heard_ = loop_.now();
+        suspect_ = false;
+    }
+    large_.reset();
+    large_body_.resize(h.length);
+    deliver(h, large_body_, &large_body_);
+    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+}
+
+SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
+    if (!h.accepts(body)) {
+        throw error(errc::corrupt,
+                    fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
+                                "checksum",
+                                h.id, h.kind, h.length, peer_name_));
+    }
+    if (h.kind >= first_reserved_kind) {
+        on_control(h.kind);
+        return;
+    }
+    if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
+    ++statistics_.frames_in;
+    frame_view view;
+    view.kind = h.kind;
+    view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
+    view.id = h.id;
+    view.body = body;
+    view.owned = owned;
+    if (handler_) {
+        call_handler(view);
+        return;
+    }
+    frame f;
+    f.kind = view.kind;
+    f.flags = view.flags;
+    f.id = view.id;
+    f.body = view.take_body();
+    received_bytes_ += f.body.size() + frame_header::bytes;
+    received_.push_back(std::move(f));
+    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
+    receivers_.wake_one();
+}
+
+/// Keeps the handler alive while it runs, also when it sets another one.
+SKEIN_INLINE void connection::call_handler(const frame_view& view) {
+    struct running {
+        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        running(const running&) = delete;
+        ~running() {
+            c.in_handler_ = false;
+            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
+        }
+        connection& c;
+    } guard(*this);
+    handler_(view);
+}
+
+SKEIN_INLINE task<std::optional<frame>> connection::receive() {
+    const auto keep = self_;
+    while (received_.empty()) {
+        if (state_ == state::ended) {
+            if (failure_) throw *failure_;
+            co_return std::nullopt;
+        }
+        if (got_goodbye_) co_return std::nullopt;
+        auto more = receivers_.wait();
+        co_await more;
+    }
+    std::optional<frame> next(std::move(received_.front()));
+    received_.pop_front();
+    received_bytes_ -= next->body.size() + frame_header::bytes;
+    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
+    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    co_return next;
+}
+
+SKEIN_INLINE void connection::set_handler(unique_function<void(const frame_view&)> handler) {
+    const auto keep = self_;
+    if (in_handler_) {
+        replacement_ = std::move(handler);
+        replaced_ = true;
+        return;
+    }
+    handler_ = std::move(handler);
+    try {
+        while (handler_ && !received_.empty()) {
+            frame f = std::move(received_.front());
+            received_.pop_front();
+            received_bytes_ -= f.body.size() + frame_header::bytes;
+            frame_view view;
+            view.kind = f.kind;
+            view.flags = f.flags;
+            view.id = f.id;
+            view.body = f.body;
+            view.owned = &f.body;
+            call_handler(view);
+        }
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+    if (received_bytes_ == 0) unhold(full_);
+}
+
+SKEIN_INLINE void connection::resume_reading() noexcept { unhold(paused_); }
+
+/// Ends one reason not to read; reading goes on when it was the last.
+SKEIN_INLINE void connection::unhold(bool& why) noexcept {
+    if (!std::exchange(why, false)) return;
+    if (!is_held()) resumed_.set();
+}
+
+SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
+    switch (kind) {
+    case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
+        if (is_drained()) send_control(pong);
+        return;
+    case pong: return;
+    case goodbye:
+        got_goodbye_ = true;
+        receivers_.wake_all();
+        begin_goodbye();
+        maybe_finished();
+        return;
+    default:
+        throw error(errc::malformed,
+                    fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
+    }
+}
+
+} // namespace skein::net

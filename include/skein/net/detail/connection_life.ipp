@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How a net::connection begins and ends; comes after detail/connection.ipp.
+
+#include <skein/core/log.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/handshake.hpp>
+
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE connection::~connection() = default;
+
+// --- making one -------------------------------------------------------------------------------
+
+SKEIN_INLINE task<identity> connection::greet(stream* over, bool connecting,
+                                              const connection_options* options) {
+    std::optional<error> failure;
+    try {
+        auto shaking = with_timeout(
+            handshake(*over, connecting ? side::connecting : side::accepting, *options),
+            options->bounds.handshake_deadline);
+        auto peer = co_await shaking;
+        co_return peer;
+    } catch (const error& e) {
+        failure = e;
+    }
+    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
+    over->close_send();
+    over->close();
+    error e(failure->code(), "handshake with " + over->peer_name() + " failed: " + failure->text());
+    if (!failure->cause().empty()) e.with_cause(failure->cause());
+    if (!failure->hint().empty()) e.with_hint(failure->hint());
+    throw e;
+}
+
+SKEIN_INLINE task<connection::handle> connection::connect(network& via, address to,
+                                                          connection_options options) {
+    auto connecting = via.connect(std::move(to));
+    auto over = co_await connecting;
+    auto greeting = greet(over.get(), true, &options);
+    identity peer = co_await greeting;
+    co_return start(std::move(over), std::move(options), std::move(peer));
+}
+
+SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
+                                                         connection_options options) {
+    auto greeting = greet(from.get(), false, &options);
+    identity peer = co_await greeting;
+    co_return start(std::move(from), std::move(options), std::move(peer));
+}
+
+SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_options options,
+                                    identity peer)
+    : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
+      peer_(std::move(peer)),
+      peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
+                             peer_.pid, peer_.host.empty() ? "?" : peer_.host,
+                             stream_->peer_name())),
+      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
+    const auto& alive = options_.alive;
+    const bool on = alive.mode == keep_alive_mode::on ||
+                    (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
+    if (on) {
+        timer_due_ = deadline_after(last_heard_, alive.ping_after);
+        loop_.set_timer(timer_, timer_due_);
+    }
+}
+
+SKEIN_INLINE connection::handle connection::start(std::unique_ptr<stream> over,
+                                                  connection_options options, identity peer) {
+    std::shared_ptr<connection> core(
+        new connection(std::move(over), std::move(options), std::move(peer)));
+    core->self_ = core;
+    core->parts_ = 2;
+    core->tasks_.spawn(read_loop(core));
+    core->tasks_.spawn(write_loop(core));
+    // What users hold: when the last of them lets go, the connection ends.
+    return handle(core.get(), [core](connection* c) {
+        c->closed_handler_ = nullptr;
+        c->end(error(errc::closed, "the connection was dropped without close()"));
+    });
+}
+
+// --- life and end -----------------------------------------------------------------------------
+
+SKEIN_INLINE void connection::begin_goodbye() noexcept {
+    if (state_ != state::open) return;
+    state_ = state::closing;
+    send_control(goodbye);
+    sent_goodbye_ = true;
+    drained_.wake_all();
+}
+
+/// Both sides have said goodbye and all our bytes are out: the orderly end.
+SKEIN_INLINE void connection::maybe_finished() noexcept {
+    if (got_goodbye_ && sent_goodbye_ && is_drained()) end(std::nullopt);
+}
+
+SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
+    if (state_ == state::ended) return;
+    const auto keep = self_;
+    state_ = state::ended;
+    if (why) failure_ = std::move(*why);
+    timer_.cancel();
+    hook_.unlink();
+    if (stream_) {
+        if (!failure_) stream_->close_send();
+        stream_->close();
+    }
+    out_.clear();
+    wake_writer_.set();
+    resumed_.set();
+    drained_.wake_all();
+    receivers_.wake_all();
+    ended_.set();
+    if (auto told = std::move(closed_handler_)) {
+        closed_handler_ = nullptr;
+        try {
+            told(failure_ ? &*failure_ : nullptr);
+        } catch (const std::exception& e) {
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
+        }
+    }
+}
+
+SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const error*)> handler) {
+    if (state_ == state::ended) {
+        if (handler) handler(failure_ ? &*failure_ : nullptr);
+        return;
+    }
+    closed_handler_ = std::move(handler);
+}
+
+/// The last loop to end lets the stream go at once (the world may end before the next turn), and the
+/// connection itself when the scope has seen the end of its child.
+SKEIN_INLINE void connection::part_ended() noexcept {
+    if (--parts_ > 0) return;
+    stream_.reset();
+    loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
+}
+
+SKEIN_INLINE task<void> connection::wait_closed() {
+    const auto keep = self_;
+    auto ended = ended_.wait();
+    co_await ended;
+}
+
+SKEIN_INLINE task<void> connection::close() {
+    const auto keep = self_;
+    begin_goodbye();
+    if (is_held()) { // what the peer still sends is not wanted, its goodbye is
+        handler_ = [](const frame_view&) {};
+        unhold(paused_);
+        unhold(full_);
+    }
+    try {
+        auto ending = with_timeout(wait_closed(), options_.bounds.close_deadline);
+        co_await ending;
+    } catch (const error& e) {
+        if (e.code() == errc::cancelled) {
+            end(error(errc::cancelled,
+                      "close of the connection to " + peer_name_ + " was cancelled"));
+        } else {
+            logging::debug("net", "no goodbye in time", {{"peer", peer_name_}});
+            end(std::nullopt);
+        }
+    }
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // the loops report through end()
+    }
+}
+
+SKEIN_INLINE void connection::on_timer() {
+    const auto keep = self_;
+    const auto& alive = options_.alive;
+    const auto now = loop_.now();
+    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
+    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
+    const duration silence = now - last_heard_;
+    if (silence >= alive.dead_after) {
+        end(error(errc::peer_lost,
+                  fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
+                .with_hint("its host is down, cut off, or its process is stopped"));
+        return;
+    }
+    suspect_ = silence >= alive.suspect_after;
+    // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
+    // ping would wait behind all of that.
+    const bool mute = queued_total_ == queued_at_tick_ && is_drained();
+    if (silence >= alive.ping_after && !is_held()) {
+        send_control(ping);
+    } else if (mute) {
+        send_control(pong);
+    }
+    queued_at_tick_ = queued_total_;
+    timer_due_ = deadline_after(now, alive.ping_after);
+    loop_.set_timer(timer_, timer_due_);
+}
+
+} // namespace skein::net
