@@ -25,6 +25,9 @@ struct time_constants {
     ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
     ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
+    ms accept_pause{100};     ///< after a failed accept
+    ms accept_grace{20};      ///< no stream is dropped for another one before
+    ms refusal_line{10'000};  ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
     ms collective_timeout{30000};
@@ -35,7 +38,7 @@ struct time_constants {
         for (ms* value :
              {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
               &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+              &t.reconnect_most, &t.accept_pause, &t.accept_grace, &t.refusal_line, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
             *value *= factor;
         return t;
     }
