@@ -17,7 +17,6 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/signals.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
 
@@ -33,6 +32,5 @@
 #include <skein/net/detail/readable_fd.ipp>
 #include <skein/net/detail/real_loop.ipp>
 #include <skein/net/detail/real_network.ipp>
-#include <skein/net/detail/signals.ipp>
 #include <skein/net/detail/system_error.ipp>
 #include <skein/net/detail/token.ipp>

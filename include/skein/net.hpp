@@ -16,7 +16,6 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/signals.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
