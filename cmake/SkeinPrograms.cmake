@@ -23,30 +23,51 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   endif()
 endif()
 
-# Precompiled headers: one light, one with Asio, one with LibTorch; every program reuses one of them.
-function(skein_pch name link)
+# What programs see of skein, without the libraries themselves: for precompiled headers.
+set(skein_usage skein_header_only)
+if(SKEIN_COMPILED)
+  set(skein_usage skein_compiled)
+endif()
+
+# Precompiled headers: one light, one with skein's torch-free part, one with LibTorch; every program reuses
+# one of them.
+function(skein_pch name links)
   set(lines ${ARGN})
   list(JOIN lines "\n" text)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.cpp" CONTENT "// made by cmake/SkeinPrograms.cmake\n")
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch/${name}.hpp" CONTENT "#pragma once\n${text}\n")
   add_library(${name} OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/pch/${name}.cpp")
-  target_link_libraries(${name} PRIVATE ${link} skein_developer)
+  target_link_libraries(${name} PRIVATE ${links} skein_developer)
   target_precompile_headers(${name} PRIVATE "${CMAKE_BINARY_DIR}/pch/${name}.hpp")
 endfunction()
 set(std_headers "#include <algorithm>" "#include <chrono>" "#include <coroutine>" "#include <functional>" "#include <map>"
     "#include <memory>" "#include <optional>" "#include <span>" "#include <string>" "#include <thread>" "#include <variant>"
     "#include <vector>" "#include <fmt/format.h>")
-set(asio_door "#if __has_include(<skein/net/asio.hpp>)" "#include <skein/net/asio.hpp>" "#endif")
 set(catch "#if __has_include(<catch2/catch_test_macros.hpp>)" "#include <catch2/catch_test_macros.hpp>" "#endif")
 option(SKEIN_PCH "Precompiled headers" ON)
 if(SKEIN_PCH)
-  skein_pch(skein_pch_light skein::core ${std_headers} ${catch})
-  skein_pch(skein_pch_asio skein::runtime ${std_headers} ${asio_door} ${catch})
+  skein_pch(skein_pch_light "${skein_usage}" ${std_headers} ${catch})
+  skein_pch(skein_pch_runtime "${skein_usage}" ${std_headers} "#include <skein/skein.hpp>" ${catch})
   if(SKEIN_HAVE_TORCH)
     # Catch2 after LibTorch: both define CHECK, and LibTorch's ends the process.
-    skein_pch(skein_pch_torch skein::train ${std_headers} ${asio_door} "#include <torch/torch.h>" ${catch})
+    skein_pch(skein_pch_torch "${skein_usage};skein_torch" ${std_headers} "#include <torch/torch.h>" ${catch})
   endif()
 endif()
+
+# The library as our tests see it: with our warnings and assertions, and LibTorch's headers precompiled.
+function(skein_own_build_flags)
+  if(NOT SKEIN_COMPILED)
+    return()
+  endif()
+  foreach(library runtime sim train)
+    if(TARGET skein_${library})
+      target_link_libraries(skein_${library} PRIVATE $<BUILD_INTERFACE:skein_developer>)
+    endif()
+  endforeach()
+  if(SKEIN_PCH AND TARGET skein_train AND SKEIN_DEVELOPER_MODE)
+    target_precompile_headers(skein_train REUSE_FROM skein_pch_torch)
+  endif()
+endfunction()
 
 # skein_needs_torch(OUT files...): those of the files whose skein includes reach LibTorch.
 function(skein_needs_torch out)
@@ -65,7 +86,7 @@ function(skein_program name folder kind)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${folder}")
   if(SKEIN_PCH)
     set(pch_core skein_pch_light)
-    set(pch_runtime skein_pch_asio)
+    set(pch_runtime skein_pch_runtime)
     set(pch_train skein_pch_torch)
     target_precompile_headers(${name} REUSE_FROM ${pch_${kind}})
   endif()

@@ -3,7 +3,8 @@
 #
 #   tests/<layer>/<header>_test.cpp   one program per layer (two for layers with LibTorch parts), one ctest per file
 #   tests/<layer>/main.cpp            the layer's own main (programs that re-execute themselves)
-#   tests/sim/*.cpp                   skein_sim: the whole runtime in virtual time, seeded
+#   tests/sim/<header>_test.cpp       the simulated world itself; the other files there are one program, skein_sim:
+#                                     the whole runtime in virtual time, seeded
 #   tests/fuzz/<name>_fuzz.cpp        libFuzzer targets (clang); ctest replays tests/fuzz/corpus/<name> and fuzzes briefly
 #   tests/compile_fail/*.cpp          must not compile, and say what the comment `// expect:` promises
 #   tests/programs/*.cpp, *_test.py   programs used by tests, and tests that run whole programs
@@ -11,6 +12,15 @@
 #   tests/checks, tests/consume       the structural checks find planted violations; skein used from outside
 find_package(Catch2 3 REQUIRED)
 set(SKEIN_TEST_TIMEOUT_SCALE 1 CACHE STRING "Factor on the time limit of every test (sanitizers are slow)")
+
+# Tests check what code does, not how fast: they are compiled for a short edit loop. The library, sim and bench
+# have the preset's flags.
+set(SKEIN_TEST_OPTIONS "-O1;-g0" CACHE STRING "Compiler options of test files, after those of the build type")
+function(skein_test_options target)
+  if(SKEIN_TEST_OPTIONS AND CMAKE_BUILD_TYPE MATCHES "^Rel")
+    target_compile_options(${target} PRIVATE ${SKEIN_TEST_OPTIONS})
+  endif()
+endfunction()
 
 # What a test may rely on in its environment.
 set(skein_test_environment "SKEIN_BUILD_DIR=${CMAKE_BINARY_DIR}" "SKEIN_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "OMP_NUM_THREADS=1")
@@ -43,6 +53,8 @@ function(skein_layer_tests layer kind suffix)
   set(sources ${ARGN})
   skein_program(${target} tests ${kind} ${sources} ${own_main} ${support})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${target} PRIVATE skein::sim)
+  skein_test_options(${target})
   if(own_main)
     target_link_libraries(${target} PRIVATE Catch2::Catch2)
   else()
@@ -64,7 +76,7 @@ foreach(name IN LISTS skein_runtime_examples)
 endforeach()
 set(layer_kind_core core)
 set(layer_kind_wire core)
-foreach(layer core wire net rt cluster data torch dist train elastic tune)
+foreach(layer core wire net rt cluster report data torch dist train elastic tune sim)
   file(GLOB sources CONFIGURE_DEPENDS tests/${layer}/*_test.cpp)
   skein_needs_torch(torch_sources ${sources})
   set(plain_sources ${sources})
@@ -95,13 +107,16 @@ endforeach()
 
 # ---- the simulated world ------------------------------------------------------------------------
 file(GLOB sim_sources CONFIGURE_DEPENDS tests/sim/*.cpp)
+list(FILTER sim_sources EXCLUDE REGEX "_test\\.cpp$")
 set(SKEIN_SIM_SEEDS 1000 CACHE STRING "Seeds that the test sim.seeds runs")
 if(sim_sources)
-  skein_program(skein_sim tests runtime ${sim_sources})
-  target_include_directories(skein_sim PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
-  add_dependencies(skein_tests skein_sim)
-  add_dependencies(skein_torch_free_tests skein_sim)
-  skein_test(sim.seeds "sim;runtime" 300 skein_sim --seeds ${SKEIN_SIM_SEEDS})
+  skein_program(skein_sim_seeds tests runtime ${sim_sources})   # optimised: it runs for minutes
+  set_target_properties(skein_sim_seeds PROPERTIES OUTPUT_NAME skein_sim)
+  target_include_directories(skein_sim_seeds PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(skein_sim_seeds PRIVATE skein::sim)
+  add_dependencies(skein_tests skein_sim_seeds)
+  add_dependencies(skein_torch_free_tests skein_sim_seeds)
+  skein_test(sim.seeds "sim;runtime" 300 skein_sim_seeds --seeds ${SKEIN_SIM_SEEDS})
 endif()
 
 # ---- programs under test ------------------------------------------------------------------------
@@ -116,6 +131,8 @@ foreach(source IN LISTS program_sources)
   if(NOT kind STREQUAL "train" OR SKEIN_HAVE_TORCH)
     skein_program(${name} tests/programs ${kind} ${source})
     target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
+    target_link_libraries(${name} PRIVATE skein::sim)
+    skein_test_options(${name})
     add_dependencies(skein_tests ${name})
     if(kind STREQUAL "runtime")
       add_dependencies(skein_torch_free_tests ${name})
@@ -173,7 +190,7 @@ foreach(source IN LISTS compile_fail)
     endforeach()
   endif()
   skein_test(compile_fail.${name} "compile_fail;runtime" 300 "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/compile_fail.py"
-             "${source}" -- "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only -DFMT_HEADER_ONLY
+             "${source}" -- "${CMAKE_CXX_COMPILER}" -std=c++20 -fsyntax-only -DSKEIN_COMPILED
              "-I${PROJECT_SOURCE_DIR}/include" ${asio_flag} ${after})
 endforeach()
 
@@ -191,7 +208,7 @@ if(fuzz_sources)
       cmake_path(GET source STEM name)
       string(REGEX REPLACE "_fuzz$" "" name "${name}")
       add_executable(fuzz_${name} ${source})
-      target_link_libraries(fuzz_${name} PRIVATE skein::runtime skein_developer)
+      target_link_libraries(fuzz_${name} PRIVATE skein::header_only skein_developer)   # every body instrumented
       target_include_directories(fuzz_${name} PRIVATE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tests")
       target_compile_options(fuzz_${name} PRIVATE -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined)
       target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,address,undefined)
@@ -206,34 +223,17 @@ if(fuzz_sources)
 endif()
 
 # ---- every public header compiles alone -----------------------------------------------------------
-# One object file per header, which includes it twice. Built by the target skein_headers_alone (torch-free
-# headers) and skein_torch_headers_alone.
-file(GLOB_RECURSE all_headers RELATIVE "${PROJECT_SOURCE_DIR}/include" CONFIGURE_DEPENDS include/skein/*.hpp)
-list(FILTER all_headers EXCLUDE REGEX "/detail/")
-set(absolute_headers ${all_headers})
-list(TRANSFORM absolute_headers PREPEND "${PROJECT_SOURCE_DIR}/include/")
-skein_needs_torch(torch_headers ${absolute_headers})
-set(alone)
-set(torch_alone)
-foreach(header IN LISTS all_headers)
-  string(MAKE_C_IDENTIFIER "${header}" file)
-  set(file "${CMAKE_BINARY_DIR}/alone/${file}.cpp")
-  file(CONFIGURE OUTPUT "${file}" CONTENT "#include <${header}>\n#include <${header}> // twice: its guard works\n")
-  if("${PROJECT_SOURCE_DIR}/include/${header}" IN_LIST torch_headers)
-    list(APPEND torch_alone "${file}")
-  else()
-    list(APPEND alone "${file}")
-  endif()
-endforeach()
-if(alone)
-  add_library(skein_headers_alone OBJECT EXCLUDE_FROM_ALL ${alone})
-  target_link_libraries(skein_headers_alone PRIVATE skein::runtime skein_developer)
-  target_compile_options(skein_headers_alone PRIVATE -O0 -g0)
-endif()
-if(torch_alone AND SKEIN_HAVE_TORCH AND SKEIN_PCH)
-  add_library(skein_torch_headers_alone OBJECT EXCLUDE_FROM_ALL ${torch_alone})
-  target_link_libraries(skein_torch_headers_alone PRIVATE skein::train skein_developer)
-  target_precompile_headers(skein_torch_headers_alone REUSE_FROM skein_pch_torch)
+# skein_headers_alone: torch-free headers, each twice in a file of its own, in the compiled form (the header-only
+# form is what the consume tests and fuzz targets compile). skein_torch_headers_alone: those with LibTorch.
+get_property(usage_includes TARGET Asio::asio PROPERTY INTERFACE_INCLUDE_DIRECTORIES)
+add_custom_target(skein_headers_alone
+  COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/headers_alone.py" torch-free "${CMAKE_CXX_COMPILER}" ${usage_includes}
+  USES_TERMINAL COMMENT "each torch-free header alone")
+if(SKEIN_HAVE_TORCH)
+  add_custom_target(skein_torch_headers_alone
+    COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/headers_alone.py" torch "${CMAKE_CXX_COMPILER}" ${usage_includes}
+            --after ${LibTorch_INCLUDE_DIRS}
+    USES_TERMINAL COMMENT "each header with LibTorch alone (minutes)")
 endif()
 
 # ---- the structural checks find what is planted, and skein can be used from outside ---------------

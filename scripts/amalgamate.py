@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes single_include/skein/{skein,train}.hpp: the library as two files, a pure function of include/.
+"""Writes what is a pure function of include/: single_include/ and the compiled form's sources in src/.
 
-skein.hpp is the torch-free part; train.hpp includes it and adds torch..train. Depth first, every header
-once, a banner per file; includes of others stay where they are.
+single_include/skein/skein.hpp is the torch-free part as one file; train.hpp includes it and adds torch..train.
+Depth first, every header and its bodies (.ipp) once, a banner per file; includes of others stay where they are.
+
+src/<layer>.cpp compiles the bodies of one layer once; src/skein.cpp and src/skein_train.cpp are all of them,
+for those who build without CMake.
 """
 import os
 import re
 import sys
 
 import checks
+import needs_torch
 
 LINE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<(skein/[^>]+)>[^\n]*$")
 CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|endif)")
+BODIES = "#if SKEIN_HEADER_ONLY"
 BEGIN = """// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // {title}
@@ -24,6 +29,9 @@ BEGIN = """// SPDX-License-Identifier: Apache-2.0
 #define SKEIN_SINGLE_INCLUDE 1
 #endif
 #define SKEIN_AMALGAMATED 1
+#if defined(SKEIN_COMPILED)
+#error "skein: single_include/ is the header-only form: compile without SKEIN_COMPILED, link skein::header_only"
+#endif
 """
 END = "#undef SKEIN_AMALGAMATED\n"
 
@@ -37,10 +45,16 @@ def append(name: str, seen: set, out: list) -> None:
     if name in seen:
         return
     seen.add(name)
-    depth = 0
+    depth, bodies, away = 0, False, False
     text = checks.read("include/" + name)
     out.append(f"\n// ======== {name}\n")
     for number, line in enumerate(text.splitlines(), 1):
+        if line == BODIES:            # the bodies belong to this form, without a condition
+            bodies = True
+            continue
+        if bodies and line == "#endif":
+            bodies = False
+            continue
         condition = CONDITION.match(line)
         if condition:
             depth += 1 if condition.group(1) == "if" else -1
@@ -48,8 +62,13 @@ def append(name: str, seen: set, out: list) -> None:
         if found:
             if depth > 0 and found.group(1) not in seen:
                 raise refused(f"include/{name}:{number}: a skein include under #if cannot be put into one file")
-            append(found.group(1), seen, out)
+            if found.group(1) not in seen:
+                append(found.group(1), seen, out)
+                away = True
         elif line.strip() != "#pragma once" and line != "// SPDX-License-Identifier: Apache-2.0":
+            if away and line.strip():       # text after an inlined include is this header's again
+                out.append(f"\n// ======== {name}, continued\n")
+                away = False
             out.append(line + "\n")
 
 
@@ -68,7 +87,50 @@ def generate() -> dict:
             "#define SKEIN_AMALGAMATED 1\n", '#include "skein.hpp"\n#define SKEIN_AMALGAMATED 1\n')]
         append("skein/train.hpp", seen, out)
         result["single_include/skein/train.hpp"] = "".join(out) + END
+    return {**result, **sources()}
+
+
+SOURCE = """// SPDX-License-Identifier: Apache-2.0
+// {title}
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+"""
+
+
+def sources() -> dict:
+    """path -> content of the compiled form's files."""
+    groups: dict = {}
+    for path in checks.files("include/skein", suffixes=(".ipp",)):
+        name = path[len("include/"):]
+        layer = name.split("/")[1]
+        with_torch = needs_torch.reaches(os.path.join(checks.ROOT, path)) or needs_torch.reaches(os.path.join(checks.ROOT, "include", twin(name)))
+        if layer in ("train", "torch") and not with_torch:
+            layer = "train_torch_free"
+        elif with_torch:
+            layer = "train"
+        groups.setdefault(layer, []).append(name)
+    result = {}
+    for layer, names in groups.items():
+        title = {"train": "The bodies of torch, dist and train that need LibTorch, compiled once.",
+                 "train_torch_free": "The bodies of train that need no LibTorch, compiled once."}.get(layer, f"The bodies of the layer {layer}, compiled once.")
+        lines = sorted({f"#include <{twin(name)}>" for name in names}) + [""] + [f"#include <{name}>" for name in sorted(names)]
+        result[f"src/{layer}.cpp"] = SOURCE.format(title=title) + "\n" + "\n".join(lines) + "\n"
+    order = [layer for layer in (*checks.rules()["layers"], "train_torch_free") if layer in groups and layer not in ("train", "sim")]
+    if order:
+        result["src/skein.cpp"] = (SOURCE.format(title="The torch-free part in its compiled form as one file, for builds without CMake.") + "\n" +
+                                   "".join(f'#include "{layer}.cpp"\n' for layer in order))
+    if "train" in groups:
+        result["src/skein_train.cpp"] = (SOURCE.format(title="The part that needs LibTorch, beside skein.cpp, for builds without CMake.") +
+                                         '\n#include "train.cpp"\n')
     return result
+
+
+def twin(name: str) -> str:
+    """The header that an .ipp belongs to: skein/net/detail/x.ipp -> skein/net/x.hpp or skein/net/detail/x.hpp."""
+    public = name.replace("/detail/", "/")[:-4] + ".hpp"
+    return public if os.path.exists(os.path.join(checks.ROOT, "include", public)) else name[:-4] + ".hpp"
 
 
 def main() -> int:

@@ -182,7 +182,7 @@ def sources_under(path: str) -> list:
 
 
 def own_tree() -> list:
-    return [(os.path.join(checks.ROOT, path), path) for path in checks.files("include", "examples", "tests", "apps", "bench")
+    return [(os.path.join(checks.ROOT, path), path) for path in checks.files("include", "src", "examples", "tests", "apps", "bench")
             if not path.startswith(("tests/checks/", "tests/compile_fail/"))]
 
 

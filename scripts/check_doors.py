@@ -10,7 +10,7 @@ import checks
 def main() -> int:
     problems = []
     doors = [(re.compile(door["pattern"]), door["allowed"], door["use"]) for door in checks.rules()["door"]]
-    for path in checks.files("include", "examples", "apps"):
+    for path in checks.files("include", "src", "examples", "apps"):
         code = checks.code_only(checks.read(path))
         for pattern, allowed, use in doors:
             if checks.matches(path, allowed):

@@ -1,18 +1,92 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when an include goes up, to a foreign detail/ or to an umbrella, or a third party is outside its door."""
+"""Fails when an include goes up, to a foreign detail/ or to an umbrella, or a third party is outside its door.
+
+Files of bodies (.ipp) belong to their layer and are included from above only: each by headers of its own layer,
+under `#if SKEIN_HEADER_ONLY`, and by src/. A .ipp includes neither its own public header nor another .ipp, and
+headers do not include each other in a circle.
+"""
+import re
 import sys
 
 import checks
 
 RULES = checks.rules()
 RANK = {name: rank for rank, name in enumerate(RULES["layers"])}
+CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|else|elif|endif)\b[ \t]*(.*)$", re.M)
+
+
+def conditions_at(text: str, position: int) -> list:
+    """The conditions that hold at a place, outermost first."""
+    stack = []
+    for found in CONDITION.finditer(text, 0, position):
+        if found.group(1).startswith("if"):
+            stack.append(found.group(2).strip())
+        elif stack:
+            last = stack.pop()
+            if found.group(1) != "endif":
+                stack.append(f"not {last}")
+    return stack
+
+
+def of_skein(path: str, name: str, layer: str, target: str, where: str, conditions: list) -> str:
+    """What is wrong with the include of a header of ours, or nothing."""
+    parts = target.split("/")
+    if len(parts) == 2:
+        return f"{where}: {name} includes the umbrella {target}; include the headers that it needs"
+    if parts[1] not in RANK:
+        return f"{where}: {target} is in no layer"
+    if RANK[parts[1]] > RANK[layer]:
+        return f"{where}: {layer} -> {parts[1]} goes up; {layer} may include {' '.join(RULES['layers'][:RANK[layer] + 1])}"
+    if parts[1] != layer and "detail" in parts:
+        return f"{where}: {target} belongs to {parts[1]} alone; use its public header"
+    if target.endswith(".ipp"):
+        if path.endswith(".ipp"):
+            return f"{where}: {target} is included by another .ipp; bodies are included by headers and by src/"
+        if "SKEIN_HEADER_ONLY" not in conditions:
+            return f"{where}: {target} is included without #if SKEIN_HEADER_ONLY: the compiled form would have its bodies twice"
+    return ""
+
+
+def circles(graph: dict) -> list:
+    """Each circle of includes among headers once, as the names on it."""
+    state, trail, found = {}, [], []
+
+    def walk(name: str):
+        state[name] = "open"
+        trail.append(name)
+        for below in sorted(graph.get(name, ())):
+            if state.get(below) == "open":
+                found.append(trail[trail.index(below):] + [below])
+            elif below not in state:
+                walk(below)
+        trail.pop()
+        state[name] = "done"
+
+    for name in sorted(graph):
+        if name not in state:
+            walk(name)
+    return found
+
+
+def unused_bodies(included: dict) -> list:
+    """The .ipp files that the header-only form, or src/, does not have."""
+    problems = []
+    compiled = {}
+    for path in checks.files("src", suffixes=(".cpp",)):
+        for found in checks.INCLUDE.finditer(checks.code_only(checks.read(path), keep_includes=True)):
+            compiled[found.group(1)] = path
+    for path, name, _ in checks.bodies():
+        if name not in included:
+            problems.append(f"{path}:1: no header includes it; end {checks.twin(name)} with it under #if SKEIN_HEADER_ONLY")
+        if compiled and f"skein/{name}" not in compiled:
+            problems.append(f"{path}:1: no file of src/ includes it: the compiled form lacks its bodies")
+    return problems
 
 
 def main() -> int:
-    problems = []
-    edges = set()
-    for path, name, layer in checks.headers():
+    problems, edges, graph, included, from_bodies = [], set(), {}, {}, []
+    for path, name, layer in checks.headers() + checks.bodies():
         text = checks.code_only(checks.read(path), keep_includes=True)
         if layer is not None and layer not in RANK:
             problems.append(f"{path}:1: the folder is no layer; layers are {' '.join(RANK)}")
@@ -20,25 +94,32 @@ def main() -> int:
         for found in checks.INCLUDE.finditer(text):
             target, where = found.group(1), f"{path}:{checks.line_of(text, found.start())}"
             if target.startswith("skein/"):
-                parts = target.split("/")
                 if layer is None:
                     continue  # an umbrella; check_mirror knows its content
-                if len(parts) == 2:
-                    problems.append(f"{where}: {name} includes the umbrella {target}; include the headers that it needs")
-                elif parts[1] not in RANK:
-                    problems.append(f"{where}: {target} is in no layer")
-                elif RANK[parts[1]] > RANK[layer]:
-                    problems.append(f"{where}: {layer} -> {parts[1]} goes up; {layer} may include {' '.join(RULES['layers'][:RANK[layer] + 1])}")
-                elif parts[1] != layer and "detail" in parts:
-                    problems.append(f"{where}: {target} belongs to {parts[1]} alone; use its public header")
+                wrong = of_skein(path, name, layer, target, where, conditions_at(text, found.start()))
+                if wrong:
+                    problems.append(wrong)
+                    continue
+                edges.add((layer, target.split("/")[1]))
+                if target.endswith(".ipp"):
+                    included.setdefault(target[len("skein/"):], set()).add(name)
+                elif path.endswith(".hpp"):
+                    graph.setdefault(name, set()).add(target[len("skein/"):])
                 else:
-                    edges.add((layer, parts[1]))
+                    from_bodies.append((name, target[len("skein/"):], where))
                 continue
             if '"' in found.group(0):
                 problems.append(f"{where}: quoted include {target}; write <skein/layer/name.hpp>")
             for party in RULES["third_party"]:
                 if checks.matches(target, party["includes"]) and not checks.matches(name, party["doors"]):
-                    problems.append(f"{where}: {party['name']} ({target}) outside its door; include <skein/{party['doors'][0]}>")
+                    instead = f"include <skein/{party['doors'][0]}>" if party["doors"] else "no header includes it"
+                    problems.append(f"{where}: {party['name']} ({target}) outside its door; {party.get('use', instead)}")
+    for name, target, where in from_bodies:
+        if target in included.get(name, ()) or target == checks.twin(name):
+            problems.append(f"{where}: {name} includes its own public header {target}; that header, or src/, includes it: arrows go one way")
+    for circle in circles(graph):
+        problems.append(f"include/skein/{circle[0]}:1: headers include each other: {' -> '.join(circle)}; machinery is only included from below")
+    problems += unused_bodies(included)
     return checks.report(problems, f"{len(edges)} edges, all downward" if not problems else "")
 
 

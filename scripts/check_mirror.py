@@ -3,7 +3,7 @@
 """Fails when a public header lacks its test file, its line in docs/ARCHITECTURE.md or its place in the umbrella.
 
 check_mirror.py --write regenerates the umbrellas: include/skein/<layer>.hpp (every public header of the
-folder), skein.hpp (core..data) and train.hpp (skein.hpp and torch..train).
+folder), skein.hpp (the torch-free layers that every program needs) and train.hpp (skein.hpp, report, torch..train).
 """
 import os
 import sys
@@ -35,13 +35,13 @@ def umbrellas() -> dict:
             continue
         present.append(layer)
         if layer == "train":
-            low = [f"{other}.hpp" for other in present if other in ("torch", "dist")]
+            low = [f"{other}.hpp" for other in present if other in ("report", "torch", "dist")]
             found["include/skein/train.hpp"] = text_of(
                 ["Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.",
                  "Needs LibTorch; link skein::train."], ["skein.hpp", *low, *names])
         else:
             found[f"include/skein/{layer}.hpp"] = text_of([f"Every public header of the layer {layer}."], names)
-    free = [f"{layer}.hpp" for layer in present if RULES["layers"].index(layer) < RULES["layers"].index("torch")]
+    free = [f"{layer}.hpp" for layer in present if layer != "report" and RULES["layers"].index(layer) < RULES["layers"].index("torch")]
     if free:
         found["include/skein/skein.hpp"] = text_of(
             ["The torch-free part of skein: tasks, bytes, sockets, remote functions and actors, launching.",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails when the committed single_include/ differs from what scripts/amalgamate.py makes of include/."""
+"""Fails when the committed single_include/ or src/ differs from what scripts/amalgamate.py makes of include/."""
 import os
 import sys
 
@@ -17,6 +17,7 @@ def main() -> int:
     for path, text in wanted.items():
         if not os.path.exists(os.path.join(checks.ROOT, path)) or checks.read(path) != text:
             problems.append(f"{path}:1: differs from what include/ gives; run scripts/check --write")
+    problems += [f"{path}:1: nothing in include/ asks for it; delete it" for path in checks.files("src") if path not in wanted]
     return checks.report(problems)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import checks
 
-CODE = (".hpp", ".cpp", ".py", ".sh", ".cmake", ".toml", ".txt", ".in")
+CODE = (".hpp", ".ipp", ".cpp", ".py", ".sh", ".cmake", ".toml", ".txt", ".in")
 MACHINE = re.compile(r"(?<![\w$}.])/(?:work/|root/|tmp/w/|home/\w+/)")
 TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
 
@@ -14,7 +14,7 @@ TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
 def main() -> int:
     exceptions = checks.rules()["text_exceptions"]
     problems = []
-    paths = checks.files("include", "examples", "tests", "bench", "apps", "cmake", "scripts", "packaging", "modules", ".ci", "docs",
+    paths = checks.files("include", "src", "examples", "tests", "bench", "apps", "cmake", "scripts", "packaging", "modules", ".ci", "docs",
                          suffixes=(*CODE, ".md", ".expected", "setup", "quickstart", "test", "bench", "sim", "check", "fresh-machine", "run"))
     for path in paths:
         if path.startswith(("tests/checks/planted/", "tests/fuzz/corpus/")):
@@ -37,9 +37,9 @@ def main() -> int:
                 problems.append(f"{where}: {TODO.search(line).group(0)} without an issue; write TODO(#number) or do it")
             if line != line.rstrip() and not path.endswith((".expected", ".md")):
                 problems.append(f"{where}: white space at the end of the line")
-            if "\t" in line and path.endswith((".hpp", ".cpp", ".py")):
+            if "\t" in line and path.endswith((".hpp", ".ipp", ".cpp", ".py")):
                 problems.append(f"{where}: a tab; indent with four spaces")
-        if path.endswith((".hpp", ".cpp", ".py", ".cmake")) and "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.splitlines()[:3]):
+        if path.endswith((".hpp", ".ipp", ".cpp", ".py", ".cmake")) and "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.splitlines()[:3]):
             problems.append(f"{path}:1: no line SPDX-License-Identifier: Apache-2.0 at the top")
     return checks.report(problems)
 

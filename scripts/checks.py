@@ -28,7 +28,7 @@ def read(path: str) -> str:
         return file.read()
 
 
-def files(*folders: str, suffixes=(".hpp", ".cpp")) -> list:
+def files(*folders: str, suffixes=(".hpp", ".ipp", ".cpp")) -> list:
     """Paths from ROOT, sorted; without build folders and generated code."""
     found = []
     for folder in folders:
@@ -38,17 +38,31 @@ def files(*folders: str, suffixes=(".hpp", ".cpp")) -> list:
     return found
 
 
-def headers() -> list:
-    """(path from ROOT, path under include/skein, layer) of every header in a layer; umbrellas have layer None."""
+def _in_layers(suffix: str) -> list:
     found = []
-    for path in files("include/skein", suffixes=(".hpp",)):
+    for path in files("include/skein", suffixes=(suffix,)):
         name = os.path.relpath(path, "include/skein")
         found.append((path, name, name.split("/")[0] if "/" in name else None))
     return found
 
 
+def headers() -> list:
+    """(path from ROOT, path under include/skein, layer) of every header in a layer; umbrellas have layer None."""
+    return _in_layers(".hpp")
+
+
 def public_headers() -> list:
     return [entry for entry in headers() if entry[2] and "/detail/" not in entry[1]]
+
+
+def bodies() -> list:
+    """The same of every .ipp: the bodies that a public header shows in the header-only form, and src/ compiles once."""
+    return _in_layers(".ipp")
+
+
+def twin(name: str) -> str:
+    """The public header whose bodies `net/detail/x.ipp` holds: `net/x.hpp`."""
+    return name.replace("/detail/", "/")[:-len(".ipp")] + ".hpp"
 
 
 def matches(name: str, patterns: list) -> bool:

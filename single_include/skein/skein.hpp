@@ -9,6 +9,9 @@
 #define SKEIN_SINGLE_INCLUDE 1
 #endif
 #define SKEIN_AMALGAMATED 1
+#if defined(SKEIN_COMPILED)
+#error "skein: single_include/ is the header-only form: compile without SKEIN_COMPILED, link skein::header_only"
+#endif
 
 // ======== skein/core/config.hpp
 // First in every include chain: version, compiler floor, and the macros that change a layout.
@@ -35,8 +38,41 @@
 #endif
 #endif
 
+// The two forms of skein. Header-only, the default: every body is inline, nothing is linked. Compiled:
+// SKEIN_COMPILED is defined (the CMake targets skein::runtime and skein::train do), headers declare what
+// is no template, and the bodies, *.ipp, are compiled once, by src/.
+#if defined(SKEIN_COMPILED)
+#define SKEIN_HEADER_ONLY 0
+#define SKEIN_INLINE
+#else
+#define SKEIN_HEADER_ONLY 1
+#define SKEIN_INLINE inline
+#endif
+
 #if defined(SKEIN_SINGLE_INCLUDE) && !defined(SKEIN_AMALGAMATED)
 #error "skein: do not mix single_include/ with the split headers in one program"
+#endif
+
+
+// ======== skein/core/detail/form.hpp
+// A program of which one part is header-only and another part compiled does not link.
+//
+// Each object file brings a section group of one name with the symbol of its form in it, and refers to that
+// symbol. The linker keeps one group of a name: when both forms come together, the symbol of one of them is
+// gone, and the error names it. (Weak and strong definitions of the same function would link without a word,
+// and two copies of one static variable would be two runtimes.) ELF only; link-time optimisation may drop it.
+
+#if defined(__ELF__)
+#if defined(SKEIN_COMPILED)
+#define SKEIN_FORM "skein_compiled_form__cannot_be_mixed_with_the_header_only_form_in_one_program"
+#else
+#define SKEIN_FORM "skein_header_only_form__cannot_be_mixed_with_the_compiled_form_in_one_program"
+#endif
+asm(".pushsection .rodata.skein_form,\"aG\",%progbits,skein_form,comdat\n"
+    ".globl " SKEIN_FORM "\n" SKEIN_FORM ": .byte 0\n.popsection\n"
+    ".pushsection .data.rel.ro.skein_form,\"aw\",%progbits\n"
+    ".balign 8\n.quad " SKEIN_FORM "\n.popsection\n");
+#undef SKEIN_FORM
 #endif
 
 // ======== skein/skein.hpp
@@ -142,22 +178,14 @@ enum class errc : std::uint16_t {
 class error : public std::exception {
 public:
     /// what: lower case, no full stop, what failed with which values.
-    error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
-        parts_->code = code;
-        parts_->text = std::move(what);
-        render();
-    }
+    error(errc code, std::string what);
 
-    error&& with_where(std::string where) && {
-        return std::move(set(&parts::where, std::move(where)));
-    }
-    error& with_where(std::string where) & { return set(&parts::where, std::move(where)); }
-    error&& with_cause(std::string cause) && {
-        return std::move(set(&parts::cause, std::move(cause)));
-    }
-    error& with_cause(std::string cause) & { return set(&parts::cause, std::move(cause)); }
-    error&& with_hint(std::string hint) && { return std::move(set(&parts::hint, std::move(hint))); }
-    error& with_hint(std::string hint) & { return set(&parts::hint, std::move(hint)); }
+    error&& with_where(std::string where) && { return std::move(with_where(std::move(where))); }
+    error& with_where(std::string where) &;
+    error&& with_cause(std::string cause) && { return std::move(with_cause(std::move(cause))); }
+    error& with_cause(std::string cause) &;
+    error&& with_hint(std::string hint) && { return std::move(with_hint(std::move(hint))); }
+    error& with_hint(std::string hint) &;
 
     [[nodiscard]] errc code() const noexcept { return parts_->code; }
     /// What failed, without where, cause and hint.
@@ -174,26 +202,56 @@ private:
         std::string text, where, cause, hint, line;
     };
 
-    error& set(std::string parts::* field, std::string value) {
-        if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
-        (*parts_).*field = std::move(value);
-        render();
-        return *this;
-    }
-    void render() {
-        auto& p = *parts_;
-        p.line.clear();
-        if (!p.where.empty()) p.line += p.where + ": ";
-        p.line += p.text;
-        if (!p.cause.empty()) p.line += ": " + p.cause;
-        if (!p.hint.empty()) p.line += "; " + p.hint;
-    }
+    error& set(std::string parts::* field, std::string value);
+    void render();
 
     std::shared_ptr<parts> parts_;
 };
 
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
-[[nodiscard]] inline error to_error(std::exception_ptr e, errc fallback = errc::unknown) {
+[[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
+
+} // namespace skein
+
+
+// ======== skein/core/detail/error.ipp
+// The parts of an error and its line. Errors are rare: nothing here is for a hot path.
+
+namespace skein {
+
+SKEIN_INLINE error::error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
+    parts_->code = code;
+    parts_->text = std::move(what);
+    render();
+}
+
+SKEIN_INLINE error& error::with_where(std::string where) & {
+    return set(&parts::where, std::move(where));
+}
+SKEIN_INLINE error& error::with_cause(std::string cause) & {
+    return set(&parts::cause, std::move(cause));
+}
+SKEIN_INLINE error& error::with_hint(std::string hint) & {
+    return set(&parts::hint, std::move(hint));
+}
+
+SKEIN_INLINE error& error::set(std::string parts::* field, std::string value) {
+    if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
+    (*parts_).*field = std::move(value);
+    render();
+    return *this;
+}
+
+SKEIN_INLINE void error::render() {
+    auto& p = *parts_;
+    p.line.clear();
+    if (!p.where.empty()) p.line += p.where + ": ";
+    p.line += p.text;
+    if (!p.cause.empty()) p.line += ": " + p.cause;
+    if (!p.hint.empty()) p.line += "; " + p.hint;
+}
+
+SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
     try {
         std::rethrow_exception(std::move(e));
     } catch (const error& found) {
@@ -207,6 +265,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/cluster/environment.hpp, continued
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -297,6 +357,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/cluster/detail/environment.hpp, continued
 #include <charconv>
 #include <cstdlib>
 #include <utility>
@@ -851,21 +913,23 @@ private:
 //     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
 
 
-#include <cstdio>
-#include <cstdlib>
 #include <source_location>
-#include <string>
 
 #include <fmt/core.h>
 
 namespace skein::detail {
 
-[[noreturn]] inline void check_failed(const char* condition, const std::string& message,
-                                      std::source_location where) {
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, text, fmt::make_format_args(values...));
 }
 
 } // namespace skein::detail
@@ -874,8 +938,29 @@ namespace skein::detail {
 #define SKEIN_CHECK(condition, ...)                                                                \
     (static_cast<bool>(condition)                                                                  \
          ? void()                                                                                  \
-         : ::skein::detail::check_failed(#condition, ::fmt::format(__VA_ARGS__),                   \
-                                         std::source_location::current()))
+         : ::skein::detail::check_failed_with(                                                     \
+               #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
 
 // ======== skein/core/frame_pool.hpp
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
@@ -971,6 +1056,8 @@ private:
 
 } // namespace skein::detail
 
+
+// ======== skein/core/task.hpp, continued
 #include <concepts>
 #include <coroutine>
 #include <exception>
@@ -1156,6 +1243,8 @@ private:
 } // namespace detail
 } // namespace skein
 
+
+// ======== skein/core/cancel.hpp, continued
 #include <memory>
 #include <utility>
 
@@ -1509,6 +1598,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/core/random.hpp, continued
 #include <cerrno>
 #include <cstring>
 
@@ -1637,6 +1728,8 @@ using time_point = monotonic_clock::time_point;
 
 } // namespace skein
 
+
+// ======== skein/core/timer_wheel.hpp, continued
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -1771,6 +1864,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/core/loop.hpp, continued
 #include <algorithm>
 #include <atomic>
 #include <concepts>
@@ -2001,6 +2096,8 @@ T loop::run(task<T> work, cancel_token token) {
 
 } // namespace skein
 
+
+// ======== skein/core/wait.hpp, continued
 #include <coroutine>
 #include <cstdint>
 
@@ -2111,6 +2208,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/core/event.hpp, continued
 namespace skein {
 
 class event {
@@ -2651,6 +2750,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/net/frame.hpp, continued
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -2946,6 +3047,8 @@ public:
 
 } // namespace skein::net
 
+
+// ======== skein/net/network.hpp, continued
 #include <memory>
 
 namespace skein::net {
@@ -3039,6 +3142,8 @@ inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from her
 
 } // namespace skein
 
+
+// ======== skein/net/limits.hpp, continued
 #include <cstddef>
 #include <cstdint>
 
@@ -3243,6 +3348,8 @@ template <class... Parts>
 
 } // namespace skein
 
+
+// ======== skein/net/token.hpp, continued
 #include <array>
 #include <cstddef>
 #include <string>
@@ -3305,6 +3412,8 @@ private:
 
 } // namespace skein::net
 
+
+// ======== skein/net/options.hpp, continued
 #include <cstdint>
 #include <string>
 
@@ -3332,6 +3441,8 @@ struct connection_options {
 
 } // namespace skein::net
 
+
+// ======== skein/net/connection.hpp, continued
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -3576,6 +3687,8 @@ public:
 
 } // namespace skein
 
+
+// ======== skein/net/detail/connection.hpp, continued
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -4010,7 +4123,7 @@ inline void connection::on_control(std::uint16_t kind) {
 // ======== skein/core/log.hpp
 // Structured log lines: one event, one line, text for people and JSON for machines.
 //
-//     log::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
 //     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
 //
 // SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
@@ -4018,27 +4131,19 @@ inline void connection::on_control(std::uint16_t kind) {
 // mix. Thread-safe.
 
 
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <cstdlib>
-#include <ctime>
 #include <functional>
 #include <initializer_list>
-#include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include <fmt/core.h>
-#include <unistd.h>
 
-namespace skein::log {
+namespace skein::logging {
 
 enum class level : std::uint8_t { trace, debug, info, warn, error, off };
 
@@ -4054,7 +4159,7 @@ struct field {
             is_number = true;
         } else if constexpr (std::is_floating_point_v<T>) {
             value = fmt::format("{}", v);
-            is_number = std::isfinite(v);
+            is_number = v - v == T(0); // finite
         } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
             value = fmt::format("{}", v);
             is_number = true;
@@ -4082,7 +4187,62 @@ struct record {
 }
 
 /// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
-inline void append_json_string(std::string& to, std::string_view text) {
+void append_json_string(std::string& to, std::string_view text);
+
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
+[[nodiscard]] std::string format_text(const record& r);
+/// The line for machines, without a line end.
+[[nodiscard]] std::string format_json(const record& r);
+
+/// True if a line of this level would be written: ask before building something expensive.
+[[nodiscard]] bool enabled(level l) noexcept;
+void set_level(level l) noexcept;
+[[nodiscard]] level get_level() noexcept;
+
+/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
+using sink = std::function<void(const record&)>;
+void set_sink(sink to);
+
+/// Writes one line.
+void write(level severity, std::string_view component, std::string_view text,
+           std::span<const field> fields);
+
+using fields = std::initializer_list<field>;
+inline void trace(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::trace, component, text, {f.begin(), f.size()});
+}
+inline void debug(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::debug, component, text, {f.begin(), f.size()});
+}
+inline void info(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::info, component, text, {f.begin(), f.size()});
+}
+inline void warn(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::warn, component, text, {f.begin(), f.size()});
+}
+inline void error(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::error, component, text, {f.begin(), f.size()});
+}
+
+} // namespace skein::logging
+
+
+// ======== skein/core/detail/log.ipp
+// How log lines are made and where they go.
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+
+#include <unistd.h>
+
+namespace skein::logging {
+
+SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
     to += '"';
     for (const char c : text) {
         switch (c) {
@@ -4101,8 +4261,7 @@ inline void append_json_string(std::string& to, std::string_view text) {
     to += '"';
 }
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
-[[nodiscard]] inline std::string format_text(const record& r) {
+SKEIN_INLINE std::string format_text(const record& r) {
     const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
     std::tm parts{};
     ::localtime_r(&seconds, &parts);
@@ -4128,8 +4287,7 @@ inline void append_json_string(std::string& to, std::string_view text) {
     return line;
 }
 
-/// The line for machines, without a line end.
-[[nodiscard]] inline std::string format_json(const record& r) {
+SKEIN_INLINE std::string format_json(const record& r) {
     static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
     std::string line =
         fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
@@ -4150,10 +4308,8 @@ inline void append_json_string(std::string& to, std::string_view text) {
     return line;
 }
 
-using sink = std::function<void(const record&)>;
-
 namespace detail {
-inline level level_from_environment() noexcept {
+SKEIN_INLINE level level_from_environment() noexcept {
     const char* text = std::getenv("SKEIN_LOG_LEVEL");
     const std::string_view name = text == nullptr ? "info" : text;
     if (name == "trace") return level::trace;
@@ -4169,12 +4325,12 @@ struct state {
     std::mutex mutex; // guards `target`
     std::shared_ptr<const sink> target;
 };
-inline state& the_state() {
+SKEIN_INLINE state& the_state() {
     static state* const s = new state; // never destroyed: lines may come from late destructors
     return *s;
 }
 
-inline void to_stderr(const record& r) {
+SKEIN_INLINE void to_stderr(const record& r) {
     static const bool json = [] {
         const char* mode = std::getenv("SKEIN_LOG");
         return mode != nullptr && std::string_view(mode) == "json";
@@ -4191,23 +4347,20 @@ inline void to_stderr(const record& r) {
 }
 } // namespace detail
 
-/// True if a line of this level would be written: ask before building something expensive.
-[[nodiscard]] inline bool enabled(level l) noexcept {
+SKEIN_INLINE bool enabled(level l) noexcept {
     return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
 }
-inline void set_level(level l) noexcept { detail::the_state().threshold = l; }
-[[nodiscard]] inline level get_level() noexcept { return detail::the_state().threshold; }
+SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
+SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
 
-/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
-inline void set_sink(sink to) {
+SKEIN_INLINE void set_sink(sink to) {
     auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
     auto& s = detail::the_state();
     const std::lock_guard lock(s.mutex);
     s.target.swap(next);
 }
 
-/// Writes one line.
-inline void write(level severity, std::string_view component, std::string_view text,
+SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
                   std::span<const field> fields) {
     if (!enabled(severity)) return;
     record r;
@@ -4229,24 +4382,7 @@ inline void write(level severity, std::string_view component, std::string_view t
         detail::to_stderr(r);
 }
 
-using fields = std::initializer_list<field>;
-inline void trace(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::trace, component, text, {f.begin(), f.size()});
-}
-inline void debug(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::debug, component, text, {f.begin(), f.size()});
-}
-inline void info(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::info, component, text, {f.begin(), f.size()});
-}
-inline void warn(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::warn, component, text, {f.begin(), f.size()});
-}
-inline void error(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::error, component, text, {f.begin(), f.size()});
-}
-
-} // namespace skein::log
+} // namespace skein::logging
 
 // ======== skein/core/timeout.hpp
 // A limit on how long a task may take, in the loop's time.
@@ -4567,6 +4703,8 @@ struct limits {
 
 } // namespace skein::wire
 
+
+// ======== skein/wire/reader.hpp, continued
 #include <cstring>
 #include <optional>
 #include <string>
@@ -4821,6 +4959,8 @@ private:
 
 } // namespace skein::wire
 
+
+// ======== skein/wire/codec.hpp, continued
 #include <array>
 #include <chrono>
 #include <map>
@@ -5012,6 +5152,8 @@ concept fixed_layout = detail::is_fixed<T>();
 
 } // namespace skein::wire
 
+
+// ======== skein/wire/decode.hpp, continued
 #include <algorithm>
 
 namespace skein::wire {
@@ -5387,6 +5529,8 @@ template <encodable T>
 
 } // namespace skein::wire
 
+
+// ======== skein/net/handshake.hpp, continued
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -5677,6 +5821,8 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
 
 } // namespace skein::net
 
+
+// ======== skein/net/detail/connection_life.hpp, continued
 #include <utility>
 
 namespace skein::net {
@@ -5789,7 +5935,7 @@ inline void connection::end(std::optional<error> why) noexcept {
         try {
             told(failure_ ? &*failure_ : nullptr);
         } catch (const std::exception& e) {
-            log::error("net", "closed handler failed", {{"what", e.what()}});
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
         }
     }
 }
@@ -5832,7 +5978,7 @@ inline task<void> connection::close() {
             end(error(errc::cancelled,
                       "close of the connection to " + peer_name_ + " was cancelled"));
         } else {
-            log::debug("net", "no goodbye in time", {{"peer", peer_name_}});
+            logging::debug("net", "no goodbye in time", {{"peer", peer_name_}});
             end(std::nullopt);
         }
     }
@@ -5872,6 +6018,8 @@ inline void connection::on_timer() {
 
 } // namespace skein::net
 
+
+// ======== skein/cluster/group.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -6158,7 +6306,7 @@ inline task<void> group_server::watch_deadline() {
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
-        log::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
+        logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
                                          fmt::join(missing(), ", "), options_.world_size));
         left -= patience;
     }
@@ -6750,6 +6898,8 @@ public:
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
 
+
+// ======== skein/net/real_loop.hpp, continued
 #include <chrono>
 #include <optional>
 
@@ -6807,6 +6957,8 @@ private:
 
 } // namespace skein::net
 
+
+// ======== skein/net/loop_thread.hpp, continued
 #include <condition_variable>
 #include <exception>
 #include <future>
@@ -7239,6 +7391,8 @@ public:
     }
 };
 
+
+// ======== skein/net/detail/socket_stream.hpp, continued
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -7718,6 +7872,8 @@ inline std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
 
 } // namespace skein::net::detail
 
+
+// ======== skein/net/real_network.hpp, continued
 #include <memory>
 
 namespace skein::net {
@@ -7835,6 +7991,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/rt/process.hpp, continued
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -8239,6 +8397,8 @@ inline child_process child_process::spawn(process_options how) {
 
 } // namespace skein::rt
 
+
+// ======== skein/cluster/membership.hpp, continued
 #include <unistd.h>
 
 #include <chrono>
@@ -8616,6 +8776,8 @@ namespace skein::net {
 
 } // namespace skein::net
 
+
+// ======== skein/rt/process_wait.hpp, continued
 namespace skein::rt {
 
 /// Suspends until the child has ended; reaps it.
@@ -8631,6 +8793,8 @@ namespace skein::rt {
 
 } // namespace skein::rt
 
+
+// ======== skein/cluster/detail/supervisor.hpp, continued
 #include <algorithm>
 #include <csignal>
 #include <fstream>
@@ -9169,6 +9333,8 @@ template <task_like A, task_like... As>
 
 } // namespace skein
 
+
+// ======== skein/core/any.hpp, continued
 #include <utility>
 #include <vector>
 
@@ -9338,6 +9504,8 @@ private:
 
 } // namespace skein
 
+
+// ======== skein/core/as_completed.hpp, continued
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -9477,12 +9645,9 @@ private:
 //     if (!done) return done.error();
 
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <fmt/core.h>
 
 namespace skein {
 
@@ -9570,7 +9735,17 @@ public:
     return path.append(name);
 }
 
-inline result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+} // namespace skein
+
+
+// ======== skein/core/detail/disk.ipp
+// What a disk does in several calls: whole files, replacing one, removing a tree.
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
     auto opened = open(path, open_mode::read);
     if (!opened) return opened.error();
     file& from = **opened;
@@ -9586,7 +9761,7 @@ inline result<byte_buffer> disk::read_whole(const std::string& path, std::uint64
     return content;
 }
 
-inline result<void> disk::write_whole(const std::string& path, byte_span bytes) {
+SKEIN_INLINE result<void> disk::write_whole(const std::string& path, byte_span bytes) {
     auto opened = open(path, open_mode::write);
     if (!opened) return opened.error();
     file& to = **opened;
@@ -9595,7 +9770,7 @@ inline result<void> disk::write_whole(const std::string& path, byte_span bytes) 
     return to.close();
 }
 
-inline result<void> disk::replace(const std::string& path, byte_span bytes) {
+SKEIN_INLINE result<void> disk::replace(const std::string& path, byte_span bytes) {
     const std::string temporary = path + ".tmp";
     auto done = write_whole(temporary, bytes);
     if (done) done = rename(temporary, path);
@@ -9606,7 +9781,7 @@ inline result<void> disk::replace(const std::string& path, byte_span bytes) {
     return sync_dir(parent_path(path));
 }
 
-inline result<void> disk::remove_tree(const std::string& path) {
+SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
     // Files, empty folders and links (status() would follow them) go at once.
     auto removed = remove(path);
     if (removed || removed.error().code() == errc::not_found) return {};
@@ -10050,7 +10225,50 @@ private:
 
 
 #include <cerrno>
+#include <string>
+#include <string_view>
+
+namespace skein {
+
+/// errno of a file operation as an error: "write run/a: no space left on device".
+[[nodiscard]] error errno_error(int number, std::string_view verb, const std::string& path);
+
+namespace detail {
+
+/// Repeats a system call that a signal interrupted.
+template <class Call>
+auto retry_eintr(Call call) noexcept(noexcept(call())) {
+    for (;;) {
+        const auto r = call();
+        if (r != -1 || errno != EINTR) return r;
+    }
+}
+
+} // namespace detail
+
+class posix_disk final : public disk {
+public:
+    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
+    result<void> rename(const std::string& from, const std::string& to) override;
+    result<void> sync_dir(const std::string& path) override;
+    result<std::vector<dir_entry>> list(const std::string& path) override;
+    result<void> remove(const std::string& path) override;
+    result<void> make_dirs(const std::string& path) override;
+    result<std::uint64_t> free_space(const std::string& path) override;
+    result<dir_entry> status(const std::string& path) override;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/detail/posix_disk.ipp
+// POSIX calls behind skein::disk.
+
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -10060,8 +10278,7 @@ private:
 
 namespace skein {
 
-/// errno of a file operation as an error: "write run/a: no space left on device".
-[[nodiscard]] inline error errno_error(int number, std::string_view verb, const std::string& path) {
+SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
     errc code = errc::io;
     const char* hint = "";
     switch (number) {
@@ -10096,15 +10313,6 @@ namespace skein {
 }
 
 namespace detail {
-
-/// Repeats a system call that a signal interrupted.
-template <class Call>
-auto retry_eintr(Call call) noexcept(noexcept(call())) {
-    for (;;) {
-        const auto r = call();
-        if (r != -1 || errno != EINTR) return r;
-    }
-}
 
 class posix_file final : public file {
 public:
@@ -10177,101 +10385,105 @@ private:
 
 } // namespace detail
 
-class posix_disk final : public disk {
-public:
-    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override {
-        int flags = O_CLOEXEC;
-        const char* verb = "open";
-        switch (mode) {
-        case open_mode::read: flags |= O_RDONLY; break;
-        case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
-        case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
-        case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
-        }
-        const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
-        if (fd < 0) return errno_error(errno, verb, path);
-        std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
-        struct stat info{};
-        if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
-            return errno_error(EISDIR, verb, path);
-        return opened;
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
+    int flags = O_CLOEXEC;
+    const char* verb = "open";
+    switch (mode) {
+    case open_mode::read: flags |= O_RDONLY; break;
+    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
+    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
+    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
     }
-    result<void> rename(const std::string& from, const std::string& to) override {
-        if (::rename(from.c_str(), to.c_str()) != 0)
-            return errno_error(errno, "rename", from + " to " + to);
-        return {};
-    }
-    result<void> sync_dir(const std::string& path) override {
-        const int fd = detail::retry_eintr(
-            [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
-        if (fd < 0) return errno_error(errno, "open folder", path);
-        const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
-        const int number = errno;
-        ::close(fd);
-        // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
-        if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
-        return {};
-    }
-    result<std::vector<dir_entry>> list(const std::string& path) override {
-        const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
-                                                      [](DIR* d) { return ::closedir(d); });
-        if (!dir) return errno_error(errno, "list", path);
-        std::vector<dir_entry> entries;
-        for (;;) {
-            errno = 0;
-            const dirent* item = ::readdir(dir.get());
-            if (item == nullptr) break;
-            dir_entry entry;
-            entry.name = item->d_name;
-            if (entry.name == "." || entry.name == "..") continue;
-            struct stat info{};
-            if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
-                if (errno == ENOENT) continue; // removed in the meantime
-                return errno_error(errno, "stat", join_path(path, item->d_name));
-            }
-            entry.is_directory = S_ISDIR(info.st_mode);
-            entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-            entries.push_back(std::move(entry));
-        }
-        if (errno != 0) return errno_error(errno, "list", path);
-        std::sort(entries.begin(), entries.end(),
-                  [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
-        return entries;
-    }
-    result<void> remove(const std::string& path) override {
-        if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
-        return {};
-    }
-    result<void> make_dirs(const std::string& path) override {
-        for (std::size_t end = 0; end != std::string::npos;) {
-            end = path.find('/', end + 1);
-            const std::string folder = path.substr(0, end);
-            if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
-            const int number = errno;
-            struct stat info{};
-            if (::stat(folder.c_str(), &info) != 0)
-                return errno_error(number, "create folder", folder);
-            if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
-        }
-        return {};
-    }
-    result<std::uint64_t> free_space(const std::string& path) override {
-        struct statvfs info{};
-        if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
-            return errno_error(errno, "free space of", path);
-        return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
-    }
-    result<dir_entry> status(const std::string& path) override {
-        struct stat info{};
-        if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0) return errno_error(errno, verb, path);
+    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
+    struct stat info{};
+    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
+        return errno_error(EISDIR, verb, path);
+    return opened;
+}
+
+SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+        return errno_error(errno, "rename", from + " to " + to);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    const int fd = detail::retry_eintr(
+        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return errno_error(errno, "open folder", path);
+    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
+    const int number = errno;
+    ::close(fd);
+    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
+    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                  [](DIR* d) { return ::closedir(d); });
+    if (!dir) return errno_error(errno, "list", path);
+    std::vector<dir_entry> entries;
+    for (;;) {
+        errno = 0;
+        const dirent* item = ::readdir(dir.get());
+        if (item == nullptr) break;
         dir_entry entry;
-        const auto slash = path.find_last_of('/');
-        entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+        entry.name = item->d_name;
+        if (entry.name == "." || entry.name == "..") continue;
+        struct stat info{};
+        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) continue; // removed in the meantime
+            return errno_error(errno, "stat", join_path(path, item->d_name));
+        }
         entry.is_directory = S_ISDIR(info.st_mode);
         entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
-        return entry;
+        entries.push_back(std::move(entry));
     }
-};
+    if (errno != 0) return errno_error(errno, "list", path);
+    std::sort(entries.begin(), entries.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    return entries;
+}
+
+SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    for (std::size_t end = 0; end != std::string::npos;) {
+        end = path.find('/', end + 1);
+        const std::string folder = path.substr(0, end);
+        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
+        const int number = errno;
+        struct stat info{};
+        if (::stat(folder.c_str(), &info) != 0)
+            return errno_error(number, "create folder", folder);
+        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
+    }
+    return {};
+}
+
+SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    struct statvfs info{};
+    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
+        return errno_error(errno, "free space of", path);
+    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    struct stat info{};
+    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+    dir_entry entry;
+    const auto slash = path.find_last_of('/');
+    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    entry.is_directory = S_ISDIR(info.st_mode);
+    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+    return entry;
+}
 
 } // namespace skein
 
@@ -10529,7 +10741,7 @@ private:
                 throw *fault;
             // Out of descriptors, a network that is down, a firewall's no, or a stream that
             // broke before we took it: go on later.
-            log::warn("net", "accept failed", {{"what", fault->what()}});
+            logging::warn("net", "accept failed", {{"what", fault->what()}});
             auto pause = sleep_for(std::chrono::milliseconds(100));
             co_await pause;
         }
@@ -10551,7 +10763,7 @@ private:
         if (fault) {
             if (fault->code() == errc::cancelled && cancelled()) throw *fault;
             ++self->refused_;
-            log::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
+            logging::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
             co_return;
         }
         ++self->accepted_;
@@ -10566,7 +10778,7 @@ private:
         co_await closing;
         if (!fault) co_return;
         if (fault->code() == errc::cancelled && cancelled()) throw *fault;
-        log::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+        logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
     }
 
     connection_options options_;
@@ -10900,6 +11112,8 @@ struct sim_faults {
 
 } // namespace skein::net
 
+
+// ======== skein/net/sim_disk.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -12356,6 +12570,8 @@ template <class T>
 
 } // namespace skein::wire
 
+
+// ======== skein/rt/detail/signature.hpp, continued
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -12504,6 +12720,8 @@ struct argument_check<std::tuple<P...>, A...> {
 } // namespace rt::detail
 } // namespace skein
 
+
+// ======== skein/rt/registry.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -12722,6 +12940,8 @@ struct failure {
 } // namespace rt
 } // namespace skein
 
+
+// ======== skein/rt/detail/call.hpp, continued
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -13069,6 +13289,8 @@ inline failure failure_of(const std::exception_ptr& thrown, const function_recor
 
 } // namespace skein::rt::detail
 
+
+// ======== skein/rt/node.hpp, continued
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -13341,7 +13563,7 @@ inline void call_base::tell_unseen() const noexcept {
     if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
     if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
     try {
-        log::warn("rt",
+        logging::warn("rt",
                   fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
                   {{"failed_unseen", unseen}});
     } catch (...) { // no memory for a line
@@ -14400,6 +14622,8 @@ template <class T>
 
 } // namespace skein
 
+
+// ======== skein/rt/remote.hpp, continued
 #include <algorithm>
 #include <concepts>
 #include <memory>
@@ -14789,6 +15013,8 @@ inline constexpr remote_function<F> remote{};
 
 } // namespace skein
 
+
+// ======== skein/rt/actor.hpp, continued
 #include <concepts>
 #include <string>
 #include <type_traits>
@@ -15078,6 +15304,8 @@ inline void open_standard_files() noexcept {
 
 } // namespace skein::rt
 
+
+// ======== skein/rt/local_workers.hpp, continued
 #include <algorithm>
 #include <atomic>
 #include <charconv>
@@ -15233,11 +15461,11 @@ private:
             if (hopeless || ++failed_in_a_row == 3) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
-                if (last_error_ != reason) log::error("rt", why.what());
+                if (last_error_ != reason) logging::error("rt", why.what());
                 last_error_ = reason;
                 break;
             }
-            if (last_warning_ != reason) log::warn("rt", why.what());
+            if (last_warning_ != reason) logging::warn("rt", why.what());
             last_warning_ = reason;
             co_await sleep_for(how_.times.reconnect_first);
         }

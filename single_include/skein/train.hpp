@@ -10,6 +10,9 @@
 #endif
 #include "skein.hpp"
 #define SKEIN_AMALGAMATED 1
+#if defined(SKEIN_COMPILED)
+#error "skein: single_include/ is the header-only form: compile without SKEIN_COMPILED, link skein::header_only"
+#endif
 
 // ======== skein/train.hpp
 // Everything for training: the torch-free part (skein.hpp), torch, dist and the Trainer.
@@ -412,6 +415,8 @@ void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Che
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/comm_thread.hpp, continued
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -760,6 +765,8 @@ struct signature {
 
 } // namespace skein::dist::detail
 
+
+// ======== skein/dist/detail/shm_segment.hpp, continued
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -1182,6 +1189,8 @@ private:
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/shm.hpp, continued
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -1773,6 +1782,8 @@ inline void shm_communicator::throw_if_aborted() const {
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/detail/shm_bootstrap.hpp, continued
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -2081,6 +2092,8 @@ inline task<link_hello> accept_hello(net::stream& s, net::token secret,
 
 } // namespace skein::dist::detail
 
+
+// ======== skein/dist/links.hpp, continued
 #include <chrono>
 #include <map>
 #include <memory>
@@ -2242,7 +2255,7 @@ private:
         auto who = co_await std::move(outcome);
         if (!who) {
             if (who.error().code() != errc::cancelled) {
-                log::warn("dist", "a connection was refused",
+                logging::warn("dist", "a connection was refused",
                           {{"peer", s->peer_name()}, {"why", who.error().what()}});
             }
             s->close();
@@ -2283,6 +2296,8 @@ private:
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/detail/messages.hpp, continued
 #include <array>
 
 namespace skein::dist::detail {
@@ -2334,6 +2349,8 @@ inline task<void> recv_message(links& net, buffer_view io, int from, signature w
 
 } // namespace skein::dist::detail
 
+
+// ======== skein/dist/ring.hpp, continued
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -3082,6 +3099,8 @@ inline task<void> ring_communicator::core::recv(buffer_view io, int from) {
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/hierarchical.hpp, continued
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -3521,6 +3540,8 @@ private:
 
 } // namespace skein::dist
 
+
+// ======== skein/dist/bootstrap.hpp, continued
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -4165,6 +4186,8 @@ private:
 
 } // namespace skein::train
 
+
+// ======== skein/train/callbacks.hpp, continued
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -4941,6 +4964,8 @@ inline result<safetensors_content> parse_safetensors(byte_span file) {
 
 } // namespace skein::train
 
+
+// ======== skein/train/checkpoint.hpp, continued
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -5270,6 +5295,8 @@ inline result<safetensors_header> read_shard_head(file& from, std::uint64_t file
 
 } // namespace skein::train::detail
 
+
+// ======== skein/train/detail/checkpoint.hpp, continued
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -5346,7 +5373,7 @@ inline std::string checkpointer::step_path(std::uint64_t step) const {
 
 inline void checkpointer::warn(const std::string& line) const {
     if (options_.warn) return options_.warn(line);
-    log::warn("checkpoint", line);
+    logging::warn("checkpoint", line);
 }
 
 inline std::vector<json> checkpointer::gather(const json& mine) const {
@@ -5806,6 +5833,8 @@ private:
 
 } // namespace skein::train
 
+
+// ======== skein/train/collective.hpp, continued
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -6231,6 +6260,8 @@ concept strategy = requires(S s, bool last, double x) {
 
 } // namespace skein::train
 
+
+// ======== skein/train/ddp.hpp, continued
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -6906,6 +6937,8 @@ namespace skein {
 using train::run_config;
 }
 
+
+// ======== skein/train/launch.hpp, continued
 #include <functional>
 
 namespace skein::train {
@@ -7915,6 +7948,8 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
 
 } // namespace skein::train
 
+
+// ======== skein/train/run_dir.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -8091,6 +8126,8 @@ struct run_lock {
 
 } // namespace skein::train::detail
 
+
+// ======== skein/train/detail/run_dir.hpp, continued
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -8559,6 +8596,8 @@ inline ordered_json summary_json(const run_summary& run) {
 
 } // namespace skein::train
 
+
+// ======== skein/train/reporter.hpp, continued
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -9346,6 +9385,8 @@ private:
 
 } // namespace skein::train
 
+
+// ======== skein/train/trainer.hpp, continued
 #include <chrono>
 #include <cmath>
 #include <concepts>

@@ -74,6 +74,44 @@ class planted(unittest.TestCase):
         self.put("include/skein/core/c.hpp", HEAD + "// #include <skein/net/b.hpp>\n/*\n#include <torch/torch.h>\n*/\n")
         self.clean("layers")
 
+    def test_layers_sockets_and_json(self):
+        self.put("include/skein/rt/c.hpp", HEAD + "#include <sys/socket.h>\n#include <nlohmann/json.hpp>\n")
+        self.put("include/skein/net/detail/d.hpp", HEAD + "#include <netinet/in.h>\n")
+        self.found("layers", "include/skein/rt/c.hpp:4: sockets (sys/socket.h)", "include/skein/rt/c.hpp:5: nlohmann-json")
+        self.assertNotIn("net/detail/d.hpp", self.run_script("check_layers.py").stdout)
+
+    def put_bodies(self, more: str = ""):
+        """A header whose bodies are compiled once, and the file of src/ that does it."""
+        self.put("include/skein/net/b.hpp", HEAD + "int f();\n#if SKEIN_HEADER_ONLY\n#include <skein/net/detail/b.ipp>\n#endif\n")
+        self.put("include/skein/net/detail/b.ipp", HEAD + "#include <skein/core/a.hpp>\n" + more + "SKEIN_INLINE int f() {\n    return 1;\n}\n")
+        self.put("src/net.cpp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/net/detail/b.ipp>\n")
+
+    def test_bodies_clean(self):
+        self.put_bodies()
+        for check in ("layers", "headers", "doors", "await", "text"):
+            self.clean(check)
+
+    def test_layers_bodies_belong_to_their_layer(self):
+        self.put("include/skein/rt/detail/x.hpp", HEAD)
+        self.put_bodies("#include <skein/rt/c.hpp>\n#include <asio/read.hpp>\n")
+        self.put("include/skein/core/c.hpp", HEAD + "#include <skein/core/detail/c.ipp>\n")
+        self.put("include/skein/core/detail/c.ipp", HEAD + "#include <skein/net/b.hpp>\n")
+        self.found("layers", "net/detail/b.ipp:5: net -> rt goes up", "net/detail/b.ipp:6: Asio", "core/detail/c.ipp:4: core -> net goes up",
+                   "core/c.hpp:4: skein/core/detail/c.ipp is included without #if SKEIN_HEADER_ONLY")
+
+    def test_layers_bodies_point_one_way(self):
+        self.put_bodies("#include <skein/net/b.hpp>\n")
+        self.found("layers", "include/skein/net/detail/b.ipp:5", "includes its own public header")
+        self.put_bodies("#include <skein/net/detail/c.ipp>\n")
+        self.put("include/skein/net/detail/c.ipp", HEAD)
+        self.found("layers", "b.ipp:5: skein/net/detail/c.ipp is included by another .ipp", "net/detail/c.ipp:1: no header includes it",
+                   "net/detail/c.ipp:1: no file of src/ includes it")
+
+    def test_layers_circle(self):
+        self.put("include/skein/net/b.hpp", HEAD + "#include <skein/net/detail/b.hpp>\n")
+        self.put("include/skein/net/detail/b.hpp", HEAD + "#include <skein/net/b.hpp>\n")
+        self.found("layers", "headers include each other", "net/b.hpp -> net/detail/b.hpp -> net/b.hpp")
+
     @unittest.skipUnless(compiler_is_there(), "no compiler")
     def test_torch_free(self):
         self.clean("torch_free")
@@ -82,9 +120,83 @@ class planted(unittest.TestCase):
 
     def test_headers(self):
         self.clean("headers")
-        self.put("include/skein/core/long.hpp", HEAD + "\n" * 600)
+        self.put("include/skein/core/long.hpp", HEAD + "\n" * 450)
+        self.put("include/skein/core/detail/fine.ipp", HEAD + "\n" * 450)
+        self.put("include/skein/core/detail/long.ipp", HEAD + "\n" * 600)
         self.put("include/skein/core/bare.hpp", "int x;\n")
-        self.found("headers", "long.hpp:600", "603 lines", "bare.hpp:1", "#pragma once", "opening comment")
+        self.found("headers", "long.hpp:450", "453 lines", "long.ipp:600", "603 lines", "bare.hpp:1", "#pragma once", "opening comment")
+        self.assertNotIn("fine.ipp:", self.run_script("check_headers.py").stdout)
+
+    def test_headers_median(self):
+        for name in "cdefg":
+            self.put(f"include/skein/core/{name}.hpp", HEAD + "\n" * 200)
+        self.found("headers", "the median header has 203 lines, the limit is 120")
+
+    def test_headers_functions(self):
+        body = "    a();\n" * 57
+        self.put("include/skein/core/c.hpp", HEAD + f"""
+namespace skein {{
+template <class T, class U = decltype(f<int>({{}}))>
+auto fits(std::vector<T> v) -> T {{
+{body}}}
+
+class box {{
+    int member_{{0}};
+    box(int a)
+        : member_{{a}}, other_(2) {{
+{body}        if (a) {{ b(); }}
+    }}
+    bool operator()(int a) const noexcept {{
+{body}        "a {{ in a text"; // and }} in a comment
+        auto l = [] {{ return 1; }};
+    }}
+}};
+}} // namespace skein
+""")
+        self.found("headers", "c.hpp:69: box has 61 lines", "c.hpp:130: operator() has 61 lines")
+        self.assertNotIn("fits", self.run_script("check_headers.py").stdout)
+
+    def test_headers_bodies(self):
+        self.put("include/skein/core/detail/c.ipp", HEAD + "namespace skein {\nnamespace {\nint x;\n}\nstatic int f() { return 1; }\n}\n")
+        self.found("headers", "c.ipp:5: an anonymous namespace", "c.ipp:8: a static function")
+
+    def test_unused(self):
+        self.put("include/skein/core/lonely.hpp", HEAD)
+        self.put("include/skein/rt/run.hpp", HEAD)
+        self.put("include/skein/core/mutex.hpp", HEAD)
+        self.put("include/skein/net/detail/e.ipp", HEAD + "#include <skein/net/b.hpp>\n#include <skein/core/mutex.hpp>\n")
+        self.found("unused", "include/skein/core/lonely.hpp:1: nothing of skein includes it", "core/mutex.hpp is included by include/skein/net/detail/e.ipp")
+        self.assertNotIn("run.hpp", self.run_script("check_unused.py").stdout)
+
+    def test_rules(self):
+        self.put("scripts/layers.toml", """
+layers = ["core", "net", "gone"]
+torch_free = ["core/*", "net/z*.hpp"]
+entry_points = [["net/b.hpp", "what a program includes"], ["net/c.hpp", "what a program includes"]]
+umbrella_exceptions = [["core/a.hpp", "so"]]
+mirror_exceptions = [["core/a.hpp", "there is nothing to test"]]
+size_exceptions = [["core/a.hpp", "a table of numbers"]]
+function_exceptions = [["core/a.hpp", "f", "a table of numbers"]]
+text_exceptions = [["README.md", "x", "a reason"]]
+[[third_party]]
+name = "Asio"
+includes = ["asio/*"]
+doors = ["net/*", "rt/*"]
+[[door]]
+pattern = 'a::'
+allowed = ["include/skein/core/*", "include/skein/rt/y.hpp"]
+""")
+        self.found("rules", "layers.toml:2: layers: gone", "layers.toml:3: torch_free: net/z*.hpp", "entry_points: net/c.hpp",
+                   "umbrella_exceptions, without a reason: core/a.hpp", "mirror_exceptions, though it has a test", "size_exceptions, though",
+                   "function_exceptions, though", "text_exceptions: README.md", "doors of Asio: rt/*", "allowed of a::: include/skein/rt/y.hpp")
+        found = self.run_script("check_rules.py").stdout
+        for fine in ("core/*", "net/b.hpp", "net/* "):
+            self.assertNotIn(f": {fine} ", found)
+
+    def test_rules_clean(self):
+        self.put("scripts/layers.toml", "layers = ['core', 'net']\ntorch_free = ['net/*']\nthird_party = []\ndoor = []\n" + "".join(
+            f"{kind}_exceptions = []\n" for kind in ("umbrella", "mirror", "size", "function", "text")) + "entry_points = []\n")
+        self.clean("rules")
 
     def test_mirror(self):
         self.clean("mirror")
@@ -117,6 +229,11 @@ inline task<void> f(int n) {
         self.put("include/skein/net/c.hpp", HEAD + "inline task<void> f() {\n    co_await submit({.name = n});\n}\n")
         self.found("await", "c.hpp:5", "braced initialiser")
 
+    def test_await_in_bodies(self):
+        self.put("include/skein/net/detail/c.ipp", HEAD + "SKEIN_INLINE task<void> f() {\n    co_await submit({.name = n});\n}\n")
+        self.put("src/net.cpp", HEAD + "task<void> f() {\n    co_await submit({.name = n});\n}\n")
+        self.found("await", "c.ipp:5", "src/net.cpp:5")
+
     def test_await_aggregate(self):
         self.put("examples/010_x.cpp", "task<void> f() {\n    auto a =\n        agg{co_await g()};\n}\n")
         self.found("await", "010_x.cpp:3", "braced initialiser")
@@ -148,6 +265,30 @@ inline task<void> f(int n) {
         self.assertIn("no such file or folder", check("no_such_folder").stderr)
         self.assertIn("your source files", check("--help").stdout)
 
+    def test_code_map_and_mirror_do_not_ask_for_bodies(self):
+        self.put("include/skein/net/detail/b.ipp", HEAD)
+        self.clean("mirror")
+        self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
+        self.run_script("code_map.py")
+        with open(os.path.join(self.tree, "docs", "ARCHITECTURE.md"), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("`net/b.hpp`", text)
+        self.assertNotIn(".ipp", text)
+
+    def test_mirror_report_is_for_training(self):
+        self.put("include/skein/report/line.hpp", HEAD)
+        self.put("include/skein/train/trainer.hpp", HEAD)
+        self.put("include/skein/sim/world.hpp", HEAD)
+        self.run_script("check_mirror.py", "--write")
+
+        def umbrella(name):
+            with open(os.path.join(self.tree, "include", "skein", name), encoding="ascii") as file:
+                return file.read()
+        self.assertNotIn("report", umbrella("skein.hpp"))
+        self.assertNotIn("sim", umbrella("skein.hpp") + umbrella("train.hpp"))
+        self.assertIn("#include <skein/report.hpp>", umbrella("train.hpp"))
+        self.assertIn("#include <skein/sim/world.hpp>", umbrella("sim.hpp"))
+
     def test_code_map_takes_whole_sentences(self):
         self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
         head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
@@ -164,6 +305,8 @@ inline task<void> f(int n) {
         self.put("include/skein/rt/c.hpp", HEAD + "// std::thread in a comment\ninline void f() { std::this_thread::sleep_for(t); }\n"
                  "inline int g() { std::random_device d; return std::rand(); }\n"
                  "inline auto h() { return std::chrono::steady_clock::now(); }\ninline void i(asio::io_context&);\n")
+        self.put("include/skein/rt/detail/c.ipp", HEAD + "SKEIN_INLINE int f() { return ::socketpair(a, b, 0, c); }\nusing j = nlohmann::json;\n")
+        self.found("doors", "c.ipp:4: ::socketpair(", "c.ipp:5: nlohmann::")
         self.found("doors", "c.hpp:5: this_thread::sleep_for", "c.hpp:6: random_device", "c.hpp:7: steady_clock::now", "c.hpp:8: asio::")
 
     def test_single_include(self):
@@ -191,14 +334,17 @@ inline task<void> f(int n) {
         self.clean("text")
         place = "/" + "home/somebody/x"
         self.put("include/skein/core/a.hpp", HEAD + f'auto p = "{place}";\nint \u00fc;\n// TO' + "DO later\nint b; \n")
+        self.put("include/skein/core/detail/a.ipp", "int x;\t\n")
         self.put("cmake/x.cmake", "message(x)\n")
-        self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space", "x.cmake:1: no line SPDX")
+        self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space", "x.cmake:1: no line SPDX",
+                   "a.ipp:1: a tab", "a.ipp:1: no line SPDX")
 
     @unittest.skipUnless(shutil.which("clang-format-19"), "no clang-format-19")
     def test_format(self):
         shutil.copy(os.path.join(SOURCE, ".clang-format"), self.tree)
         self.put("include/skein/core/a.hpp", HEAD + "inline int  f( ){return 1 ;}\n")
-        self.found("format", "a.hpp:1: is not formatted")
+        self.put("include/skein/core/detail/a.ipp", HEAD + "inline int  g( ){return 1 ;}\n")
+        self.found("format", "a.hpp:1: is not formatted", "a.ipp:1: is not formatted")
 
 
 if __name__ == "__main__":

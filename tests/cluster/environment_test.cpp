@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/environment.hpp>
+#include <skein/core/error.hpp>
 
 #include <map>
 

@@ -3,10 +3,11 @@
 // tests/sim/cluster_group_scenario.cpp.
 #include <skein/cluster/group.hpp>
 
+#include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -24,8 +25,8 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 struct world {
-    net::sim_loop loop{7};
-    net::sim_network network{loop, {}};
+    sim::loop loop{7};
+    sim::network network{loop, {}};
     net::token secret = net::token::generate(loop.random());
 
     net::network& host(int rank) { return network.host("r" + std::to_string(rank)); }
@@ -305,4 +306,194 @@ TEST_CASE("aborting a group tells the ranks why") {
     REQUIRE(end.why);
     CHECK(end.why->code() == errc::worker_lost);
     CHECK(outcome->culprit == 1);
+}
+
+namespace {
+
+/// One rank with options of its own: joins, exchanges its name, leaves.
+task<void> come_with(world* w, int rank, group_options options, net::address at, rank_end* end) {
+    member_info self;
+    self.rank = rank;
+    self.world_size = options.world_size;
+    self.host = "r" + std::to_string(rank);
+    std::unique_ptr<group_client> client;
+    try {
+        auto joined = group_client::join(w->host(rank), at, self, options, {});
+        client = co_await joined;
+        auto lived = exchange_name(*client);
+        co_await lived;
+        auto left = client->leave();
+        co_await left;
+    } catch (const error& e) {
+        end->why = e;
+    }
+}
+
+struct visit {
+    int rank = 0;
+    group_options options;
+};
+struct visited {
+    group_outcome outcome;
+    std::vector<rank_end> ends;
+};
+
+task<void> receive_visits(world* w, group_options server_options, std::vector<visit> visits,
+                          visited* seen) {
+    group_server server(w->network.host("boss"), net::address::sim("boss", 0),
+                        std::move(server_options));
+    std::optional<group_outcome> outcome;
+    scope serving, ranks;
+    serving.spawn(serve_into(&server, &outcome));
+    for (std::size_t i = 0; i < visits.size(); ++i) {
+        ranks.spawn(
+            come_with(w, visits[i].rank, visits[i].options, server.local(), &seen->ends[i]));
+        co_await sleep_for(100ms); // one after the other
+    }
+    auto came = ranks.join();
+    co_await came;
+    auto served = serving.join();
+    co_await served;
+    seen->outcome = *outcome;
+}
+
+/// Ranks knock in this order.
+visited receive(world& w, group_options server_options, std::vector<visit> visits) {
+    visited seen;
+    seen.ends.resize(visits.size());
+    w.loop.run(receive_visits(&w, std::move(server_options), std::move(visits), &seen));
+    return seen;
+}
+
+} // namespace
+
+TEST_CASE("a rank of another job is refused, and both jobs are named") {
+    world w;
+    auto ours = w.options(2), theirs = w.options(2);
+    ours.job = "jobA";
+    theirs.job = "jobB";
+    const auto seen = receive(w, ours, {{0, ours}, {1, theirs}, {1, ours}});
+    CHECK_FALSE(seen.outcome.failure);
+    REQUIRE(seen.ends[1].why);
+    CHECK(seen.ends[1].why->code() == errc::mismatch);
+    CHECK_THAT(seen.ends[1].why->what(),
+               ContainsSubstring("'jobA'") && ContainsSubstring("'jobB'"));
+    CHECK_FALSE(seen.ends[2].why);
+}
+
+TEST_CASE("a rank of an earlier attempt is refused, and both attempts are named") {
+    world w;
+    auto now = w.options(2), before = w.options(2);
+    now.generation = 7;
+    before.generation = 6;
+    const auto seen = receive(w, now, {{1, before}, {0, now}, {1, now}});
+    CHECK_FALSE(seen.outcome.failure);
+    REQUIRE(seen.ends[0].why);
+    CHECK(seen.ends[0].why->code() == errc::mismatch);
+    CHECK_THAT(seen.ends[0].why->what(),
+               ContainsSubstring("attempt 6") && ContainsSubstring("attempt 7"));
+}
+
+TEST_CASE("a rank of the job with another setting ends the group, and every rank hears which") {
+    world w;
+    auto good = w.options(3), odd = w.options(3);
+    good.settings = {{"seed", "1"}, {"lr", "0.003"}};
+    odd.settings = {{"seed", "1"}, {"lr", "0.1"}};
+    const auto seen = receive(w, good, {{0, good}, {2, odd}, {1, good}});
+    REQUIRE(seen.outcome.failure);
+    CHECK(seen.outcome.failure->code() == errc::mismatch);
+    CHECK(seen.outcome.culprit == 2);
+    for (const int end : {0, 1}) {
+        REQUIRE(seen.ends[static_cast<std::size_t>(end)].why);
+        CHECK_THAT(seen.ends[static_cast<std::size_t>(end)].why->what(),
+                   ContainsSubstring("rank 2 has lr 0.1, rank 0 has 0.003") &&
+                       !ContainsSubstring("seed"));
+    }
+    CHECK(to_seconds(w.loop.elapsed()) < 40);
+}
+
+TEST_CASE("a server without settings of its own takes those of the first rank") {
+    world w;
+    auto good = w.options(2), odd = w.options(2);
+    good.settings = {{"batch", "16"}};
+    odd.settings = {{"batch", "32"}};
+    CHECK_FALSE(receive(w, w.options(2), {{1, good}, {0, good}}).outcome.failure);
+    world v;
+    good.secret = odd.secret = v.secret;
+    const auto seen = receive(v, v.options(2), {{1, good}, {0, odd}});
+    REQUIRE(seen.outcome.failure);
+    CHECK_THAT(seen.outcome.failure->what(),
+               ContainsSubstring("rank 0 has batch 32, rank 1 has 16"));
+}
+
+TEST_CASE("a failure keeps its place, cause and hint on its way to the other ranks") {
+    world w;
+    const auto fails = [](group_client&) -> task<void> {
+        throw error(errc::io, "write failed")
+            .with_where("step 7")
+            .with_cause("disk on fire")
+            .with_hint("call somebody");
+        co_return;
+    };
+    const auto h = hold({fails, wait_for_ever}, w);
+    REQUIRE(h.ends[1].why);
+    CHECK(h.ends[1].why->text() == "write failed");
+    CHECK(h.ends[1].why->where() == "step 7");
+    CHECK(h.ends[1].why->cause() == "disk on fire");
+    CHECK(h.ends[1].why->hint() == "call somebody");
+}
+
+TEST_CASE("a group that other hosts can reach needs a token") {
+    world w;
+    auto options = w.options(1);
+    options.secret = {};
+    try {
+        group_server server(w.network.host("boss"), net::address::tcp("0.0.0.0", 0), options);
+        FAIL("no error");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::permission_denied);
+        CHECK_THAT(e.what(), ContainsSubstring("SKEIN_TOKEN"));
+    }
+    rank_end end;
+    w.loop.run(come_with(&w, 0, options, net::address::tcp("node-1", 6000), &end));
+    REQUIRE(end.why);
+    CHECK(end.why->code() == errc::permission_denied);
+}
+
+namespace {
+task<void> give_up_after(world* w, duration when, net::address at, rank_end* end) {
+    cancel_source stop;
+    auto coming = come_with(w, 0, w->options(2), at, end);
+    auto work = with_cancel(stop.token(), std::move(coming));
+    scope both;
+    both.spawn(std::move(work));
+    co_await sleep_for(when);
+    stop.request();
+    auto joined = both.join();
+    co_await joined;
+}
+} // namespace
+
+TEST_CASE("a rank that gives up while the ranks meet says so") {
+    world w;
+    visited seen;
+    rank_end end;
+    auto all = [](world* w, visited* seen, rank_end* end) -> task<void> {
+        group_server server(w->network.host("boss"), net::address::sim("boss", 0), w->options(2));
+        std::optional<group_outcome> outcome;
+        scope serving;
+        serving.spawn(serve_into(&server, &outcome));
+        auto giving_up = give_up_after(w, 1s, server.local(), end);
+        co_await giving_up;
+        auto served = serving.join();
+        co_await served;
+        seen->outcome = *outcome;
+    };
+    w.loop.run(all(&w, &seen, &end));
+    REQUIRE(end.why);
+    CHECK(end.why->code() == errc::cancelled);
+    REQUIRE(seen.outcome.failure);
+    CHECK(seen.outcome.reported);
+    CHECK(seen.outcome.culprit == 0);
+    CHECK(to_seconds(w.loop.elapsed()) < 5);
 }

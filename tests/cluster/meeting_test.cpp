@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/stat.h>
+
 using namespace skein;
 using namespace skein::cluster;
 using Catch::Matchers::ContainsSubstring;
@@ -104,6 +106,14 @@ TEST_CASE("a token file that others can read is refused") {
     CHECK_THAT(
         what_of([&] { (void)group_token(variables({{"SKEIN_TOKEN_FILE", file.string()}})); }),
         ContainsSubstring("chmod 600"));
+}
+
+TEST_CASE("a pipe in the place of a token file is refused at once") {
+    const test::temporary_folder home;
+    const std::string file = home / "token";
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+    CHECK_THAT(what_of([&] { (void)group_token(variables({{"SKEIN_TOKEN_FILE", file}})); }),
+               ContainsSubstring("is no regular file"));
 }
 
 TEST_CASE("a damaged token file is refused without showing what is in it") {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as threads of this process, each with its own control thread, on an abstract Unix socket.
+#include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -10,6 +12,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <fmt/core.h>
+#include <unistd.h>
 
 using namespace skein;
 using namespace skein::cluster;
@@ -44,7 +49,10 @@ std::vector<std::string> hold(int n, const std::function<void(membership&)>& lif
             where.world_size = where.local_size = n;
             where.attempt = 4;
             try {
-                membership world(where, secret, 20s, exchange_deadline);
+                membership_options options;
+                options.join_deadline = 20s;
+                options.exchange_deadline = exchange_deadline;
+                membership world(where, secret, options);
                 life(world);
             } catch (const error& e) {
                 errors[static_cast<std::size_t>(r)] = e.what();
@@ -87,7 +95,7 @@ TEST_CASE("the failure of one rank reaches the others' callback and their exchan
             world.fail(error(errc::disk_full, "no space left"));
             return;
         }
-        world.on_lost([&](int rank, const error& why) {
+        const auto watching = world.on_lost([&](int rank, const error& why) {
             if (rank == 1 && why.code() == errc::disk_full) ++told;
         });
         if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
@@ -103,7 +111,7 @@ TEST_CASE("a rank that goes without leaving is a lost one") {
     const auto errors = hold(2, [&](membership& world) {
         (void)world.exchange("both are there", {});
         if (world.rank() == 1) return; // the destructor
-        world.on_lost([&](int rank, const error&) { lost_rank = rank; });
+        const auto watching = world.on_lost([&](int rank, const error&) { lost_rank = rank; });
         if (!world.wait_lost(20s)) throw error(errc::internal, "nobody told");
     });
     CHECK(lost_rank == 1);
@@ -118,10 +126,11 @@ TEST_CASE("a callback that is taken back does not run") {
             world.fail(error(errc::io, "x"));
             return;
         }
-        world.on_lost([&](int, const error&) { // it may come before it is taken back
-            if (taken_back) too_late = true;
-        });
-        world.on_lost({});
+        auto watching =
+            world.on_lost([&](int, const error&) { // it may come before it is taken back
+                if (taken_back) too_late = true;
+            });
+        watching.reset();
         taken_back = true;
         waited = world.wait_lost(20s);
     });
@@ -140,4 +149,23 @@ TEST_CASE("an exchange that others do not come to ends at its deadline") {
         },
         50ms);
     CHECK_THAT(errors[0], ContainsSubstring("rank 0 waited 0.05 s") && ContainsSubstring("'k'"));
+}
+
+TEST_CASE("a stop request ends the wait for the other ranks at once") {
+    const own_address address;
+    auto [asked, ask] = make_pipe();
+    launch_environment where;
+    where.source = "torch";
+    where.world_size = where.local_size = 2;
+    membership_options options;
+    options.join_deadline = 1h; // only the request may end it
+    options.stop_fd = asked.get();
+    REQUIRE(::write(ask.get(), "x", 1) == 1);
+    try {
+        const membership world(where, net::token::generate(), options);
+        FAIL("joined");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::cancelled);
+        CHECK_THAT(e.what(), ContainsSubstring("rank 0 was stopped while the ranks were meeting"));
+    }
 }

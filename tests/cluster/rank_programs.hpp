@@ -2,6 +2,7 @@
 #pragma once
 // What the ranks of the supervisor's tests do, by name.
 
+#include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
 #include <skein/core/constants.hpp>
 

@@ -25,15 +25,13 @@ public:
         return {to_buffer(mine)};
     }
     net::token secret() const override { return {}; }
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        lost_ = std::move(lost);
+    subscription on_lost(loss_listeners::listener lost) override {
+        return losses_.add(std::move(lost));
     }
-    void lose() {
-        if (lost_) lost_(0, error(errc::peer_lost, "gone"));
-    }
+    void lose() { losses_.tell(0, error(errc::peer_lost, "gone")); }
 
 private:
-    unique_function<void(int, const error&)> lost_;
+    loss_listeners losses_;
 };
 
 } // namespace
@@ -45,10 +43,9 @@ TEST_CASE("a rendezvous is used through its interface") {
     REQUIRE(all.size() == 1);
     CHECK(to_string(all[0]) == "blob");
     int told = 0;
-    world.on_lost([&](int, const error&) { ++told; });
+    const auto watching = world.on_lost([&](int, const error&) { ++told; });
+    const auto watching_too = world.on_lost([&](int, const error&) { ++told; });
     made->lose();
-    world.on_lost({});
-    made->lose();
-    CHECK(told == 1);
+    CHECK(told == 2);
     STATIC_CHECK_FALSE(std::is_copy_constructible_v<alone>);
 }

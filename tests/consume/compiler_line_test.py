@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One compiler line is enough: with the split headers, and with the two files of single_include/."""
+"""One compiler line is enough: with the split headers, with single_include/, and with src/skein.cpp beside them."""
 import os
 
 import consume
@@ -13,6 +13,9 @@ with consume.scratch() as folder:
     for more in ([f"-I{consume.SOURCE}/include"], [f"-I{consume.SOURCE}/single_include", "-DUSE_SINGLE_INCLUDE"]):
         consume.run(consume.COMPILER, *FLAGS, *more, *sources, "-o", program)
         assert consume.run(program) == "skein 0.1.0: 42\n"
+    compiled = [flag for flag in FLAGS if flag != "-DFMT_HEADER_ONLY"] + ["-DSKEIN_COMPILED", f"-I{consume.SOURCE}/include"]
+    consume.run(consume.COMPILER, *compiled, *sources, f"{consume.SOURCE}/src/skein.cpp", "-lfmt", "-o", program)
+    assert consume.run(program) == "skein 0.1.0: 42\n"
     # Mixing both is refused with a sentence.
     mixed = os.path.join(folder, "mixed.cpp")
     for order in (("skein/skein.hpp", "skein/core/error.hpp"), ("skein/core/error.hpp", "skein/skein.hpp")):

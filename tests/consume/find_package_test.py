@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""skein installed into a folder is found by find_package, component by component."""
+"""skein installed into a folder is found by find_package, component by component, in both forms."""
 import os
 
 import consume
 
 with consume.scratch() as folder:
     prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "build")
-    consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, f"-DCMAKE_CXX_COMPILER={consume.COMPILER}", "-DSKEIN_DEVELOPER_MODE=OFF",
-                "-DSKEIN_TESTS=OFF", "-DSKEIN_EXAMPLES=OFF", "-DSKEIN_BENCH=OFF", "-DSKEIN_TORCH=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, "-DSKEIN_DEVELOPER_MODE=OFF",
+                "-DSKEIN_TORCH=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    consume.run(consume.CMAKE, "--build", build, "-j2")
     consume.run(consume.CMAKE, "--install", build)
     assert os.path.exists(os.path.join(prefix, "share", "licenses", "skein", "LICENSE"))
-    for component in ("core", "runtime"):
-        consume.configure_and_build(os.path.join(folder, component), f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCOMPONENTS={component}", f"-DLINK={component}")
+    assert os.path.exists(os.path.join(prefix, "lib", "libskein_runtime.a"))
+    for link, components in (("core", "core"), ("runtime", "runtime"), ("header_only", "header_only"), ("runtime", "")):
+        at = os.path.join(folder, link + "_of_" + (components or "all"))
+        consume.configure_and_build(at, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCOMPONENTS={components}", f"-DLINK={link}")
+    # One program takes one form: mixing them is a link error that says so.
+    mixed = consume.subprocess.run([consume.CMAKE, "--build", at, "--target", "mixed"], capture_output=True, text=True, check=False)
+    said = mixed.stdout + mixed.stderr
+    assert mixed.returncode != 0 and "form__cannot_be_mixed_with_the" in said, said[-3000:]

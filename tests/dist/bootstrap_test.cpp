@@ -50,8 +50,8 @@ public:
         if (key.ends_with("/connected")) throw error(errc::peer_lost, "rank 7 is lost");
         return all;
     }
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        real_.on_lost(std::move(lost));
+    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+        return real_.on_lost(std::move(lost));
     }
 
 private:

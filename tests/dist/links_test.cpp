@@ -7,8 +7,8 @@
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/net/network.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -153,9 +153,9 @@ task<void> call_and_say_nothing(net::network* from, net::address at, int* cut_of
 } // namespace
 
 TEST_CASE("strangers who say nothing cost a bounded number of handshakes") {
-    net::sim_loop loop(5);
-    auto network = std::make_shared<net::sim_network>(loop, net::sim_faults{});
-    loop.run([](net::sim_loop* on, net::sim_network* network) -> task<void> {
+    sim::loop loop(5);
+    auto network = std::make_shared<sim::network>(loop, sim::faults{});
+    loop.run([](sim::loop* on, sim::network* network) -> task<void> {
         std::shared_ptr<net::network> here(&network->host("r0"), [](net::network*) {});
         auto listener = here->listen(net::address::sim("r0", 0));
         const auto at = listener->local();

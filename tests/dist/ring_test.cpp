@@ -9,9 +9,9 @@
 #include <skein/core/timeout.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/net/network.hpp>
-#include <skein/net/sim_faults.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/faults.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -31,7 +31,7 @@ namespace {
 
 struct ring_world {
     explicit ring_world(int n)
-        : loop(7), network(loop, net::sim_faults{}), errors(static_cast<std::size_t>(n)) {
+        : loop(7), network(loop, sim::faults{}), errors(static_cast<std::size_t>(n)) {
         secret = net::token::generate(loop.random());
         for (int r = 0; r < n; ++r) {
             const std::string name = "r" + std::to_string(r);
@@ -40,8 +40,8 @@ struct ring_world {
             group.push_back(r);
         }
     }
-    net::sim_loop loop;
-    net::sim_network network;
+    sim::loop loop;
+    sim::network network;
     net::token secret;
     std::vector<std::unique_ptr<net::listener>> listeners;
     std::vector<net::address> addresses;

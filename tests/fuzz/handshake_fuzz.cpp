@@ -5,8 +5,9 @@
 // The first byte chooses the side, the second the size of the pieces. A prefix flag lets the fuzzer
 // start behind a good hello.
 #include <skein/core/scope.hpp>
+#include <skein/net/detail/handshake.hpp>
 #include <skein/net/handshake.hpp>
-#include <skein/net/sim_loop.hpp>
+#include <skein/sim/loop.hpp>
 
 #include <cstdint>
 #include <cstdlib>
@@ -70,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     append(bytes, byte_span(reinterpret_cast<const std::byte*>(data) + 2, size - 2));
     scripted_stream s(std::move(bytes), 1 + data[1]);
-    net::sim_loop loop(1);
+    sim::loop loop(1);
     if (!loop.run(is_refused(&s, side))) std::abort(); // nobody guesses 32 random bytes
     return 0;
 }

@@ -30,8 +30,8 @@ void in_all_worlds(task<void> (*work)(pair), net::connection_options client = op
         INFO(to_string(at));
         loop.run(both(&network, &network, at, client, server, work));
     }
-    net::sim_loop loop(11);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(11);
+    sim::network network(loop, sim::faults());
     loop.run(both(&network.host("a"), &network.host("b"), net::address::sim("b", 1), client, server,
                   work));
     CHECK(network.open_streams() == 0);
@@ -366,8 +366,8 @@ TEST_CASE("bodies without a checksum are accepted") {
 
 namespace {
 struct silent_world {
-    net::sim_loop loop{3};
-    net::sim_network network{loop, net::sim_faults()};
+    sim::loop loop{3};
+    sim::network network{loop, sim::faults()};
     void run(task<void> (*work)(silent_world*, pair)) {
         const auto both = [](silent_world* w,
                              task<void> (*body)(silent_world*, pair)) -> task<void> {
@@ -465,7 +465,7 @@ TEST_CASE("a paused reader is not taken for dead") {
 
 TEST_CASE("a transfer one way that takes longer than the patience with silence is survived") {
     // 32 MiB at about 3 MB/s: our pings wait behind our own bytes, and the reader owes us no answer.
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         auto connecting = connect_pair(&w->host("a"), &w->host("b"), net::address::sim("b", 1),
                                        options("client"), options("server"));
         pair p = co_await connecting;
@@ -477,11 +477,11 @@ TEST_CASE("a transfer one way that takes longer than the patience with silence i
         auto closing = close_pair(p);
         co_await closing;
     };
-    net::sim_faults slow;
+    sim::faults slow;
     slow.least_delay = slow.most_delay = 40ms;
     slow.window = std::size_t{128} << 10;
-    net::sim_loop loop(3);
-    net::sim_network network(loop, slow);
+    sim::loop loop(3);
+    sim::network network(loop, slow);
     loop.run(body(&network));
     CHECK(loop.elapsed() > 9s);
 }

@@ -165,7 +165,7 @@ TEST_CASE("an address that others can reach needs a token") {
 }
 
 TEST_CASE("no more handshakes at a time than allowed") {
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         net::endpoint_limits few;
         few.concurrent_handshakes = 2;
         auto o = options("server");
@@ -195,13 +195,13 @@ TEST_CASE("no more handshakes at a time than allowed") {
         co_await joined;
     };
     quiet log_lines;
-    net::sim_loop loop(1);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults());
     loop.run(body(&network));
 }
 
 TEST_CASE("patience: refused again and again, then the error tells tries, time and cause") {
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         net::reconnect_policy policy;
         policy.max_tries = 5;
         auto trying = error_of(drop_value(net::connect_patiently(
@@ -212,8 +212,8 @@ TEST_CASE("patience: refused again and again, then the error tells tries, time a
         CHECK(seen->text().starts_with("connect sim:b:1 failed after 5 tries ("));
         CHECK(seen->cause().find("is the program there running?") != std::string::npos);
     };
-    net::sim_loop loop(1);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults());
     loop.run(body(&network));
     // 50 + 100 + 200 + 400 ms, each less up to half.
     CHECK(loop.elapsed() > 375ms);
@@ -221,9 +221,9 @@ TEST_CASE("patience: refused again and again, then the error tells tries, time a
 }
 
 TEST_CASE("patience: a server that comes late is found, a wrong token is not tried again") {
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         scope serving;
-        const auto late = [](net::sim_network* n) -> task<void> {
+        const auto late = [](sim::network* n) -> task<void> {
             auto pause = sleep_for(300ms);
             co_await pause;
             net::endpoint server(n->host("b"), net::address::sim("b", 1), options("server"));
@@ -248,8 +248,8 @@ TEST_CASE("patience: a server that comes late is found, a wrong token is not tri
         co_await joined;
     };
     quiet log_lines;
-    net::sim_loop loop(1);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults());
     loop.run(body(&network));
 }
 
@@ -265,7 +265,7 @@ TEST_CASE("delays grow to their bound and are spread") {
 
 TEST_CASE("a handler that fails with any error ends its own connection only") {
     quiet log_lines;
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         // What an error of a remote call may carry, and what is not even a std::exception.
         const auto fail = [](net::connection::handle c) -> task<void> {
             auto receiving = c->receive();
@@ -289,8 +289,8 @@ TEST_CASE("a handler that fails with any error ends its own connection only") {
         auto joined = serving.join();
         co_await joined;
     };
-    net::sim_loop loop(1);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults());
     loop.run(body(&network));
     CHECK(log_lines.lines.find("the call was cancelled there") != std::string::npos);
 }
@@ -332,7 +332,7 @@ private:
 
 TEST_CASE("an endpoint gets over errors of accept that pass") {
     quiet log_lines;
-    const auto body = [](net::sim_network* w) -> task<void> {
+    const auto body = [](sim::network* w) -> task<void> {
         shaky_network shaky(w->host("s"));
         net::endpoint server(shaky, net::address::sim("s", 1), options("server"));
         scope serving;
@@ -344,21 +344,21 @@ TEST_CASE("an endpoint gets over errors of accept that pass") {
         auto joined = serving.join();
         co_await joined;
     };
-    net::sim_loop loop(1);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults());
     loop.run(body(&network));
     CHECK(loop.elapsed() >= 400ms);
 }
 
 TEST_CASE("patience under simulation draws from the seed") {
     const auto took = [](std::uint64_t seed) {
-        const auto body = [](net::sim_network* w) -> task<void> {
+        const auto body = [](sim::network* w) -> task<void> {
             auto trying = error_of(drop_value(
                 net::connect_patiently(w->host("a"), net::address::sim("b", 1), options())));
             (void)co_await trying;
         };
-        net::sim_loop loop(seed);
-        net::sim_network network(loop, net::sim_faults());
+        sim::loop loop(seed);
+        sim::network network(loop, sim::faults());
         loop.run(body(&network));
         return loop.elapsed();
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include <skein/net/detail/handshake.hpp>
 #include <skein/net/handshake.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -266,11 +267,11 @@ TEST_CASE("an identity above its limit is refused before it is read") {
 
 TEST_CASE("the handshake survives every way of cutting its bytes") {
     for (std::uint64_t seed = 1; seed <= 50; ++seed) {
-        net::sim_loop loop(seed);
-        net::sim_faults faults;
+        sim::loop loop(seed);
+        sim::faults faults;
         faults.partial_read = 0.9;
         faults.partial_write = 0.9;
-        net::sim_network network(loop, faults);
+        sim::network network(loop, faults);
         const auto e = loop.run(
             meet(&network.host("a"), net::address::sim("a", 1), options("a"), options("b")));
         CHECK_FALSE(e.client);
@@ -281,7 +282,7 @@ TEST_CASE("the handshake survives every way of cutting its bytes") {
 TEST_CASE("under simulation the handshake draws from the seed, so that a run can be replayed") {
     const auto hello_of = [](std::uint64_t seed) {
         byte_buffer seen(net::detail::hello::bytes);
-        const auto body = [](net::sim_network* w, byte_buffer* out) -> task<void> {
+        const auto body = [](sim::network* w, byte_buffer* out) -> task<void> {
             const auto listener = w->host("b").listen(net::address::sim("b", 1));
             scope connecting;
             connecting.spawn(drop_value(error_of(
@@ -294,8 +295,8 @@ TEST_CASE("under simulation the handshake draws from the seed, so that a run can
             auto joined = connecting.join();
             co_await joined;
         };
-        net::sim_loop loop(seed);
-        net::sim_network network(loop, net::sim_faults());
+        sim::loop loop(seed);
+        sim::network network(loop, sim::faults());
         loop.run(body(&network, &seen));
         return seen;
     };

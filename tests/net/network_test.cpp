@@ -44,8 +44,8 @@ TEST_CASE("the same protocol code runs on real and on simulated networks") {
     net::real_network sockets(real);
     CHECK(real.run(protocol(&sockets, &sockets, net::address::tcp("127.0.0.1", 0))) == "hello");
     CHECK(real.run(protocol(&sockets, &sockets, fresh_unix())) == "hello");
-    net::sim_loop virtual_time(1);
-    net::sim_network hosts(virtual_time, net::sim_faults());
+    sim::loop virtual_time(1);
+    sim::network hosts(virtual_time, sim::faults());
     CHECK(virtual_time.run(
               protocol(&hosts.host("a"), &hosts.host("b"), net::address::sim("b", 0))) == "hello");
 }

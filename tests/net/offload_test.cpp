@@ -96,7 +96,7 @@ TEST_CASE("on a simulated loop work runs inline and takes a drawn time") {
         auto work = net::offload([here] { return here == std::this_thread::get_id() ? 1 : 2; });
         co_return co_await work;
     };
-    net::sim_loop a(1), b(1);
+    sim::loop a(1), b(1);
     CHECK(a.run(body()) == 1);
     CHECK(b.run(body()) == 1);
     CHECK(a.elapsed() > duration(0));

@@ -2,6 +2,7 @@
 #include "net/support.hpp"
 
 #include <skein/net/real_loop.hpp>
+#include <skein/net/use_task.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -41,8 +41,8 @@ void in_all_worlds(task<void> (*body)(ends*)) {
         net::real_network network(loop);
         loop.run(with_ends(&network, &network, at, body));
     }
-    net::sim_loop loop(5);
-    net::sim_network network(loop, net::sim_faults());
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
     loop.run(with_ends(&network.host("a"), &network.host("b"), net::address::sim("b", 7), body));
     CHECK(network.open_streams() == 0);
 }

@@ -7,7 +7,7 @@
 #include <skein/core/timeout.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/network.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 namespace net_test {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/net/asio.hpp>
 #include <skein/net/system_error.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -245,8 +245,8 @@ task<std::string> place_of_new_actor() {
 } // namespace
 
 TEST_CASE("an actor that is too large to send does not count as one of its worker", "[rt][actor]") {
-    net::sim_loop loop(14);
-    net::sim_network network(loop, net::sim_faults{});
+    sim::loop loop(14);
+    sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, 2);
     cluster.limit_frames(4096);
     loop.run(cluster.run([](sim_cluster&) -> task<void> {

@@ -16,7 +16,7 @@ namespace {
 
 template <class Body>
 void with_node(Body body) {
-    net::sim_loop loop(1);
+    sim::loop loop(1);
     rt::node lonely(rt::node_options{});
     const rt::node::use current(lonely);
     loop.run(body(lonely));
@@ -79,8 +79,8 @@ TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", 
 
 TEST_CASE("the world is the same for the same seed", "[rt][node]") {
     const auto trace = [](std::uint64_t seed) {
-        net::sim_loop loop(seed);
-        net::sim_network network(loop, net::sim_faults{});
+        sim::loop loop(seed);
+        sim::network network(loop, sim::faults{});
         sim_cluster cluster(loop, network, 2);
         loop.run(cluster.run([](sim_cluster& c) -> task<void> {
             std::vector<ref<int>> refs;
@@ -97,8 +97,8 @@ TEST_CASE("the world is the same for the same seed", "[rt][node]") {
 }
 
 TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][node]") {
-    net::sim_loop loop(3);
-    net::sim_network network(loop, net::sim_faults{});
+    sim::loop loop(3);
+    sim::network network(loop, sim::faults{});
     {
         sim_cluster cluster(loop, network, 2);
         loop.run(cluster.run([](sim_cluster&) -> task<void> {
@@ -116,8 +116,8 @@ TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][node]
 
 TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node]") {
     // A peer that knows the token but speaks nonsense: the driver drops it and goes on with the others.
-    net::sim_loop loop(4);
-    net::sim_network network(loop, net::sim_faults{});
+    sim::loop loop(4);
+    sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, 1);
     loop.run(cluster.run([](sim_cluster& c) -> task<void> {
         auto good = remote<&twice>(4);

@@ -49,13 +49,13 @@ TEST_CASE("a missing rank is named after the deadline") {
 TEST_CASE("a lost rank ends exchanges and is told once") {
     local_world world(2);
     int told = 0;
-    world.at(0).on_lost([&](int rank, const error&) { told += rank == 1 ? 1 : 100; });
+    const auto watching =
+        world.at(0).on_lost([&](int rank, const error&) { told += rank == 1 ? 1 : 100; });
     world.lose(1, error(errc::peer_lost, "killed"));
     world.lose(1, error(errc::peer_lost, "killed again"));
     CHECK(told == 1);
     CHECK_THROWS_AS(world.at(0).exchange("k", byte_span{}), error);
-    world.at(0).on_lost({});
-    world.at(0).on_lost([&](int, const error&) { told += 1; });
+    const auto late = world.at(0).on_lost([&](int, const error&) { told += 1; });
     CHECK(told == 2); // at once, since it has happened
 }
 
@@ -64,9 +64,8 @@ TEST_CASE("a loss at the moment of asking for it is told exactly once") {
         local_world world(2);
         std::atomic<int> told{0};
         std::thread loses([&] { world.lose(1, error(errc::peer_lost, "killed")); });
-        world.at(0).on_lost([&](int, const error&) { ++told; });
+        const auto watching = world.at(0).on_lost([&](int, const error&) { ++told; });
         loses.join();
         CHECK(told == 1);
-        world.at(0).on_lost({});
     }
 }

@@ -45,7 +45,7 @@ struct outcome {
     std::int64_t nanoseconds = 0;
     std::uint32_t scenario = 0;
     std::uint8_t failed = 0;
-    net::fault_counts faults{};
+    sim::fault_counts faults{};
     char text[256] = {};
 };
 
@@ -60,10 +60,10 @@ outcome run_one(const sim::scenario& what, std::uint32_t index, std::uint64_t se
     outcome out;
     out.seed = seed;
     out.scenario = index;
-    net::sim_loop loop(seed ^ fold(what.name()));
+    sim::loop loop(seed ^ fold(what.name()));
     loop.set_budget(5'000'000, std::chrono::hours(24));
-    auto faults = net::sim_faults::draw(loop.random());
-    net::sim_network network(loop, faults);
+    auto faults = sim::faults::draw(loop.random());
+    sim::network network(loop, faults);
     sim::world world{loop, network, seed};
     network.begin_link_faults();
     std::string failure;
@@ -197,7 +197,8 @@ int main(int argc, char** argv) {
     std::sort(all.begin(), all.end(),
               [](const auto* a, const auto* b) { return a->name() < b->name(); });
     const options o = read_options(argc, argv);
-    if (!o.verbose) logging::set_level(logging::level::off); // broken connections are the point here
+    if (!o.verbose)
+        logging::set_level(logging::level::off); // broken connections are the point here
     std::signal(SIGPIPE, SIG_IGN);
 
     std::vector<plan_item> plan;
@@ -254,13 +255,13 @@ int main(int argc, char** argv) {
 
     std::uint64_t hash = 0, events = 0;
     double hours = 0;
-    net::fault_counts faults;
+    sim::fault_counts faults;
     for (const auto& one : done) {
         hash = (hash ^ one.hash) * 0x9e3779b97f4a7c15ULL;
         hash ^= hash >> 32;
         events += one.events;
         hours += static_cast<double>(one.nanoseconds) / 3.6e12;
-        for (std::size_t k = 0; k < net::fault_kinds; ++k)
+        for (std::size_t k = 0; k < sim::fault_kinds; ++k)
             faults.by_kind[k] += one.faults.by_kind[k];
         if (one.failed) failures.push_back(one);
         if (o.verbose) {
@@ -280,9 +281,9 @@ int main(int argc, char** argv) {
     std::printf("), simulated %.4f h, events %llu, %.1f s\n", hours,
                 static_cast<unsigned long long>(events), took);
     std::printf("faults %llu:", static_cast<unsigned long long>(faults.total()));
-    for (std::size_t k = 0; k < net::fault_kinds; ++k) {
-        const auto kind = static_cast<net::fault>(k);
-        std::printf(" %s %llu", std::string(net::to_string(kind)).c_str(),
+    for (std::size_t k = 0; k < sim::fault_kinds; ++k) {
+        const auto kind = static_cast<sim::fault>(k);
+        std::printf(" %s %llu", std::string(sim::to_string(kind)).c_str(),
                     static_cast<unsigned long long>(faults.by_kind[k]));
     }
     std::printf("\ntrace %016llx\n", static_cast<unsigned long long>(hash));

@@ -9,9 +9,9 @@
 // outlives the task. Nothing may depend on wall time, addresses or the order of unordered maps.
 
 #include <skein/core/task.hpp>
-#include <skein/net/sim_faults.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/faults.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <cstdint>
 #include <string>
@@ -24,8 +24,8 @@ namespace skein::sim {
 
 /// One seed's world: a loop with virtual time, a network with faults drawn from the seed.
 struct world {
-    net::sim_loop& loop;
-    net::sim_network& network; ///< network.host("a") is a net::network&
+    sim::loop& loop;
+    sim::network& network; ///< network.host("a") is a net::network&
     std::uint64_t seed;
 
     /// Uniform in [0, bound).

@@ -13,9 +13,9 @@
 
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
 #include <skein/rt/actor.hpp>
+#include <skein/sim/loop.hpp>
+#include <skein/sim/network.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -29,14 +29,14 @@ namespace skein::test {
 /// Must outlive the loop's run of its run().
 class sim_cluster {
 public:
-    sim_cluster(net::sim_loop& loop, net::sim_network& network, int workers, std::uint16_t cpus = 1)
+    sim_cluster(sim::loop& loop, sim::network& network, int workers, std::uint16_t cpus = 1)
         : loop_(loop), network_(network), driver_(options_of("driver", 1)), cpus_(cpus),
           workers_(static_cast<std::size_t>(workers)),
           secret_(net::token::generate(loop.random())) {}
 
     [[nodiscard]] rt::node& driver() noexcept { return driver_; }
-    [[nodiscard]] net::sim_loop& loop() noexcept { return loop_; }
-    [[nodiscard]] net::sim_network& network() noexcept { return network_; }
+    [[nodiscard]] sim::loop& loop() noexcept { return loop_; }
+    [[nodiscard]] sim::network& network() noexcept { return network_; }
     [[nodiscard]] int workers() const noexcept { return static_cast<int>(workers_.size()); }
     [[nodiscard]] static std::string host_of(int worker) { return "w" + std::to_string(worker); }
     /// How often worker i (from 0) has been started.
@@ -178,8 +178,8 @@ private:
         w.self = nullptr;
     }
 
-    net::sim_loop& loop_;
-    net::sim_network& network_;
+    sim::loop& loop_;
+    sim::network& network_;
     rt::node driver_;
     std::uint16_t cpus_;
     std::size_t max_frame_ = 0;
@@ -192,8 +192,8 @@ private:
 /// Runs body(cluster) in a simulated world without faults.
 template <class Body>
 void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1) {
-    net::sim_loop loop(seed);
-    net::sim_network network(loop, net::sim_faults{});
+    sim::loop loop(seed);
+    sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, workers, cpus);
     loop.run(cluster.run(std::move(body)));
 }

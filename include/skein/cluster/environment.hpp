@@ -6,9 +6,8 @@
 // environment variables. discover() reads them in a fixed order and gives one answer, so the program
 // need not know its launcher. A half-set environment is an error that names the missing variable.
 
-#include <skein/core/error.hpp>
+#include <skein/core/config.hpp>
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -56,4 +55,6 @@ using variable_reader = std::function<std::optional<std::string>(std::string_vie
 
 } // namespace skein::cluster
 
-#include <skein/cluster/detail/environment.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/environment.ipp>
+#endif

@@ -11,22 +11,37 @@
 //   joining --all there--> running --all left--> ended
 //      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
 
+#include <skein/core/config.hpp>
+#include <skein/cluster/settings.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
+#include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
-#include <skein/net/connection.hpp>
-#include <skein/net/network.hpp>
+#include <skein/core/wait.hpp>
+#include <skein/net/address.hpp>
+#include <skein/net/limits.hpp>
+#include <skein/net/token.hpp>
 
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace skein::net {
+class connection;
+class listener;
+class network;
+class stream;
+struct frame;
+} // namespace skein::net
 
 namespace skein::cluster {
 
@@ -38,6 +53,9 @@ struct member_info {
     std::int32_t local_size = 1;
     std::string host;
     std::int64_t pid = 0;
+    std::string job;            ///< group_options::job
+    std::int32_t attempt = 0;   ///< group_options::generation
+    std::uint64_t settings = 0; ///< hash of group_options::settings
 };
 
 /// How a group ended: no failure = every rank left in order.
@@ -50,17 +68,22 @@ struct group_outcome {
 struct group_options {
     int world_size = 1;
     int generation = 0;
+    std::string job; ///< a rank of another job is refused, and so is one of another generation
+    /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
+    /// joins first. A rank of this job that has others ends the group.
+    std::vector<setting> settings;
     net::token secret;
-    duration join_deadline = std::chrono::seconds(60);
+    duration join_deadline = time_constants::lan().rendezvous_timeout;
     std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
-    net::keep_alive alive{net::keep_alive_mode::on, std::chrono::milliseconds(100),
-                          std::chrono::seconds(1), std::chrono::seconds(3)};
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after, time_constants::lan().dead_after};
 };
 
 /// The meeting point. Lives on the loop that made it.
 class group_server {
 public:
     /// Listens at once (port 0: any). `via` must outlive it.
+    ///   errors  permission_denied: other hosts can reach the address, and there is no token
     group_server(net::network& via, net::address at, group_options options);
     ~group_server();
 
@@ -83,6 +106,8 @@ private:
     task<void> watch_deadline();
     [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
                                         const net::frame& first);
+    [[nodiscard]] std::optional<error> objection(const member_info& to,
+                                                 const std::vector<setting>& settings);
     void handle(member& from, const net::frame& f);
     void start_if_complete();
     void end(group_outcome how);
@@ -91,6 +116,7 @@ private:
     group_options options_;
     std::unique_ptr<net::listener> listener_;
     std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
+    int settings_of_ = 0;                          ///< whose options_.settings are
     std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
     std::optional<group_outcome> outcome_;
     bool running_ = false;
@@ -106,7 +132,8 @@ public:
 
     /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
     /// until all ranks are there.
-    ///   errors  timeout, permission_denied, mismatch (another world size), already_exists (rank taken)
+    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or setting),
+    ///           already_exists (rank taken), cancelled (then the others are told)
     static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
                                                     member_info self, group_options options,
                                                     lost_callback lost);
@@ -145,4 +172,6 @@ private:
 
 } // namespace skein::cluster
 
-#include <skein/cluster/detail/group.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/group.ipp>
+#endif

@@ -6,12 +6,10 @@
 // address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
 // ~/.config/skein/token, made on first use, which hosts with a common home folder share.
 
+#include <skein/core/config.hpp>
 #include <skein/cluster/environment.hpp>
-#include <skein/core/error.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/token.hpp>
-
-#include <string>
 
 namespace skein::cluster {
 
@@ -40,4 +38,6 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 
 } // namespace skein::cluster
 
-#include <skein/cluster/detail/meeting.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/meeting.ipp>
+#endif

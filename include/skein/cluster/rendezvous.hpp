@@ -6,9 +6,9 @@
 // The training layers see only this interface. cluster::membership implements it over the control
 // connection of a rank; sim::local_world implements it for threads of one process.
 
+#include <skein/cluster/loss_listeners.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
-#include <skein/core/function.hpp>
 #include <skein/net/token.hpp>
 
 #include <string>
@@ -42,10 +42,10 @@ public:
     /// The secret of this world, for the connections that ranks make among themselves.
     [[nodiscard]] virtual net::token secret() const = 0;
 
-    /// `lost` is called once, on the control thread, when a rank is lost or fails: abort what waits for
-    /// it. It is called at once if that has happened. An empty function takes it back; after that call
-    /// returns it does not run.
-    virtual void on_lost(unique_function<void(int rank, const error& why)> lost) = 0;
+    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what waits
+    /// for it. It is called here and now if that has happened. Any number may listen, each until its
+    /// subscription ends.
+    [[nodiscard]] virtual subscription on_lost(loss_listeners::listener lost) = 0;
 };
 
 } // namespace skein::cluster

@@ -10,8 +10,6 @@
 #include <skein/cluster/group.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
-#include <skein/net/real_loop.hpp>
-#include <skein/rt/process.hpp>
 
 #include <chrono>
 #include <functional>
@@ -70,4 +68,6 @@ struct supervisor_outcome {
 
 } // namespace skein::cluster
 
-#include <skein/cluster/detail/supervisor.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/cluster/detail/supervisor.ipp>
+#endif

@@ -6,21 +6,23 @@
 
 #include <skein/core/config.hpp>
 
-#include <cstdio>
-#include <cstdlib>
 #include <source_location>
-#include <string>
 
 #include <fmt/core.h>
 
 namespace skein::detail {
 
-[[noreturn]] inline void check_failed(const char* condition, const std::string& message,
-                                      std::source_location where) {
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, text, fmt::make_format_args(values...));
 }
 
 } // namespace skein::detail
@@ -29,5 +31,9 @@ namespace skein::detail {
 #define SKEIN_CHECK(condition, ...)                                                                \
     (static_cast<bool>(condition)                                                                  \
          ? void()                                                                                  \
-         : ::skein::detail::check_failed(#condition, ::fmt::format(__VA_ARGS__),                   \
-                                         std::source_location::current()))
+         : ::skein::detail::check_failed_with(                                                     \
+               #condition, std::source_location::current(), __VA_ARGS__))
+
+#if SKEIN_HEADER_ONLY
+#include <skein/core/detail/check.ipp>
+#endif

@@ -38,3 +38,5 @@
 #if defined(SKEIN_SINGLE_INCLUDE) && !defined(SKEIN_AMALGAMATED)
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif
+
+#include <skein/core/detail/form.hpp>

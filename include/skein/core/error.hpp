@@ -84,22 +84,14 @@ enum class errc : std::uint16_t {
 class error : public std::exception {
 public:
     /// what: lower case, no full stop, what failed with which values.
-    error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
-        parts_->code = code;
-        parts_->text = std::move(what);
-        render();
-    }
+    error(errc code, std::string what);
 
-    error&& with_where(std::string where) && {
-        return std::move(set(&parts::where, std::move(where)));
-    }
-    error& with_where(std::string where) & { return set(&parts::where, std::move(where)); }
-    error&& with_cause(std::string cause) && {
-        return std::move(set(&parts::cause, std::move(cause)));
-    }
-    error& with_cause(std::string cause) & { return set(&parts::cause, std::move(cause)); }
-    error&& with_hint(std::string hint) && { return std::move(set(&parts::hint, std::move(hint))); }
-    error& with_hint(std::string hint) & { return set(&parts::hint, std::move(hint)); }
+    error&& with_where(std::string where) && { return std::move(with_where(std::move(where))); }
+    error& with_where(std::string where) &;
+    error&& with_cause(std::string cause) && { return std::move(with_cause(std::move(cause))); }
+    error& with_cause(std::string cause) &;
+    error&& with_hint(std::string hint) && { return std::move(with_hint(std::move(hint))); }
+    error& with_hint(std::string hint) &;
 
     [[nodiscard]] errc code() const noexcept { return parts_->code; }
     /// What failed, without where, cause and hint.
@@ -116,35 +108,17 @@ private:
         std::string text, where, cause, hint, line;
     };
 
-    error& set(std::string parts::* field, std::string value) {
-        if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
-        (*parts_).*field = std::move(value);
-        render();
-        return *this;
-    }
-    void render() {
-        auto& p = *parts_;
-        p.line.clear();
-        if (!p.where.empty()) p.line += p.where + ": ";
-        p.line += p.text;
-        if (!p.cause.empty()) p.line += ": " + p.cause;
-        if (!p.hint.empty()) p.line += "; " + p.hint;
-    }
+    error& set(std::string parts::* field, std::string value);
+    void render();
 
     std::shared_ptr<parts> parts_;
 };
 
 /// The error inside e: itself if it is a skein::error, else `fallback` with its what().
-[[nodiscard]] inline error to_error(std::exception_ptr e, errc fallback = errc::unknown) {
-    try {
-        std::rethrow_exception(std::move(e));
-    } catch (const error& found) {
-        return found;
-    } catch (const std::exception& other) {
-        return error(fallback, other.what());
-    } catch (...) {
-        return error(fallback, "an exception that is not a std::exception");
-    }
-}
+[[nodiscard]] error to_error(std::exception_ptr e, errc fallback = errc::unknown);
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/core/detail/error.ipp>
+#endif

@@ -3,7 +3,7 @@
 // loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
 // wait for the outside world.
 //
-// Two worlds derive from it: net::real_loop (Asio) and net::sim_loop (virtual time, seeded). Protocol
+// Two worlds derive from it: net::real_loop (Asio) and sim::loop (virtual time, seeded). Protocol
 // code sees only this class and cannot tell which one it is on. A coroutine stays on its loop. One
 // turn: run what is ready, run the turn hooks (one flush per connection), wait for I/O or the next
 // timer, fire timers, take what other threads posted.

@@ -105,7 +105,7 @@ public:
     [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
 
     /// Destroyed by the last owner; all its work has ended by then.
-    ~connection() = default;
+    ~connection();
 
 private:
     enum class state : std::uint8_t { open, closing, ended };
@@ -198,4 +198,7 @@ private:
 
 } // namespace skein::net
 
-#include <skein/net/detail/connection.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/connection.ipp>
+#include <skein/net/detail/connection_life.ipp>
+#endif

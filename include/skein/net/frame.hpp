@@ -18,8 +18,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/core.h>
-
 namespace skein::net {
 
 /// A frame with its own body. Kinds from first_reserved_kind on belong to the connection itself.
@@ -68,30 +66,10 @@ struct frame_header {
 
     /// Reads a header from `bytes` bytes.
     ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
-    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body) {
-        frame_header h;
-        if (const auto fault = h.read(from, max_body)) return *fault;
-        return h;
-    }
+    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
 
     /// The same without a result object, for the hot path: nothing = good.
-    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body) {
-        length = load_le<std::uint32_t>(from);
-        kind = load_le<std::uint16_t>(from + 4);
-        flags = load_le<std::uint16_t>(from + 6);
-        id = load_le<std::uint64_t>(from + 8);
-        body_crc = load_le<std::uint32_t>(from + 16);
-        if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-            return error(errc::malformed, "frame header with a wrong checksum")
-                .with_hint("the stream is out of step or the peer does not speak this protocol");
-        }
-        if (length > max_body) [[unlikely]] {
-            return error(errc::too_large, fmt::format("frame of {} bytes is above the limit of {}",
-                                                      length, max_body))
-                .with_hint("send it in pieces or raise limits::max_frame on both sides");
-        }
-        return std::nullopt;
-    }
+    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body);
 
     /// True unless the header carries a CRC that does not fit the body.
     [[nodiscard]] bool accepts(byte_span body) const noexcept {
@@ -100,3 +78,7 @@ struct frame_header {
 };
 
 } // namespace skein::net
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/frame.ipp>
+#endif

@@ -8,11 +8,13 @@
 //
 // Signals are blocked on the thread, so that they reach the program's main thread.
 
+#include <skein/core/check.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/net/real_loop.hpp>
 
+#include <concepts>
 #include <condition_variable>
 #include <exception>
 #include <future>
@@ -23,28 +25,15 @@
 #include <type_traits>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 namespace skein::net {
 
 /// Stops and joins in the destructor; all tasks started through run() have ended by then.
 class loop_thread {
 public:
-    explicit loop_thread(std::string name) {
-        std::promise<void> ready;
-        auto started = ready.get_future();
-        thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-        started.get();
-    }
+    explicit loop_thread(std::string name);
     loop_thread(const loop_thread&) = delete;
     loop_thread& operator=(const loop_thread&) = delete;
-    ~loop_thread() {
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                    "a loop_thread is destroyed on its own thread");
-        loop_->post_from_any_thread([this] { stop_->set(); });
-        thread_.join();
-    }
+    ~loop_thread();
 
     /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
     ///   result  T; an exception of f or of the task is rethrown here
@@ -101,28 +90,7 @@ private:
         answer->ended.notify_one();
     }
 
-    static task<void> until_stopped(event* stop, scope* tasks) {
-        auto stopped = stop->wait();
-        co_await stopped;
-        tasks->cancel();
-        auto joined = tasks->join();
-        co_await joined;
-    }
-
-    void main(const std::string& name, std::promise<void>& ready) {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-        real_loop here;
-        event stop;
-        scope tasks;
-        loop_ = &here;
-        stop_ = &stop;
-        tasks_ = &tasks;
-        ready.set_value();
-        here.run(until_stopped(&stop, &tasks));
-    }
+    void main(const std::string& name, std::promise<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;
@@ -132,3 +100,7 @@ private:
 };
 
 } // namespace skein::net
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/loop_thread.ipp>
+#endif

@@ -10,7 +10,7 @@
 
 namespace skein::net {
 
-/// Implemented by real_network and by each host of sim_network.
+/// Implemented by real_network and by each host of sim::network.
 class network {
 public:
     network() = default;

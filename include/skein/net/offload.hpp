@@ -7,14 +7,16 @@
 //
 // On a simulated loop the work runs inline and its end comes after a drawn time.
 
-#include <skein/core/check.hpp>
+#include <skein/core/cancel.hpp>
 #include <skein/core/function.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/sleep.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
 #include <skein/core/wait.hpp>
 
+#include <concepts>
 #include <condition_variable>
+#include <coroutine>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -24,60 +26,24 @@
 #include <utility>
 #include <vector>
 
-#include <signal.h>
-
 namespace skein::net {
 
 /// A pool of threads for blocking work. The destructor waits for the work in it.
 class offload_pool {
 public:
-    explicit offload_pool(unsigned threads) {
-        SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-    }
+    explicit offload_pool(unsigned threads);
     offload_pool(const offload_pool&) = delete;
     offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool() {
-        {
-            const std::lock_guard lock(mutex_);
-            stopping_ = true;
-        }
-        wake_.notify_all();
-        for (auto& t : threads_) t.join();
-    }
+    ~offload_pool();
 
     /// Thread-safe.
-    void submit(unique_function<void()> work) {
-        {
-            const std::lock_guard lock(mutex_);
-            queue_.push_back(std::move(work));
-        }
-        wake_.notify_one();
-    }
+    void submit(unique_function<void()> work);
 
     /// The process's own pool: as many threads as there are cores, two at least, made when first used.
-    static offload_pool& shared() {
-        static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
-        return pool;
-    }
+    static offload_pool& shared();
 
 private:
-    void main() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        std::unique_lock lock(mutex_);
-        for (;;) {
-            wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-            if (queue_.empty()) return;
-            auto work = std::move(queue_.front());
-            queue_.pop_front();
-            lock.unlock();
-            work();
-            work = nullptr;
-            lock.lock();
-        }
-    }
+    void main();
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;
@@ -111,10 +77,7 @@ private:
     unique_function<void()> call_;
 };
 
-inline task<void> pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
+task<void> pause(duration length);
 
 } // namespace detail
 
@@ -155,3 +118,7 @@ template <class F>
 }
 
 } // namespace skein::net
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/offload.ipp>
+#endif

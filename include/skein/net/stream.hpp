@@ -3,7 +3,7 @@
 // Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
 //
 // Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
-// network (sim_network) implement them. Calls belong to the thread of the owning loop.
+// network (sim::network) implement them. Calls belong to the thread of the owning loop.
 // At most one read and one write may be under way at a time.
 
 #include <skein/core/bytes.hpp>

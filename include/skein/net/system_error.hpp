@@ -3,69 +3,23 @@
 // From errno and Asio's error codes to skein::error, the same mapping everywhere.
 
 #include <skein/core/error.hpp>
-#include <skein/net/asio.hpp>
 
-#include <cerrno>
 #include <string>
 #include <system_error>
 
 namespace skein::net {
 
 /// The kind of failure behind an errno value.
-[[nodiscard]] inline errc errc_of(int system) noexcept {
-    switch (system) {
-    case ECANCELED: return errc::cancelled;
-    case ETIMEDOUT: return errc::timeout;
-    case ECONNREFUSED: return errc::refused;
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN: return errc::refused;
-    case ECONNRESET:
-    case ECONNABORTED:
-    case EPIPE:
-    case ENOTCONN:
-    case ESHUTDOWN: return errc::reset;
-    case EADDRINUSE:
-    case EEXIST: return errc::already_exists;
-    case EACCES:
-    case EPERM: return errc::permission_denied;
-    case ENOENT:
-    case EADDRNOTAVAIL: return errc::not_found;
-    case ENOSPC:
-    case EDQUOT: return errc::disk_full;
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM: return errc::exhausted;
-    case EINVAL:
-    case ENAMETOOLONG:
-    case EAFNOSUPPORT: return errc::invalid_argument;
-    case EBADF: return errc::closed;
-    default: return errc::io;
-    }
-}
-
+[[nodiscard]] errc errc_of(int system) noexcept;
 /// The kind of failure behind a code of Asio or of the system.
-[[nodiscard]] inline errc errc_of(const std::error_code& code) noexcept {
-    if (code == asio::error::operation_aborted) return errc::cancelled;
-    if (code == asio::error::eof) return errc::closed;
-    if (code == asio::error::host_not_found || code == asio::error::host_not_found_try_again ||
-        code == asio::error::service_not_found) {
-        return errc::not_found;
-    }
-    if (code.category() == std::system_category() || code.category() == std::generic_category() ||
-        code.category() == asio::error::get_system_category()) {
-        return errc_of(code.value());
-    }
-    return errc::io;
-}
+[[nodiscard]] errc errc_of(const std::error_code& code) noexcept;
 
 /// "what: Connection refused", with the kind from the code.
-[[nodiscard]] inline error code_error(const std::error_code& code, std::string what) {
-    return error(errc_of(code), std::move(what)).with_cause(code.message());
-}
-[[nodiscard]] inline error system_error(int system, std::string what) {
-    return code_error(std::error_code(system, std::system_category()), std::move(what));
-}
+[[nodiscard]] error code_error(const std::error_code& code, std::string what);
+[[nodiscard]] error system_error(int system, std::string what);
 
 } // namespace skein::net
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/system_error.ipp>
+#endif

@@ -14,6 +14,8 @@
 #include <skein/core/result.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/net/asio.hpp>
+#include <skein/net/detail/asio_context.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/net/system_error.hpp>
 
 #include <coroutine>
@@ -33,6 +35,8 @@ struct use_task_t {};
 inline constexpr use_task_t<false> use_task{};
 /// Gives result<...> instead of throwing (cancellation of the task still throws).
 inline constexpr use_task_t<true> use_task_result{};
+
+inline auto& net::real_loop::context() noexcept { return context_->io; }
 
 namespace net::detail {
 

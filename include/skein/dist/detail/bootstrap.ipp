@@ -133,7 +133,7 @@ SKEIN_INLINE any_communicator make_communicator(cluster::rendezvous& world,
             position = rank;
         }
         // A rank that dies now must not be waited for.
-        world.on_lost([net, on = &worker.loop()](int lost, const error& why) {
+        auto watching = world.on_lost([net, on = &worker.loop()](int lost, const error& why) {
             on->post_from_any_thread([net, e = detail::lost_error(lost, why)] { net->abandon(e); });
         });
         const bool in_ring = kind == comm_kind::ring || where.my_place == 0;
@@ -147,13 +147,12 @@ SKEIN_INLINE any_communicator make_communicator(cluster::rendezvous& world,
             between->set_deadline(options.limits.deadline);
         }
         world.exchange(key + "/connected", byte_span{});
-        world.on_lost({});
+        watching.reset();
         if (kind == comm_kind::ring) return any_communicator(std::move(between));
         return any_communicator(std::make_unique<hierarchical_communicator>(
             worker.loop(), where, rank, n, std::move(inside), std::move(between), net,
             options.limits));
     } catch (...) {
-        world.on_lost({});
         worker.run([&] { return detail::stop_links(net, std::move(between)); });
         throw;
     }
@@ -163,9 +162,10 @@ SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& 
                                                            const comm_options& options) {
     auto worker = std::make_unique<net::loop_thread>("skein-comm");
     auto model = make_communicator(world, options, *worker);
+    auto watching = std::make_shared<cluster::subscription>();
     auto made = std::make_unique<comm_thread>(std::move(worker), std::move(model),
-                                              [&world] { world.on_lost({}); });
-    world.on_lost([comm = made.get()](int rank, const error& why) {
+                                              [watching] { watching->reset(); });
+    *watching = world.on_lost([comm = made.get()](int rank, const error& why) {
         comm->abort(detail::lost_error(rank, why));
     });
     return made;

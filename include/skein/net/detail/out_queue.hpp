@@ -5,7 +5,6 @@
 
 #include <skein/core/bytes.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <deque>
@@ -46,13 +45,7 @@ public:
     void clear() noexcept { size_ = 0; }
 
 private:
-    void grow(std::size_t n) {
-        const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
-        auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
-        if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
-        data_ = std::move(larger);
-        capacity_ = wanted;
-    }
+    void grow(std::size_t n);
     std::unique_ptr<std::byte[]> data_;
     std::size_t size_ = 0, capacity_ = 0;
 };
@@ -73,64 +66,23 @@ public:
         open_.append(bytes);
     }
     /// A large piece of its own.
-    void move(byte_buffer bytes) {
-        if (bytes.empty()) return;
-        seal();
-        bytes_ += bytes.size();
-        pieces_.emplace_back();
-        pieces_.back().owned = std::move(bytes);
-        pieces_.back().view = pieces_.back().owned;
-    }
+    void move(byte_buffer bytes);
     /// A piece that the caller keeps alive until it is written.
-    void borrow(byte_span bytes) {
-        if (bytes.empty()) return;
-        seal();
-        bytes_ += bytes.size();
-        pieces_.emplace_back();
-        pieces_.back().view = bytes;
-    }
+    void borrow(byte_span bytes);
 
     /// Copies what is left of a borrowed last piece, so that the lender may go.
-    void own_last() {
-        if (pieces_.empty()) return;
-        auto& last = pieces_.back();
-        last.owned = to_buffer(last.view);
-        last.view = last.owned;
-    }
+    void own_last();
 
     /// Views of all pieces, in order.
-    void views(std::vector<byte_span>& into) const {
-        into.clear();
-        for (const auto& p : pieces_) into.push_back(p.view);
-        if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
-    }
+    void views(std::vector<byte_span>& into) const;
     /// True when all bytes lie in the open piece; then open() is all there is.
     [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
     [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
 
     /// Forgets the first n bytes, which were written.
-    void consume(std::size_t n) noexcept {
-        bytes_ -= n;
-        while (n > 0 && !pieces_.empty()) {
-            auto& first = pieces_.front();
-            const std::size_t part = std::min(n, first.view.size());
-            first.view = first.view.subspan(part);
-            n -= part;
-            if (first.view.empty()) pieces_.pop_front();
-        }
-        skip_ += n;
-        if (skip_ == open_.size()) {
-            skip_ = 0;
-            if (open_.capacity() > keep_bytes) open_ = raw_buffer();
-            open_.clear();
-        }
-    }
+    void consume(std::size_t n) noexcept;
 
-    void clear() noexcept {
-        pieces_.clear();
-        open_ = raw_buffer();
-        skip_ = bytes_ = 0;
-    }
+    void clear() noexcept;
 
 private:
     struct piece {
@@ -140,14 +92,7 @@ private:
     };
     static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
 
-    void seal() {
-        if (open_.size() == skip_) return;
-        pieces_.emplace_back();
-        auto& p = pieces_.back();
-        p.small = std::exchange(open_, raw_buffer());
-        p.view = p.small.view().subspan(skip_);
-        skip_ = 0;
-    }
+    void seal();
 
     std::deque<piece> pieces_;
     raw_buffer open_;
@@ -156,3 +101,7 @@ private:
 };
 
 } // namespace skein::net::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/out_queue.ipp>
+#endif

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sockets as net::stream and net::listener. See real_network.hpp.
+// Sockets as net::stream and net::listener; for real_network.ipp only.
 //
 // Reading tries the system call first when more is likely to be there (the last read filled its
 // buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
 // connection costs one failed recv per message, as a bare Asio program does.
 
-#include <skein/core/event.hpp>
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/net/asio.hpp>
-#include <skein/net/network.hpp>
-#include <skein/net/real_loop.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/use_task.hpp>
@@ -19,24 +18,29 @@
 #include <array>
 #include <cerrno>
 #include <coroutine>
-#include <cstring>
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 namespace skein::net::detail {
 
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
-inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+void close_on_exec(int fd) noexcept;
+
+/// The text of a TCP peer.
+std::string endpoint_text(const asio::ip::tcp::endpoint& e);
 
 /// Opens a socket that no child inherits, from its first moment on.
 template <class Socket>
@@ -255,103 +259,6 @@ private:
     bool reading_ = false, writing_ = false;
 };
 
-inline std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(e.address().to_string(), e.port()));
-}
-
-/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
-/// then it ends alone and its handler owns all of this.
-struct name_lookup {
-    explicit name_lookup(asio::io_context& on) : resolver(on) {}
-    asio::ip::tcp::resolver resolver;
-    asio::ip::tcp::resolver::results_type found;
-    std::error_code code;
-    event done;
-};
-
-inline task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
-    const auto lookup = std::make_shared<name_lookup>(on->context());
-    lookup->resolver.async_resolve(
-        name.host, std::to_string(name.port),
-        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
-            lookup->code = code;
-            lookup->found = std::move(found);
-            lookup->done.set();
-        });
-    auto ended = lookup->done.wait();
-    co_await ended;
-    if (lookup->code) {
-        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
-                                                 to_string(name), name.host))
-            .with_cause(lookup->code.message())
-            .with_hint("check the spelling, or give the numeric address");
-    }
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
-    co_return candidates;
-}
-
-inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    std::error_code code;
-    const auto numeric = asio::ip::make_address(to.host, code);
-    if (!code) {
-        candidates.emplace_back(numeric, to.port);
-    } else {
-        auto looking = resolve(on, to);
-        candidates = co_await looking;
-    }
-
-    std::optional<error> last;
-    for (const auto& candidate : candidates) {
-        asio::ip::tcp::socket socket(on->context());
-        if (const auto failed = open_socket(socket, candidate.protocol())) {
-            last = code_error(failed, "cannot make a socket");
-            continue;
-        }
-        auto done = co_await socket.async_connect(candidate, use_task_result);
-        if (done) {
-            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
-                                                                     to_string(to));
-        }
-        last = done.error();
-    }
-    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
-        .with_cause(last ? last->cause() : "the name has no address")
-        .with_hint("is the program there running, and is this the right port?");
-}
-
-/// The socket address of a unix kind; throws invalid_argument when it does not fit.
-inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
-    std::string path = a.host;
-    if (a.kind == scheme::unix_abstract) path[0] = '\0';
-    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
-    if (path.size() > most) {
-        throw error(errc::invalid_argument,
-                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
-                                to_string(a), most, path.size()))
-            .with_hint("use a shorter folder, or unix-abstract:@name");
-    }
-    return asio::local::stream_protocol::endpoint(path);
-}
-
-inline task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
-    const auto endpoint = unix_endpoint(to);
-    asio::local::stream_protocol::socket socket(on->context());
-    if (const auto failed = open_socket(socket, endpoint.protocol()))
-        throw code_error(failed, "connect " + to_string(to) + " failed");
-    auto done = co_await socket.async_connect(endpoint, use_task_result);
-    if (!done) {
-        const errc kind =
-            done.error().code() == errc::not_found ? errc::refused : done.error().code();
-        throw error(kind, "connect " + to_string(to) + " failed")
-            .with_cause(done.error().cause())
-            .with_hint("is the program there running?");
-    }
-    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
-                                                                            to_string(to));
-}
-
 /// A listening socket. Knows which file it made, and removes just that one.
 template <class Protocol>
 class socket_listener final : public listener {
@@ -406,90 +313,5 @@ private:
     dev_t device_ = 0;
     ino_t inode_ = 0;
 };
-
-/// Opens, binds and listens; throws with what the user can do.
-template <class Protocol>
-typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoint& at,
-                                  const address& shown, const char* in_use_hint) {
-    typename Protocol::acceptor acceptor(on.context());
-    std::error_code code;
-    const auto check = [&](const char* step) {
-        if (!code) return;
-        error e(errc_of(code), fmt::format("listen {}: {} failed", to_string(shown), step));
-        e.with_cause(code.message());
-        if (code.value() == EADDRINUSE) e.with_hint(in_use_hint);
-        if (code.value() == EACCES) e.with_hint("ports below 1024 and foreign folders need rights");
-        if (code.value() == EADDRNOTAVAIL)
-            e.with_hint("no interface of this host has that address");
-        throw e;
-    };
-    acceptor.open(at.protocol(), code);
-    check("open");
-    close_on_exec(acceptor.native_handle());
-    if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
-        acceptor.set_option(asio::socket_base::reuse_address(true), code);
-        check("SO_REUSEADDR");
-    }
-    acceptor.bind(at, code);
-    check("bind");
-    acceptor.listen(asio::socket_base::max_listen_connections, code);
-    check("listen");
-    return acceptor;
-}
-
-inline std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
-    std::error_code code;
-    const std::string host = at.host == "localhost" ? "127.0.0.1"
-                             : at.host == "*"       ? "0.0.0.0"
-                                                    : at.host;
-    auto ip = asio::ip::make_address(host, code);
-    if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
-        asio::ip::tcp::resolver resolver(on.context());
-        const auto found = resolver.resolve(host, std::to_string(at.port), code);
-        if (code || found.empty()) {
-            throw error(errc::not_found,
-                        fmt::format("listen {}: cannot resolve '{}'", to_string(at), host))
-                .with_hint("give a numeric address such as 127.0.0.1 or 0.0.0.0");
-        }
-        ip = found.begin()->endpoint().address();
-    }
-    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
-                                         "another program, or another run of this one, holds the "
-                                         "port; choose another, or 0 for any");
-    at.port = acceptor.local_endpoint().port();
-    return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
-}
-
-/// Removes a socket file whose listener is gone; throws when somebody is there, or no socket.
-inline void take_over_path(const address& at) {
-    struct stat info{};
-    if (::lstat(at.host.c_str(), &info) != 0) return;
-    if (!S_ISSOCK(info.st_mode)) {
-        throw error(errc::already_exists,
-                    fmt::format("listen {}: a file is there that is not a socket", to_string(at)))
-            .with_hint("choose another path");
-    }
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) throw system_error(errno, "socket failed");
-    const auto endpoint = unix_endpoint(at);
-    const int rc = ::connect(fd, endpoint.data(), static_cast<socklen_t>(endpoint.size()));
-    const int why = rc == 0 ? 0 : errno;
-    ::close(fd);
-    if (why != ECONNREFUSED && why != ENOENT) {
-        throw error(errc::already_exists,
-                    fmt::format("listen {}: the path is in use", to_string(at)))
-            .with_hint("another program listens there; choose another path");
-    }
-    ::unlink(at.host.c_str());
-}
-
-inline std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
-    const auto endpoint = unix_endpoint(at);
-    if (at.kind == scheme::unix_path) take_over_path(at);
-    auto acceptor = bound<asio::local::stream_protocol>(
-        on, endpoint, at, "another program listens there; choose another path or name");
-    return std::make_unique<socket_listener<asio::local::stream_protocol>>(std::move(acceptor),
-                                                                           std::move(at));
-}
 
 } // namespace skein::net::detail

@@ -23,27 +23,14 @@ public:
     std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
         return world_.exchange(std::string(key), rank_, mine);
     }
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        const std::lock_guard lock(guard_);
-        lost_ = std::move(lost);
-        told_ = false;
-        // Looked up under our lock: a loss that is not there yet is told by lose(), after us.
-        std::optional<std::pair<int, error>> already;
-        {
-            const std::lock_guard inner(world_.guard_);
-            already = world_.lost_;
-        }
-        if (already) call(already->first, already->second);
+    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+        return losses_.add(std::move(lost));
     }
     void tell(int who, const error& why) {
-        const std::lock_guard lock(guard_);
-        call(who, why);
+        if (who != rank_) losses_.tell(who, why);
     }
 
 private:
-    void call(int who, const error& why) {
-        if (lost_ && who != rank_ && !std::exchange(told_, true)) lost_(who, why);
-    }
     int count(int up_to) const {
         int same = 0;
         for (int r = 0; r < up_to; ++r) same += world_.hosts_[checked(r)] == host() ? 1 : 0;
@@ -51,9 +38,7 @@ private:
     }
     local_world& world_;
     int rank_;
-    std::mutex guard_; // the fields below; taken before the world's
-    unique_function<void(int, const error&)> lost_;
-    bool told_ = false;
+    cluster::loss_listeners losses_;
 };
 
 SKEIN_INLINE local_world::local_world(int size)

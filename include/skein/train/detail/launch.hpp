@@ -2,6 +2,7 @@
 #pragma once
 // The three ways of launch().
 
+#include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>

@@ -2,8 +2,9 @@
 #pragma once
 // The token file and the addresses of cluster/meeting.hpp.
 
-#include <skein/cluster/meeting.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/random.hpp>
+#include <skein/core/unique_fd.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,17 +13,19 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
-inline bool is_supervised(const variable_reader& read) {
+SKEIN_INLINE bool is_supervised(const variable_reader& read) {
     return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
 }
 
-inline net::address meeting_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address meeting_point(const launch_environment& where,
+                                        const variable_reader& read) {
     if (const auto given = read(group_variable)) return net::address::parse(*given).value();
     const bool one_host = where.local_size == where.world_size;
     if (where.master_port <= 0 || where.master_port > 65535) {
@@ -41,7 +44,8 @@ inline net::address meeting_point(const launch_environment& where, const variabl
     return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
 }
 
-inline net::address listening_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address listening_point(const launch_environment& where,
+                                          const variable_reader& read) {
     auto at = meeting_point(where, read);
     if (!at.is_loopback()) at.host = "0.0.0.0";
     return at;
@@ -49,19 +53,22 @@ inline net::address listening_point(const launch_environment& where, const varia
 
 namespace detail {
 
-inline std::string read_token_file(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+SKEIN_INLINE std::string read_token_file(const std::string& path) {
+    // A pipe in its place must not make us wait for a writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const auto code = errno == ENOENT   ? errc::not_found
                           : errno == EACCES ? errc::permission_denied
                                             : errc::io;
         throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
     }
+    const unique_fd file(fd);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        throw error(errc::invalid_argument, fmt::format("token file {} is no regular file", path));
+    }
     char text[256];
     const auto n = ::read(fd, text, sizeof text);
-    struct stat info{};
-    ::fstat(fd, &info);
-    ::close(fd);
     if ((info.st_mode & 077) != 0) {
         throw error(errc::permission_denied,
                     fmt::format("token file {} can be read by others (mode {:o})", path,
@@ -73,7 +80,7 @@ inline std::string read_token_file(const std::string& path) {
 }
 
 /// Makes the file with a new token unless another process is first.
-inline void make_token_file(const std::string& path) {
+SKEIN_INLINE void make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -93,7 +100,7 @@ inline void make_token_file(const std::string& path) {
 
 } // namespace detail
 
-inline net::token group_token(const variable_reader& read) {
+SKEIN_INLINE net::token group_token(const variable_reader& read) {
     if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {

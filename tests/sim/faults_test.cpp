@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <skein/net/sim_faults.hpp>
+#include <skein/sim/faults.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
 #include <set>
 
 using namespace skein;
-using net::sim_faults;
 
 TEST_CASE("mixes differ from seed to seed, and one in five is calm") {
     int calm = 0, resets = 0;
     std::set<double> rates;
     for (std::uint64_t seed = 1; seed <= 500; ++seed) {
         seeded_random random(seed);
-        const auto f = sim_faults::draw(random);
+        const auto f = sim::faults::draw(random);
         const bool quiet = f.partial_read == 0 && f.partial_write == 0 && f.reset == 0 &&
                            f.slow_chunk == 0 && f.refuse == 0 && f.link_fault_every == duration(0);
         calm += quiet;
@@ -31,8 +30,8 @@ TEST_CASE("mixes differ from seed to seed, and one in five is calm") {
 TEST_CASE("a mild mix has no resets and no cut links, and takes as many draws") {
     for (std::uint64_t seed = 1; seed <= 50; ++seed) {
         seeded_random harsh_source(seed), mild_source(seed);
-        (void)sim_faults::draw(harsh_source, true);
-        const auto mild = sim_faults::draw(mild_source, false);
+        (void)sim::faults::draw(harsh_source, true);
+        const auto mild = sim::faults::draw(mild_source, false);
         CHECK(mild.reset == 0);
         CHECK(mild.link_fault_every == duration(0));
         CHECK(harsh_source.next() == mild_source.next());
@@ -40,13 +39,13 @@ TEST_CASE("a mild mix has no resets and no cut links, and takes as many draws") 
 }
 
 TEST_CASE("every kind of fault has a name and a count") {
-    net::fault_counts counts;
+    sim::fault_counts counts;
     std::set<std::string_view> names;
     for (std::size_t k = 0; k < net::fault_kinds; ++k) {
-        counts.add(static_cast<net::fault>(k));
-        names.insert(to_string(static_cast<net::fault>(k)));
+        counts.add(static_cast<sim::fault>(k));
+        names.insert(to_string(static_cast<sim::fault>(k)));
     }
     CHECK(names.size() == net::fault_kinds);
     CHECK(counts.total() == net::fault_kinds);
-    CHECK(counts.of(net::fault::disk_torn) == 1);
+    CHECK(counts.of(sim::fault::disk_torn) == 1);
 }

@@ -1,86 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Frames and state of the group protocol. Bodies are wire-encoded aggregates.
+// Both ends of the group protocol.
 
-#include <skein/cluster/group.hpp>
+#include <skein/cluster/detail/group_protocol.hpp>
+#include <skein/core/awaitable.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/net/network.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <utility>
 
-#include <fmt/core.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::cluster {
 namespace detail {
 
-/// Kinds of frames; client to server unless said.
-namespace kind {
-inline constexpr std::uint16_t join = 0x0101;       ///< join_body
-inline constexpr std::uint16_t contribute = 0x0102; ///< blob_body
-inline constexpr std::uint16_t leave = 0x0103;      ///< empty
-inline constexpr std::uint16_t failed = 0x0104;     ///< failed_body
-inline constexpr std::uint16_t refused = 0x0181;    ///< server: failed_body
-inline constexpr std::uint16_t formed = 0x0182;     ///< server: formed_body
-inline constexpr std::uint16_t gathered = 0x0183;   ///< server: gathered_body
-inline constexpr std::uint16_t lost = 0x0184;       ///< server: failed_body
-} // namespace kind
-
-struct failed_body {
-    std::int32_t rank = -1;
-    std::uint16_t code = 0;
-    std::string text;
-    std::string hint;
-};
-struct formed_body {
-    std::int32_t generation = 0;
-    std::vector<member_info> members;
-};
-struct blob_body {
-    std::string key;
-    byte_buffer blob;
-};
-struct gathered_body {
-    std::string key;
-    std::vector<byte_buffer> blobs;
-};
-
-inline failed_body to_body(int rank, const error& why) {
-    failed_body body;
-    body.rank = rank;
-    body.code = static_cast<std::uint16_t>(why.code());
-    body.text = why.text();
-    if (!why.where().empty()) body.text = why.where() + ": " + body.text;
-    if (!why.cause().empty()) body.text += ": " + why.cause();
-    body.hint = why.hint();
-    return body;
-}
-inline error to_error(const failed_body& body) {
-    error e(static_cast<errc>(body.code), body.text);
-    if (!body.hint.empty()) e.with_hint(body.hint);
-    return e;
-}
-
-template <class Body>
-void send(net::connection& link, std::uint16_t kind, const Body& body) {
-    net::frame f;
-    f.kind = kind;
-    f.body = wire::encode(body);
-    link.send(std::move(f));
-}
-
-inline net::connection_options link_options(const group_options& options, std::string name) {
+SKEIN_INLINE net::connection_options link_options(const group_options& options, std::string name) {
     net::connection_options o;
     o.secret = options.secret;
     o.self.name = std::move(name);
     o.alive = options.alive;
     o.bounds.max_frame = options.max_blob * static_cast<std::size_t>(options.world_size) + 65536;
     return o;
+}
+
+/// Where other hosts can reach, everybody could be a rank of a world without a secret.
+SKEIN_INLINE void require_secret(const net::address& at, const net::token& secret) {
+    if (!secret.empty() || at.is_loopback()) return;
+    throw error(errc::permission_denied,
+                fmt::format("a group at {} without a token", net::to_string(at)))
+        .with_hint("64 zeros are no secret: give all ranks the same random SKEIN_TOKEN");
 }
 
 } // namespace detail
@@ -93,15 +51,17 @@ struct group_server::member {
     bool left = false;
 };
 
-inline group_server::group_server(net::network& via, net::address at, group_options options)
-    : options_(std::move(options)), listener_(via.listen(std::move(at))),
-      members_(static_cast<std::size_t>(options_.world_size)) {}
+SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
+    : options_(std::move(options)), members_(static_cast<std::size_t>(options_.world_size)) {
+    detail::require_secret(at, options_.secret);
+    listener_ = via.listen(std::move(at));
+}
 
-inline group_server::~group_server() = default;
+SKEIN_INLINE group_server::~group_server() = default;
 
-inline net::address group_server::local() const { return listener_->local(); }
+SKEIN_INLINE net::address group_server::local() const { return listener_->local(); }
 
-inline std::vector<int> group_server::missing() const {
+SKEIN_INLINE std::vector<int> group_server::missing() const {
     std::vector<int> ranks;
     for (std::size_t r = 0; r < members_.size(); ++r) {
         if (!members_[r]) ranks.push_back(static_cast<int>(r));
@@ -109,12 +69,12 @@ inline std::vector<int> group_server::missing() const {
     return ranks;
 }
 
-inline bool group_server::has_left(int rank) const {
+SKEIN_INLINE bool group_server::has_left(int rank) const {
     const auto& m = members_[static_cast<std::size_t>(rank)];
     return m && m->left;
 }
 
-inline task<group_outcome> group_server::run() {
+SKEIN_INLINE task<group_outcome> group_server::run() {
     children_.spawn(accept_all());
     children_.spawn(watch_deadline());
     std::exception_ptr stopped;
@@ -138,14 +98,14 @@ inline task<group_outcome> group_server::run() {
     co_return *outcome_;
 }
 
-inline void group_server::abort(error why, int culprit) {
+SKEIN_INLINE void group_server::abort(error why, int culprit) {
     group_outcome how;
     how.failure = std::move(why);
     how.culprit = culprit;
     end(std::move(how));
 }
 
-inline task<void> group_server::accept_all() {
+SKEIN_INLINE task<void> group_server::accept_all() {
     for (;;) {
         std::unique_ptr<net::stream> from;
         try {
@@ -160,14 +120,14 @@ inline task<void> group_server::accept_all() {
     }
 }
 
-inline task<void> group_server::watch_deadline() {
+SKEIN_INLINE task<void> group_server::watch_deadline() {
     constexpr duration patience = std::chrono::seconds(10);
     auto left = options_.join_deadline;
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                         fmt::join(missing(), ", "), options_.world_size));
+                                             fmt::join(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
@@ -179,7 +139,7 @@ inline task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
+SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     std::shared_ptr<net::connection> link;
     member* self = nullptr;
     std::optional<error> why;
@@ -187,13 +147,13 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
         auto shaken =
             net::connection::accept(std::move(from), detail::link_options(options_, "group"));
         link = co_await shaken;
-        auto first_frame = with_timeout(link->receive(), std::chrono::seconds(5));
+        auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
         auto first = co_await first_frame;
         if (!first) co_return;
         auto admitted = admit(link, *first);
         if (!admitted) {
-            detail::send(*link, detail::kind::refused, detail::to_body(-1, admitted.error()));
-            auto closed = link->close();
+            detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
+            auto closed = shield(link->close()); // it has to read why
             co_await closed;
             co_return;
         }
@@ -219,39 +179,66 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     end(std::move(how));
 }
 
-inline result<group_server::member*> group_server::admit(std::shared_ptr<net::connection> link,
-                                                         const net::frame& first) {
+SKEIN_INLINE result<group_server::member*> group_server::admit(
+    std::shared_ptr<net::connection> link, const net::frame& first) {
     if (first.kind != detail::kind::join) {
         return error(errc::malformed,
                      fmt::format("a group expects join first, got kind {}", first.kind));
     }
-    auto info = wire::decode<member_info>(first.body);
-    if (!info) return info.error();
-    if (info->world_size != options_.world_size) {
-        return error(errc::mismatch,
-                     fmt::format("rank {} thinks of a world of {}, this group is of {}", info->rank,
-                                 info->world_size, options_.world_size))
-            .with_hint("two jobs share one address, or were started with different sizes");
-    }
-    if (info->rank < 0 || info->rank >= options_.world_size) {
-        return error(errc::mismatch,
-                     fmt::format("rank {} in a world of {}", info->rank, options_.world_size));
-    }
-    auto& place = members_[static_cast<std::size_t>(info->rank)];
-    if (place) {
-        return error(errc::already_exists,
-                     fmt::format("rank {} is taken by pid {} at {}", info->rank, place->info.pid,
-                                 place->info.host))
-            .with_hint("is an earlier run of the job still alive?");
-    }
-    if (outcome_) return *outcome_->failure;
+    auto body = wire::decode<detail::join_body>(first.body);
+    if (!body) return body.error();
+    if (auto why = objection(body->self, body->settings)) return *why;
+    auto& place = members_[static_cast<std::size_t>(body->self.rank)];
     place = std::make_unique<member>();
-    place->info = std::move(*info);
+    place->info = std::move(body->self);
     place->link = std::move(link);
     return place.get();
 }
 
-inline void group_server::start_if_complete() {
+/// Why this rank cannot be one of ours; nothing if it can.
+SKEIN_INLINE std::optional<error> group_server::objection(const member_info& to,
+                                                          const std::vector<setting>& settings) {
+    if (to.world_size != options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} thinks of a world of {}, this group is of {}", to.rank,
+                                 to.world_size, options_.world_size))
+            .with_hint("two jobs share one address, or were started with different sizes");
+    }
+    if (to.rank < 0 || to.rank >= options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} in a world of {}", to.rank, options_.world_size));
+    }
+    if (to.job != options_.job) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} is of job '{}', this group is of job '{}'", to.rank,
+                                 to.job, options_.job))
+            .with_hint("two jobs share one address and one token");
+    }
+    if (to.attempt != options_.generation) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} is of attempt {}, this group is of attempt {}", to.rank,
+                                 to.attempt, options_.generation))
+            .with_hint("a process of an attempt that has failed is still alive");
+    }
+    const auto& place = members_[static_cast<std::size_t>(to.rank)];
+    if (place) {
+        return error(errc::already_exists, fmt::format("rank {} is taken by pid {} at {}", to.rank,
+                                                       place->info.pid, place->info.host))
+            .with_hint("is an earlier run of the job still alive?");
+    }
+    if (outcome_) return outcome_->failure;
+    if (options_.settings.empty()) {
+        options_.settings = settings;
+        settings_of_ = to.rank;
+    }
+    if (to.settings == hash_of(options_.settings)) return std::nullopt;
+    auto differs = difference(to.rank, settings, settings_of_, options_.settings);
+    // It is a rank of this very job: there is no other to wait for.
+    if (differs) abort(*differs, to.rank);
+    return differs;
+}
+
+SKEIN_INLINE void group_server::start_if_complete() {
     if (running_ || outcome_ || !missing().empty()) return;
     running_ = true;
     detail::formed_body body;
@@ -263,7 +250,7 @@ inline void group_server::start_if_complete() {
     }
 }
 
-inline void group_server::handle(member& from, const net::frame& f) {
+SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
     if (f.kind == detail::kind::leave) {
         from.left = true;
         const bool all = std::all_of(members_.begin(), members_.end(),
@@ -272,11 +259,11 @@ inline void group_server::handle(member& from, const net::frame& f) {
         return;
     }
     if (f.kind == detail::kind::failed) {
-        auto body = wire::decode<detail::failed_body>(f.body);
+        auto body = wire::decode<detail::loss_body>(f.body);
         group_outcome how;
         how.culprit = from.info.rank;
         how.reported = true;
-        how.failure = body ? detail::to_error(*body) : body.error();
+        how.failure = body ? std::get<error>(*body) : body.error();
         from.left = true;
         end(std::move(how));
         return;
@@ -308,16 +295,16 @@ inline void group_server::handle(member& from, const net::frame& f) {
     }
 }
 
-inline void group_server::end(group_outcome how) {
+SKEIN_INLINE void group_server::end(group_outcome how) {
     if (outcome_) return;
     outcome_ = std::move(how);
     tell_everyone();
     ended_.set();
 }
 
-inline void group_server::tell_everyone() {
+SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
-    const auto body = detail::to_body(outcome_->culprit, *outcome_->failure);
+    const detail::loss_body body(outcome_->culprit, *outcome_->failure);
     for (auto& m : members_) {
         if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
             detail::send(*m->link, detail::kind::lost, body);
@@ -327,11 +314,16 @@ inline void group_server::tell_everyone() {
 
 // ---- client
 
-inline task<std::unique_ptr<group_client>> group_client::join(net::network& via, net::address at,
-                                                              member_info self,
-                                                              group_options options,
-                                                              lost_callback lost) {
+SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
+                                                                    net::address at,
+                                                                    member_info self,
+                                                                    group_options options,
+                                                                    lost_callback lost) {
     const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
+    detail::require_secret(at, options.secret);
+    self.job = options.job;
+    self.attempt = options.generation;
+    self.settings = hash_of(options.settings);
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
     client->on_lost_ = std::move(lost);
@@ -363,7 +355,8 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
-        detail::send(*client->link_, detail::kind::join, self);
+        detail::send(*client->link_, detail::kind::join,
+                     detail::join_body{self, std::move(options.settings)});
         while (!client->joined_ && !client->lost_) {
             auto changed = client->changed_.wait();
             co_await changed;
@@ -372,17 +365,19 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
     } catch (const error& e) {
         failure = e;
     }
-    if (failure) {
-        auto finished = shield(client->finish());
-        co_await finished;
+    if (failure) { // one that gives up says so: the others must not wait for it
+        auto finished =
+            failure->code() == errc::cancelled ? client->fail(*failure) : client->finish();
+        auto ended = shield(std::move(finished));
+        co_await ended;
         throw *failure;
     }
     co_return client;
 }
 
-inline group_client::~group_client() = default;
+SKEIN_INLINE group_client::~group_client() = default;
 
-inline task<void> group_client::read_all() {
+SKEIN_INLINE task<void> group_client::read_all() {
     try {
         for (;;) {
             auto next = link_->receive();
@@ -401,7 +396,7 @@ inline task<void> group_client::read_all() {
     changed_.wake_all();
 }
 
-inline void group_client::handle(const net::frame& f) {
+SKEIN_INLINE void group_client::handle(const net::frame& f) {
     switch (f.kind) {
     case detail::kind::formed: {
         auto body = wire::decode<detail::formed_body>(f.body);
@@ -419,9 +414,9 @@ inline void group_client::handle(const net::frame& f) {
     }
     case detail::kind::refused:
     case detail::kind::lost: {
-        auto body = wire::decode<detail::failed_body>(f.body);
+        auto body = wire::decode<detail::loss_body>(f.body);
         if (!body) throw body.error();
-        lose(body->rank, detail::to_error(*body));
+        lose(std::get<0>(*body), std::get<1>(*body));
         break;
     }
     default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
@@ -429,14 +424,15 @@ inline void group_client::handle(const net::frame& f) {
     changed_.wake_all();
 }
 
-inline void group_client::lose(int rank, error why) {
+SKEIN_INLINE void group_client::lose(int rank, error why) {
     if (lost_) return;
     lost_ = std::move(why);
     if (joined_ && on_lost_) on_lost_(rank, *lost_);
     changed_.wake_all();
 }
 
-inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, byte_buffer mine) {
+SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
+                                                                   byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
@@ -454,7 +450,7 @@ inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, by
     }
 }
 
-inline task<void> group_client::leave() {
+SKEIN_INLINE task<void> group_client::leave() {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
         net::frame f;
@@ -465,16 +461,16 @@ inline task<void> group_client::leave() {
     co_await finished;
 }
 
-inline task<void> group_client::fail(error why) {
+SKEIN_INLINE task<void> group_client::fail(error why) {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
-        detail::send(*link_, detail::kind::failed, detail::to_body(self_.rank, why));
+        detail::send(*link_, detail::kind::failed, detail::loss_body(self_.rank, why));
     }
     auto finished = shield(finish());
     co_await finished;
 }
 
-inline task<void> group_client::finish() {
+SKEIN_INLINE task<void> group_client::finish() {
     leaving_ = true;
     auto closed = link_->close();
     co_await closed;

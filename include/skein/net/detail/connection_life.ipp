@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a net::connection begins and ends; included by detail/connection.hpp.
+// How a net::connection begins and ends; comes after detail/connection.ipp.
 
 #include <skein/core/log.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/net/connection.hpp>
 #include <skein/net/handshake.hpp>
 
+#include <exception>
 #include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::net {
 
+SKEIN_INLINE connection::~connection() = default;
+
 // --- making one -------------------------------------------------------------------------------
 
-inline task<identity> connection::greet(stream* over, bool connecting,
-                                        const connection_options* options) {
+SKEIN_INLINE task<identity> connection::greet(stream* over, bool connecting,
+                                              const connection_options* options) {
     std::optional<error> failure;
     try {
         auto shaking = with_timeout(
@@ -34,8 +38,8 @@ inline task<identity> connection::greet(stream* over, bool connecting,
     throw e;
 }
 
-inline task<connection::handle> connection::connect(network& via, address to,
-                                                    connection_options options) {
+SKEIN_INLINE task<connection::handle> connection::connect(network& via, address to,
+                                                          connection_options options) {
     auto connecting = via.connect(std::move(to));
     auto over = co_await connecting;
     auto greeting = greet(over.get(), true, &options);
@@ -43,15 +47,15 @@ inline task<connection::handle> connection::connect(network& via, address to,
     co_return start(std::move(over), std::move(options), std::move(peer));
 }
 
-inline task<connection::handle> connection::accept(std::unique_ptr<stream> from,
-                                                   connection_options options) {
+SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
+                                                         connection_options options) {
     auto greeting = greet(from.get(), false, &options);
     identity peer = co_await greeting;
     co_return start(std::move(from), std::move(options), std::move(peer));
 }
 
-inline connection::connection(std::unique_ptr<stream> over, connection_options options,
-                              identity peer)
+SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_options options,
+                                    identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)),
       peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
@@ -67,8 +71,8 @@ inline connection::connection(std::unique_ptr<stream> over, connection_options o
     }
 }
 
-inline connection::handle connection::start(std::unique_ptr<stream> over,
-                                            connection_options options, identity peer) {
+SKEIN_INLINE connection::handle connection::start(std::unique_ptr<stream> over,
+                                                  connection_options options, identity peer) {
     std::shared_ptr<connection> core(
         new connection(std::move(over), std::move(options), std::move(peer)));
     core->self_ = core;
@@ -84,7 +88,7 @@ inline connection::handle connection::start(std::unique_ptr<stream> over,
 
 // --- life and end -----------------------------------------------------------------------------
 
-inline void connection::begin_goodbye() noexcept {
+SKEIN_INLINE void connection::begin_goodbye() noexcept {
     if (state_ != state::open) return;
     state_ = state::closing;
     send_control(goodbye);
@@ -93,11 +97,11 @@ inline void connection::begin_goodbye() noexcept {
 }
 
 /// Both sides have said goodbye and all our bytes are out: the orderly end.
-inline void connection::maybe_finished() noexcept {
+SKEIN_INLINE void connection::maybe_finished() noexcept {
     if (got_goodbye_ && sent_goodbye_ && is_drained()) end(std::nullopt);
 }
 
-inline void connection::end(std::optional<error> why) noexcept {
+SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
     state_ = state::ended;
@@ -124,7 +128,7 @@ inline void connection::end(std::optional<error> why) noexcept {
     }
 }
 
-inline void connection::set_closed_handler(unique_function<void(const error*)> handler) {
+SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const error*)> handler) {
     if (state_ == state::ended) {
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
@@ -134,19 +138,19 @@ inline void connection::set_closed_handler(unique_function<void(const error*)> h
 
 /// The last loop to end lets the stream go at once (the world may end before the next turn), and the
 /// connection itself when the scope has seen the end of its child.
-inline void connection::part_ended() noexcept {
+SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
     loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
 }
 
-inline task<void> connection::wait_closed() {
+SKEIN_INLINE task<void> connection::wait_closed() {
     const auto keep = self_;
     auto ended = ended_.wait();
     co_await ended;
 }
 
-inline task<void> connection::close() {
+SKEIN_INLINE task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
     if (is_held()) { // what the peer still sends is not wanted, its goodbye is
@@ -173,7 +177,7 @@ inline task<void> connection::close() {
     }
 }
 
-inline void connection::on_timer() {
+SKEIN_INLINE void connection::on_timer() {
     const auto keep = self_;
     const auto& alive = options_.alive;
     const auto now = loop_.now();

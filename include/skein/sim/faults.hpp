@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace skein::net {
+namespace skein::sim {
 
 /// Kinds of faults that are counted.
 enum class fault : std::uint8_t {
@@ -55,7 +55,7 @@ struct fault_counts {
 };
 
 /// Rates; all zero = a perfect world with ordinary delays.
-struct sim_faults {
+struct faults {
     duration least_delay = std::chrono::microseconds(20);
     duration most_delay = std::chrono::microseconds(500);
     double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
@@ -71,30 +71,11 @@ struct sim_faults {
     duration link_fault_lasts = std::chrono::seconds(2);
 
     /// A mix drawn from `random`. Reset and link faults are drawn too if `harsh`.
-    static sim_faults draw(random_source& random, bool harsh = true) {
-        sim_faults f;
-        const bool calm = random.below(5) == 0;
-        // Always the same number of draws: a mix differs from another in values, not in the sequence.
-        const auto rate = [&](double most) {
-            const bool on = random.below(2) == 0;
-            const double value = random.unit() * most;
-            return on && !calm ? value : 0.0;
-        };
-        f.slow_chunk = rate(0.05);
-        f.partial_read = rate(0.5);
-        f.partial_write = rate(0.5);
-        f.refuse = rate(0.3);
-        f.reset = rate(0.01);
-        f.disk_io = rate(0.02);
-        const double link = rate(1.0);
-        const std::uint64_t small_window = random.below(4);
-        if (!harsh) f.reset = 0;
-        if (harsh && link > 0)
-            f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
-        if (!calm && small_window == 0)
-            f.window = 1024 + static_cast<std::size_t>(random.below(8192));
-        return f;
-    }
+    static faults draw(random_source& random, bool harsh = true);
 };
 
-} // namespace skein::net
+} // namespace skein::sim
+
+#if SKEIN_HEADER_ONLY
+#include <skein/sim/detail/faults.ipp>
+#endif

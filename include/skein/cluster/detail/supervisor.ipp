@@ -3,15 +3,18 @@
 // One attempt = one group server + N children. It ends when the group has ended and every child is gone.
 
 #include <skein/cluster/meeting.hpp>
-#include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/check.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/event.hpp>
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/signals.hpp>
+#include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 
 #include <algorithm>
@@ -19,13 +22,18 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include <fmt/core.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
 
 namespace skein::cluster::detail {
 
 /// argv of this process, as the kernel keeps it.
-inline std::vector<std::string> own_arguments() {
+SKEIN_INLINE std::vector<std::string> own_arguments() {
     std::ifstream in("/proc/self/cmdline", std::ios::binary);
     const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     std::vector<std::string> argv;
@@ -39,7 +47,7 @@ inline std::vector<std::string> own_arguments() {
     return argv;
 }
 
-inline task<void> wait_until_set(event* e) {
+SKEIN_INLINE task<void> wait_until_set(event* e) {
     auto waited = e->wait();
     co_await waited;
 }
@@ -327,7 +335,7 @@ private:
 
 namespace skein::cluster {
 
-inline supervisor_outcome supervise(supervisor_options options) {
+SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
     net::real_loop loop;
     detail::job work(loop, std::move(options));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
-#include <skein/net/sim_loop.hpp>
+#include <skein/sim/loop.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -23,7 +23,7 @@ TEST_CASE("a year of virtual time takes no time") {
         auto pause = sleep_for(std::chrono::hours(24 * 364));
         co_await pause;
     };
-    net::sim_loop loop(1);
+    sim::loop loop(1);
     const auto begin = std::chrono::steady_clock::now();
     loop.run(body());
     CHECK(loop.elapsed() >= std::chrono::hours(24 * 364));
@@ -32,9 +32,9 @@ TEST_CASE("a year of virtual time takes no time") {
 
 TEST_CASE("events run in the order of their time; ties are drawn by the seed") {
     const auto run = [](std::uint64_t seed) {
-        net::sim_loop loop(seed);
+        sim::loop loop(seed);
         std::string order;
-        const auto body = [](net::sim_loop* on, std::string* out) -> task<void> {
+        const auto body = [](sim::loop* on, std::string* out) -> task<void> {
             for (char c = 'a'; c <= 'h'; ++c) on->after(1ms, [out, c] { *out += c; });
             on->after(500us, [out] { *out += '0'; });
             on->after(2ms, [out] { *out += '9'; });
@@ -55,7 +55,7 @@ TEST_CASE("events run in the order of their time; ties are drawn by the seed") {
 }
 
 TEST_CASE("the trace of a seed is known: every compiler must give this one") {
-    const auto body = [](net::sim_loop* on) -> task<void> {
+    const auto body = [](sim::loop* on) -> task<void> {
         int left = 100;
         for (int i = 0; i < 100; ++i) {
             on->after(on->draw_delay(duration(0), 5ms), [&left] { --left; });
@@ -65,7 +65,7 @@ TEST_CASE("the trace of a seed is known: every compiler must give this one") {
             co_await pause;
         }
     };
-    net::sim_loop loop(7);
+    sim::loop loop(7);
     loop.run(body(&loop));
     CHECK(loop.events() == 100);
     CHECK(fmt::format("{:016x}", loop.trace_hash()) == "64910805bef62a18");
@@ -82,7 +82,7 @@ TEST_CASE("a world in which nothing can happen any more is an error, not a hang"
         co_await waiting;
     };
     // The stuck task is taken down by its scope: run it under one that is cancelled afterwards.
-    net::sim_loop loop(3);
+    sim::loop loop(3);
     cancel_source stop;
     std::string text;
     try {
@@ -104,13 +104,13 @@ TEST_CASE("a task that only yields gets older, and a budget ends a world that do
         auto limited = with_timeout(std::move(inner), 1ms);
         co_await limited;
     };
-    net::sim_loop loop(1);
+    sim::loop loop(1);
     CHECK_THROWS_AS(loop.run(body(spin())), error);
     CHECK(loop.elapsed() >= 1ms);
 }
 
 TEST_CASE("draws stay in their range") {
-    net::sim_loop loop(1);
+    sim::loop loop(1);
     int hits = 0;
     for (int i = 0; i < 10'000; ++i) {
         const auto d = loop.draw_delay(3us, 5us);

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Streams, listeners and hosts of the simulated network; included by sim_net.hpp.
+// Streams, listeners and hosts of the simulated network.
 
-#include <skein/net/sim_net.hpp>
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/sleep.hpp>
 
-namespace skein::net {
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::sim {
 namespace detail {
 
-class sim_stream final : public stream {
+class stream final : public net::stream {
 public:
-    sim_stream(sim_network& on, std::shared_ptr<sim_link> link, bool connecting)
+    stream(network& on, std::shared_ptr<link> link, bool connecting)
         : net_(on), link_(std::move(link)), in_(connecting ? link_->back : link_->forward),
           out_(connecting ? link_->forward : link_->back), number_(++on.next_stream_) {
         net_.streams_.emplace(number_, this);
     }
-    ~sim_stream() override {
+    ~stream() override {
         SKEIN_CHECK(!reading_ && !writing_,
                     "a simulated stream is destroyed while it is read or written");
         close();
@@ -67,7 +77,7 @@ public:
         if (closed_ || out_.end_sent) return;
         out_.end_sent = true;
         if (is_broken()) return; // a broken stream has nothing more to say
-        sim_pipe::item end;
+        pipe::item end;
         end.end = true;
         net_.send(link_, out_, std::move(end));
     }
@@ -167,7 +177,7 @@ private:
             n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));
         }
         if (n == 0) return 0;
-        sim_pipe::item what;
+        pipe::item what;
         auto& bytes = what.bytes;
         bytes.reserve(n);
         for (auto part : batch) {
@@ -180,20 +190,20 @@ private:
         return n;
     }
 
-    sim_network& net_;
-    std::shared_ptr<sim_link> link_;
-    sim_pipe& in_;
-    sim_pipe& out_;
+    network& net_;
+    std::shared_ptr<link> link_;
+    pipe& in_;
+    pipe& out_;
     std::uint64_t number_;
     bool closed_ = false, here_broken_ = false, reading_ = false, writing_ = false;
 };
 
-class sim_listener final : public listener {
+class listener final : public net::listener {
 public:
-    explicit sim_listener(std::shared_ptr<sim_listener_state> state) : state_(std::move(state)) {}
-    ~sim_listener() override { close(); }
+    explicit listener(std::shared_ptr<listener_state> state) : state_(std::move(state)) {}
+    ~listener() override { close(); }
 
-    task<std::unique_ptr<stream>> accept() override {
+    task<std::unique_ptr<net::stream>> accept() override {
         const auto keep = state_;
         for (;;) {
             if (!keep->open)
@@ -207,7 +217,7 @@ public:
             co_await more;
         }
     }
-    [[nodiscard]] address local() const override { return state_->at; }
+    [[nodiscard]] net::address local() const override { return state_->at; }
     void close() noexcept override {
         state_->open = false;
         state_->pending.clear();
@@ -215,17 +225,19 @@ public:
     }
 
 private:
-    std::shared_ptr<sim_listener_state> state_;
+    std::shared_ptr<listener_state> state_;
 };
 
-class sim_host final : public network {
+class host final : public net::network {
 public:
-    sim_host(sim_network& on, std::string name) : net_(on), name_(std::move(name)) {}
+    host(sim::network& on, std::string name) : net_(on), name_(std::move(name)) {}
 
-    task<std::unique_ptr<stream>> connect(address to) override { return dial(this, std::move(to)); }
+    task<std::unique_ptr<net::stream>> connect(net::address to) override {
+        return dial(this, std::move(to));
+    }
 
-    std::unique_ptr<listener> listen(address at) override {
-        auto state = std::make_shared<sim_listener_state>();
+    std::unique_ptr<net::listener> listen(net::address at) override {
+        auto state = std::make_shared<listener_state>();
         if (at.is_unix()) {
             auto& slot = net_.paths_[name_ + "\n" + at.host];
             if (slot && slot->open) throw in_use(at);
@@ -238,16 +250,16 @@ public:
             slot = state;
         }
         state->at = std::move(at);
-        return std::make_unique<sim_listener>(std::move(state));
+        return std::make_unique<listener>(std::move(state));
     }
 
 private:
-    static error in_use(const address& at) {
+    static error in_use(const net::address& at) {
         return error(errc::already_exists, "listen " + to_string(at) + ": the address is in use");
     }
 
-    static task<std::unique_ptr<stream>> dial(sim_host* self, address to) {
-        sim_network& net = self->net_;
+    static task<std::unique_ptr<net::stream>> dial(host* self, net::address to) {
+        sim::network& net = self->net_;
         const bool local = to.is_unix();
         const std::string there = local ? self->name_ : to.host;
         const std::string here = self->name_;
@@ -261,7 +273,7 @@ private:
             auto wait = sleep_for(std::chrono::milliseconds(150));
             co_await wait;
         }
-        std::shared_ptr<sim_listener_state> state;
+        std::shared_ptr<listener_state> state;
         if (local) {
             const auto found = net.paths_.find(here + "\n" + to.host);
             if (found != net.paths_.end()) state = found->second;
@@ -279,38 +291,82 @@ private:
                 .with_cause("connection refused")
                 .with_hint("is the program there running?");
         }
-        auto link = std::make_shared<sim_link>();
+        auto link = std::make_shared<detail::link>();
         net.links_.emplace(++net.next_link_, link);
         link->forward.from = link->back.to = here;
         link->forward.to = link->back.from = there;
-        state->pending.push_back(std::make_unique<sim_stream>(net, link, false));
+        state->pending.push_back(std::make_unique<stream>(net, link, false));
         state->waiting.wake_one();
-        auto mine = std::make_unique<sim_stream>(net, std::move(link), true);
+        auto mine = std::make_unique<stream>(net, std::move(link), true);
         auto second = sleep_for(net.draw_delay());
         co_await second;
         co_return mine;
     }
 
-    sim_network& net_;
+    sim::network& net_;
     std::string name_;
 };
 
 } // namespace detail
 
-inline network& sim_network::host(const std::string& name) {
+SKEIN_INLINE network::network(sim::loop& on, sim::faults faults) : loop_(on), faults_(faults) {}
+SKEIN_INLINE network::~network() = default;
+
+SKEIN_INLINE void network::block(const std::string& from, const std::string& to) {
+    if (blocked_.insert({from, to}).second) counts_.add(fault::block);
+}
+
+SKEIN_INLINE void network::partition(const std::string& a, const std::string& b) {
+    counts_.add(fault::partition);
+    blocked_.insert({a, b});
+    blocked_.insert({b, a});
+}
+
+SKEIN_INLINE void network::begin_link_faults() {
+    if (faults_.link_fault_every > duration(0)) schedule_link_fault();
+}
+
+SKEIN_INLINE void network::stop_faults() {
+    faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.disk_io = 0;
+    faults_.link_fault_every = duration(0);
+    heal_all();
+}
+
+SKEIN_INLINE void network::heal(const std::string& a, const std::string& b) {
+    counts_.add(fault::heal);
+    blocked_.erase({a, b});
+    blocked_.erase({b, a});
+    release_held();
+}
+
+SKEIN_INLINE void network::heal_all() {
+    if (!blocked_.empty()) counts_.add(fault::heal);
+    blocked_.clear();
+    release_held();
+}
+
+SKEIN_INLINE duration network::draw_delay() {
+    duration d = loop_.draw_delay(faults_.least_delay, faults_.most_delay);
+    if (loop_.draw(faults_.slow_chunk)) {
+        counts_.add(fault::delay);
+        d += loop_.draw_delay(duration(0), faults_.slow_delay);
+    }
+    return d;
+}
+
+SKEIN_INLINE net::network& network::host(const std::string& name) {
     auto& slot = hosts_[name];
-    if (!slot) slot = std::make_unique<detail::sim_host>(*this, name);
+    if (!slot) slot = std::make_unique<detail::host>(*this, name);
     return *slot;
 }
 
-inline void sim_network::isolate(const std::string& name) {
+SKEIN_INLINE void network::isolate(const std::string& name) {
     for (const auto& [other, host] : hosts_) {
         if (other != name) partition(name, other);
     }
 }
 
-inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe,
-                              detail::sim_pipe::item what) {
+SKEIN_INLINE void network::send(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what) {
     pipe.under_way += what.bytes.size();
     const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));
     pipe.last_arrival = arrival;
@@ -320,8 +376,8 @@ inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe,
 }
 
 /// Cut links hold what comes, in order; it is delivered after they heal.
-inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe,
-                                detail::sim_pipe::item what) {
+SKEIN_INLINE void network::arrive(const link_ptr& link, detail::pipe& pipe,
+                                  detail::pipe::item what) {
     if (!pipe.held.empty() || is_blocked(pipe.from, pipe.to)) {
         pipe.held.push_back(std::move(what));
         return;
@@ -329,8 +385,8 @@ inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe,
     deliver(link, pipe, std::move(what));
 }
 
-inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe,
-                                 detail::sim_pipe::item what) {
+SKEIN_INLINE void network::deliver(const link_ptr& link, detail::pipe& pipe,
+                                   detail::pipe::item what) {
     if (pipe.reader_dead) return; // nobody answers; the sender's window fills up
     pipe.under_way -= what.bytes.size();
     if (pipe.broken) return;
@@ -345,7 +401,7 @@ inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe,
 
 /// The news of a reset travels to one end of a pipe, unless its way is cut (then that end stays half
 /// open: resets are not sent twice).
-inline void sim_network::tell_broken(const link_ptr& link, detail::sim_pipe& pipe, bool to_reader) {
+SKEIN_INLINE void network::tell_broken(const link_ptr& link, detail::pipe& pipe, bool to_reader) {
     loop_.after(draw_delay(), [this, link, &pipe, to_reader] {
         if (to_reader ? is_blocked(pipe.from, pipe.to) : is_blocked(pipe.to, pipe.from)) return;
         pipe.broken = true;
@@ -354,7 +410,7 @@ inline void sim_network::tell_broken(const link_ptr& link, detail::sim_pipe& pip
     });
 }
 
-inline void sim_network::release_held() {
+SKEIN_INLINE void network::release_held() {
     for (auto at = links_.begin(); at != links_.end();) {
         if (const auto link = at->second.lock()) {
             release(link, link->forward);
@@ -366,7 +422,7 @@ inline void sim_network::release_held() {
     }
 }
 
-inline void sim_network::release(const link_ptr& link, detail::sim_pipe& pipe) {
+SKEIN_INLINE void network::release(const link_ptr& link, detail::pipe& pipe) {
     if (pipe.held.empty() || pipe.release_pending || is_blocked(pipe.from, pipe.to)) return;
     pipe.release_pending = true;
     loop_.after(draw_delay(), [this, link, &pipe] {
@@ -379,15 +435,15 @@ inline void sim_network::release(const link_ptr& link, detail::sim_pipe& pipe) {
     });
 }
 
-inline void sim_network::crash(const std::string& name, bool loudly) {
+SKEIN_INLINE void network::crash(const std::string& name, bool loudly) {
     counts_.add(fault::crash);
     for (auto& [key, state] : listeners_) {
-        if (key.first == name) detail::sim_listener(state).close();
+        if (key.first == name) detail::listener(state).close();
     }
     for (auto& [key, state] : paths_) {
-        if (key.starts_with(name + "\n")) detail::sim_listener(state).close();
+        if (key.starts_with(name + "\n")) detail::listener(state).close();
     }
-    std::vector<detail::sim_stream*> mine;
+    std::vector<detail::stream*> mine;
     for (auto& [number, s] : streams_) {
         if (s->host() == name) mine.push_back(s);
     }
@@ -400,16 +456,16 @@ inline void sim_network::crash(const std::string& name, bool loudly) {
     }
 }
 
-inline void sim_network::reset(const std::string& a, const std::string& b) {
+SKEIN_INLINE void network::reset(const std::string& a, const std::string& b) {
     counts_.add(fault::reset);
-    std::vector<detail::sim_stream*> hit;
+    std::vector<detail::stream*> hit;
     for (auto& [number, s] : streams_) {
         if (s->host() == a && s->peer_host() == b) hit.push_back(s);
     }
     for (auto* s : hit) s->break_both();
 }
 
-inline void sim_network::schedule_link_fault() {
+SKEIN_INLINE void network::schedule_link_fault() {
     const auto pause = loop_.draw_delay(faults_.link_fault_every / 2, faults_.link_fault_every * 2);
     loop_.after(pause, [this] {
         if (faults_.link_fault_every == duration(0)) return;
@@ -435,4 +491,4 @@ inline void sim_network::schedule_link_fault() {
     });
 }
 
-} // namespace skein::net
+} // namespace skein::sim

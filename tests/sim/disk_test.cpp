@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
-#include <skein/net/sim_disk.hpp>
+#include <skein/sim/disk.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
 using namespace net_test;
-using net::sim_disk;
 
 namespace {
 byte_buffer content(disk& d, const std::string& path) {
@@ -18,7 +17,7 @@ byte_buffer content(disk& d, const std::string& path) {
 
 TEST_CASE("a simulated disk stores, lists, renames and removes") {
     seeded_random random(1);
-    sim_disk d(random);
+    sim::disk d(random);
     REQUIRE(d.make_dirs("run/a"));
     REQUIRE(d.write_whole("run/a/x", to_buffer("one")));
     REQUIRE(d.write_whole("run/a//y", to_buffer("two")));
@@ -47,7 +46,7 @@ TEST_CASE("replace leaves the old or the new content after a crash, for every fa
     int olds = 0, news = 0;
     for (std::uint64_t seed = 1; seed <= 300; ++seed) {
         seeded_random random(seed);
-        sim_disk d(random);
+        sim::disk d(random);
         REQUIRE(d.make_dirs("run"));
         REQUIRE(d.replace("run/m", to_buffer("old content")));
         REQUIRE(d.sync_dir("."));
@@ -73,10 +72,10 @@ TEST_CASE("replace leaves the old or the new content after a crash, for every fa
 
 TEST_CASE("a rename without a sync of the content may show torn bytes: the mistake is found") {
     int broken = 0;
-    net::fault_counts counts;
+    sim::fault_counts counts;
     for (std::uint64_t seed = 1; seed <= 200; ++seed) {
         seeded_random random(seed);
-        sim_disk d(random, {}, &counts);
+        sim::disk d(random, {}, &counts);
         REQUIRE(d.replace("m", to_buffer("old")));
         auto f = d.open("m.tmp", open_mode::write);
         REQUIRE((*f)->write_at(0, to_buffer("new content")));
@@ -87,31 +86,31 @@ TEST_CASE("a rename without a sync of the content may show torn bytes: the mista
         if (after != to_buffer("old") && after != to_buffer("new content")) ++broken;
     }
     CHECK(broken > 20);
-    CHECK(counts.of(net::fault::disk_lost) > 0);
-    CHECK(counts.of(net::fault::disk_torn) > 0);
+    CHECK(counts.of(sim::fault::disk_lost) > 0);
+    CHECK(counts.of(sim::fault::disk_torn) > 0);
 }
 
 TEST_CASE("a full disk says so and keeps what was there") {
     seeded_random random(1);
-    net::sim_disk_options o;
+    sim::disk_options o;
     o.capacity = 10;
-    net::fault_counts counts;
-    sim_disk d(random, o, &counts);
+    sim::fault_counts counts;
+    sim::disk d(random, o, &counts);
     REQUIRE(d.write_whole("a", to_buffer("12345")));
     const auto full = d.write_whole("b", to_buffer("123456"));
     REQUIRE_FALSE(full);
     CHECK(full.error().code() == errc::disk_full);
     CHECK(content(d, "a") == to_buffer("12345"));
     CHECK(d.free_space(".").value() == 0);
-    CHECK(counts.of(net::fault::disk_full) == 1);
+    CHECK(counts.of(sim::fault::disk_full) == 1);
 }
 
 TEST_CASE("errors come at the rate asked for, the same for the same seed") {
     const auto run = [](std::uint64_t seed) {
         seeded_random random(seed);
-        net::sim_disk_options o;
+        sim::disk_options o;
         o.io_error = 0.2;
-        sim_disk d(random, o);
+        sim::disk d(random, o);
         std::string trace;
         for (int i = 0; i < 200; ++i) trace += d.write_whole("f", to_buffer("x")) ? '.' : 'E';
         return trace;
@@ -125,7 +124,7 @@ TEST_CASE("errors come at the rate asked for, the same for the same seed") {
 
 TEST_CASE("a bit can be flipped at rest") {
     seeded_random random(1);
-    sim_disk d(random);
+    sim::disk d(random);
     REQUIRE(d.write_whole("f", to_buffer("a")));
     CHECK(d.flip_bit("f", 0));
     CHECK(content(d, "f") == to_buffer("`"));

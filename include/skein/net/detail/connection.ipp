@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The machinery of net::connection; included by it.
+// The machinery of net::connection: sending and receiving.
 //
 // Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
 // buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/net/connection.hpp>
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <span>
 #include <utility>
+#include <vector>
+
+#include <fmt/core.h>
 
 namespace skein::net {
 
@@ -25,14 +29,15 @@ inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
 
 // --- sending ----------------------------------------------------------------------------------
 
-inline void connection::check_sendable() const {
+SKEIN_INLINE void connection::check_sendable() const {
     if (state_ == state::open) return;
     if (failure_) throw *failure_;
     throw error(errc::closed, "connection to " + peer_name_ + " is closed");
 }
 
-inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
-                                           std::uint64_t id, byte_span head, byte_span body) const {
+SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
+                                                 std::uint64_t id, byte_span head,
+                                                 byte_span body) const {
     const std::size_t bytes = head.size() + body.size();
     if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
         throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
@@ -51,8 +56,8 @@ inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t fla
     return h;
 }
 
-inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                             byte_span head, byte_span body) {
+SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                   byte_span head, byte_span body) {
     check_sendable();
     const auto h = header_for(kind, flags, id, head, body);
     ++statistics_.frames_out;
@@ -78,7 +83,7 @@ inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint6
     }
 }
 
-inline void connection::send(frame f) {
+SKEIN_INLINE void connection::send(frame f) {
     if (f.body.size() < limit::gather_bytes) {
         send(f.kind, f.flags, f.id, f.body);
         return;
@@ -96,8 +101,9 @@ inline void connection::send(frame f) {
     }
 }
 
-inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
-                                            std::uint64_t id, byte_span head, byte_span body) {
+SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
+                                                  std::uint64_t id, byte_span head,
+                                                  byte_span body) {
     check_sendable();
     const auto keep = self_;
     const auto h = header_for(kind, flags, id, head, body);
@@ -120,7 +126,7 @@ inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t fl
     if (written_total_ < mine) check_sendable();
 }
 
-inline task<void> connection::send_ready() {
+SKEIN_INLINE task<void> connection::send_ready() {
     const auto keep = self_;
     while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
         auto more = drained_.wait();
@@ -130,7 +136,7 @@ inline task<void> connection::send_ready() {
 }
 
 /// Writes what the kernel takes; the rest is the write loop's.
-inline void connection::flush() noexcept {
+SKEIN_INLINE void connection::flush() noexcept {
     if (blocked_ || out_.empty() || state_ == state::ended) return;
     try {
         std::size_t written = 0;
@@ -155,14 +161,14 @@ inline void connection::flush() noexcept {
     }
 }
 
-inline void connection::progress(std::size_t written) noexcept {
+SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     statistics_.bytes_out += written;
     written_total_ += written;
     if (!drained_.empty()) drained_.wake_all();
     if (sent_goodbye_) maybe_finished();
 }
 
-inline task<void> connection::write_loop(std::shared_ptr<connection> self) {
+SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
     connection& c = *self;
     try {
         std::vector<byte_span> parts;
@@ -188,7 +194,7 @@ inline task<void> connection::write_loop(std::shared_ptr<connection> self) {
     c.part_ended();
 }
 
-inline void connection::send_control(control kind) noexcept {
+SKEIN_INLINE void connection::send_control(control kind) noexcept {
     if (state_ == state::ended || sent_goodbye_) return;
     frame_header h;
     h.kind = kind;
@@ -199,7 +205,7 @@ inline void connection::send_control(control kind) noexcept {
 
 // --- receiving --------------------------------------------------------------------------------
 
-inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
+SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) {
     connection& c = *self;
     try {
         std::size_t since_yield = 0;
@@ -255,7 +261,7 @@ inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
 }
 
 /// Hands out the whole frames in in_; prepares for a large one.
-inline bool connection::parse() {
+SKEIN_INLINE bool connection::parse() {
     while (state_ != state::ended && !is_held()) {
         const std::size_t have = end_ - begin_;
         if (have < frame_header::bytes) return false;
@@ -287,7 +293,7 @@ inline bool connection::parse() {
 }
 
 /// Reads the rest of a large body straight to its place. Memory follows what has arrived.
-inline task<void> connection::read_large() {
+SKEIN_INLINE task<void> connection::read_large() {
     const frame_header h = *large_;
     while (large_have_ < h.length) {
         if (large_have_ == large_body_.size()) {
@@ -313,7 +319,7 @@ inline task<void> connection::read_large() {
     if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
 }
 
-inline void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
+SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
     if (!h.accepts(body)) {
         throw error(errc::corrupt,
                     fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
@@ -348,7 +354,7 @@ inline void connection::deliver(const frame_header& h, byte_span body, byte_buff
 }
 
 /// Keeps the handler alive while it runs, also when it sets another one.
-inline void connection::call_handler(const frame_view& view) {
+SKEIN_INLINE void connection::call_handler(const frame_view& view) {
     struct running {
         explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
         running(const running&) = delete;
@@ -361,7 +367,7 @@ inline void connection::call_handler(const frame_view& view) {
     handler_(view);
 }
 
-inline task<std::optional<frame>> connection::receive() {
+SKEIN_INLINE task<std::optional<frame>> connection::receive() {
     const auto keep = self_;
     while (received_.empty()) {
         if (state_ == state::ended) {
@@ -380,7 +386,7 @@ inline task<std::optional<frame>> connection::receive() {
     co_return next;
 }
 
-inline void connection::set_handler(unique_function<void(const frame_view&)> handler) {
+SKEIN_INLINE void connection::set_handler(unique_function<void(const frame_view&)> handler) {
     const auto keep = self_;
     if (in_handler_) {
         replacement_ = std::move(handler);
@@ -407,15 +413,15 @@ inline void connection::set_handler(unique_function<void(const frame_view&)> han
     if (received_bytes_ == 0) unhold(full_);
 }
 
-inline void connection::resume_reading() noexcept { unhold(paused_); }
+SKEIN_INLINE void connection::resume_reading() noexcept { unhold(paused_); }
 
 /// Ends one reason not to read; reading goes on when it was the last.
-inline void connection::unhold(bool& why) noexcept {
+SKEIN_INLINE void connection::unhold(bool& why) noexcept {
     if (!std::exchange(why, false)) return;
     if (!is_held()) resumed_.set();
 }
 
-inline void connection::on_control(std::uint16_t kind) {
+SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
     switch (kind) {
     case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
         if (is_drained()) send_control(pong);
@@ -434,5 +440,3 @@ inline void connection::on_control(std::uint16_t kind) {
 }
 
 } // namespace skein::net
-
-#include <skein/net/detail/connection_life.hpp>

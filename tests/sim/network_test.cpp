@@ -2,7 +2,7 @@
 // What is special about the simulated network; the contract of streams is in stream_test.cpp.
 #include "net/support.hpp"
 
-#include <skein/net/sim_net.hpp>
+#include <skein/sim/network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -11,11 +11,11 @@ using namespace net_test;
 namespace {
 
 struct world {
-    explicit world(std::uint64_t seed, net::sim_faults faults = {})
+    explicit world(std::uint64_t seed, sim::faults faults = {})
         : loop(seed), network(loop, faults) {}
-    net::sim_loop loop;
-    net::sim_network network;
-    void run(task<void> (*body)(net::sim_network*)) {
+    sim::loop loop;
+    sim::network network;
+    void run(task<void> (*body)(sim::network*)) {
         loop.run(body(&network));
         CHECK(network.open_streams() == 0);
     }
@@ -30,7 +30,7 @@ task<void> take_one(net::listener* at, std::unique_ptr<net::stream>* out) {
     auto accepting = at->accept();
     *out = co_await accepting;
 }
-task<ends> link(net::sim_network* w) {
+task<ends> link(sim::network* w) {
     ends e;
     e.at = w->host("b").listen(net::address::sim("b", 0));
     scope accepting;
@@ -56,11 +56,11 @@ task<std::size_t> get(net::stream* s, std::size_t most = 1000) {
 
 TEST_CASE("the same seed gives the same trace, another seed another one") {
     const auto run = [](std::uint64_t seed) {
-        net::sim_faults faults;
+        sim::faults faults;
         faults.partial_read = faults.partial_write = 0.5;
         faults.slow_chunk = 0.1;
         world w(seed, faults);
-        w.run([](net::sim_network* n) -> task<void> {
+        w.run([](sim::network* n) -> task<void> {
             auto linking = link(n);
             ends e = co_await linking;
             scope writing;
@@ -73,8 +73,8 @@ TEST_CASE("the same seed gives the same trace, another seed another one") {
             auto joined = writing.join();
             co_await joined;
         });
-        CHECK(w.network.counts().of(net::fault::partial_read) > 0);
-        CHECK(w.network.counts().of(net::fault::partial_write) > 0);
+        CHECK(w.network.counts().of(sim::fault::partial_read) > 0);
+        CHECK(w.network.counts().of(sim::fault::partial_write) > 0);
         return w.loop.trace_hash();
     };
     CHECK(run(1) == run(1));
@@ -83,7 +83,7 @@ TEST_CASE("the same seed gives the same trace, another seed another one") {
 
 TEST_CASE("a cut link holds bytes back; they arrive in order after it heals") {
     world w(4);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         auto linking = link(n);
         ends e = co_await linking;
         n->block("a", "b");
@@ -113,7 +113,7 @@ TEST_CASE("a cut link holds bytes back; they arrive in order after it heals") {
 
 TEST_CASE("a loud crash resets the peers, a silent one tells them nothing") {
     world w(4);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         for (const bool loudly : {true, false}) {
             auto linking = link(n);
             ends e = co_await linking;
@@ -126,15 +126,15 @@ TEST_CASE("a loud crash resets the peers, a silent one tells them nothing") {
             const auto own = co_await here;
             CHECK(own->code() == errc::reset);
         }
-        CHECK(n->counts().of(net::fault::crash) == 2);
+        CHECK(n->counts().of(sim::fault::crash) == 2);
     });
 }
 
 TEST_CASE("a window bounds what is under way: the writer waits for the reader") {
-    net::sim_faults faults;
+    sim::faults faults;
     faults.window = 1000;
     world w(4, faults);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         auto linking = link(n);
         ends e = co_await linking;
         auto trying = error_of(with_timeout(put(e.a.get(), pattern(1001)), 10s));
@@ -149,7 +149,7 @@ TEST_CASE("a window bounds what is under way: the writer waits for the reader") 
 
 TEST_CASE("connecting to a host behind a cut times out, to a closed port is refused at once") {
     world w(4);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         auto at = n->host("b").listen(net::address::sim("b", 5));
         n->partition("a", "b");
         auto cut = error_of(drop_value(n->host("a").connect(at->local())));
@@ -164,7 +164,7 @@ TEST_CASE("connecting to a host behind a cut times out, to a closed port is refu
 
 TEST_CASE("ports and paths in use are refused, also in simulation; tcp addresses name hosts") {
     world w(4);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         auto first = n->host("b").listen(net::address::tcp("0.0.0.0", 5));
         CHECK(to_string(first->local()) == "tcp:b:5");
         CHECK_THROWS_AS(n->host("b").listen(net::address::sim("b", 5)), error);
@@ -184,11 +184,11 @@ TEST_CASE("ports and paths in use are refused, also in simulation; tcp addresses
 }
 
 TEST_CASE("random link faults come and go by themselves, and stop when told") {
-    net::sim_faults faults;
+    sim::faults faults;
     faults.link_fault_every = 100ms;
     faults.link_fault_lasts = 50ms;
     world w(9, faults);
-    w.run([](net::sim_network* n) -> task<void> {
+    w.run([](sim::network* n) -> task<void> {
         (void)n->host("a");
         (void)n->host("b");
         n->begin_link_faults();
@@ -199,9 +199,9 @@ TEST_CASE("random link faults come and go by themselves, and stop when told") {
         auto calm = sleep_for(20s);
         co_await calm;
         CHECK(before > 50);
-        CHECK(n->counts().of(net::fault::block) > 5);
-        CHECK(n->counts().of(net::fault::partition) > 5);
-        CHECK(n->counts().of(net::fault::reset) > 5);
+        CHECK(n->counts().of(sim::fault::block) > 5);
+        CHECK(n->counts().of(sim::fault::partition) > 5);
+        CHECK(n->counts().of(sim::fault::reset) > 5);
         CHECK(n->counts().total() <= before + 1);
         CHECK_FALSE(n->is_blocked("a", "b"));
     });

@@ -1,160 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A disk in memory that forgets like a real one: at a crash, what was not synced is lost, kept, or torn.
-//
-//     net::sim_disk disk(loop.random(), {.capacity = 1 << 20});
-//     disk.replace("run/manifest.json", bytes);
-//     disk.crash();                       // power loss: open files are gone, the random source decides
-//
-// Content is durable after file::sync, names (creation, rename, removal) after sync_dir of their folder.
-// Renames are atomic. Unsynced writes survive a crash whole, in part, or not at all, each on its own.
+// What the simulated disk does with each call, and what a crash leaves of it.
 
-#include <skein/core/disk.hpp>
-#include <skein/core/random.hpp>
-#include <skein/net/sim_faults.hpp>
+#include <skein/core/error.hpp>
 
 #include <algorithm>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <set>
-#include <string>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 
-namespace skein::net {
+namespace skein::sim {
 
-/// Room and fault rates of a simulated disk.
-struct sim_disk_options {
-    std::uint64_t capacity = std::uint64_t{1} << 40;
-    double io_error = 0; ///< of calls that read, write or sync
-};
+SKEIN_INLINE disk::disk(random_source& random, disk_options options, fault_counts* counts)
+    : random_(random), options_(options), counts_(counts) {}
+SKEIN_INLINE disk::~disk() = default;
 
-/// One machine's disk. Single-threaded; the random source must outlive it.
-class sim_disk final : public disk {
+SKEIN_INLINE result<std::uint64_t> disk::free_space(const std::string&) {
+    const auto used = used_bytes();
+    return used < options_.capacity ? options_.capacity - used : 0;
+}
+
+SKEIN_INLINE std::string disk::clean(const std::string& path) {
+    std::string out;
+    for (const char c : path) {
+        if (c == '/' && !out.empty() && out.back() == '/') continue;
+        out += c;
+    }
+    while (out.size() > 1 && out.back() == '/') out.pop_back();
+    return out.empty() ? "." : out;
+}
+
+SKEIN_INLINE void disk::apply(byte_buffer& to, const change& c, std::size_t part) {
+    if (c.is_truncate) {
+        to.resize(c.offset);
+        return;
+    }
+    if (part == 0) return;
+    if (to.size() < c.offset + part) to.resize(c.offset + part);
+    std::copy_n(c.bytes.begin(), part, to.begin() + static_cast<std::ptrdiff_t>(c.offset));
+}
+
+SKEIN_INLINE error disk::missing(const std::string& path) {
+    return error(errc::not_found, "no such file or folder: " + path);
+}
+
+SKEIN_INLINE bool disk::io_fault() {
+    if (options_.io_error <= 0 || random_.unit() >= options_.io_error) return false;
+    count(fault::disk_io);
+    return true;
+}
+
+SKEIN_INLINE void disk::change_names(name_change c) {
+    step s;
+    s.parents.insert(parent_path(c.path));
+    if (!c.from.empty()) s.parents.insert(parent_path(c.from));
+    now_.apply(c);
+    s.parts.push_back(std::move(c));
+    journal_.push_back(std::move(s));
+}
+
+SKEIN_INLINE std::uint64_t disk::used_bytes() const {
+    std::uint64_t used = 0;
+    for (const auto& [path, node] : now_.files) used += node->now.size();
+    return used;
+}
+
+SKEIN_INLINE void disk::names::apply(const name_change& c) {
+    if (!c.from.empty()) files.erase(c.from);
+    if (c.is_folder) {
+        if (c.target)
+            folders.insert(c.path);
+        else
+            folders.erase(c.path);
+    } else if (c.target) {
+        files[c.path] = c.target;
+    } else {
+        files.erase(c.path);
+    }
+}
+
+class disk::handle final : public file {
 public:
-    explicit sim_disk(random_source& random, sim_disk_options options = {},
-                      fault_counts* counts = nullptr)
-        : random_(random), options_(options), counts_(counts) {}
-
-    /// Power loss: open files fail from now on with errc::closed, what was not synced is drawn.
-    void crash();
-
-    [[nodiscard]] sim_disk_options& options() noexcept { return options_; }
-    /// Flips one bit of a file's content at rest; false if there is no such byte.
-    bool flip_bit(const std::string& path, std::uint64_t bit);
-
-    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
-    result<void> rename(const std::string& from, const std::string& to) override;
-    result<void> sync_dir(const std::string& path) override;
-    result<std::vector<dir_entry>> list(const std::string& path) override;
-    result<void> remove(const std::string& path) override;
-    result<void> make_dirs(const std::string& path) override;
-    result<std::uint64_t> free_space(const std::string&) override {
-        const auto used = used_bytes();
-        return used < options_.capacity ? options_.capacity - used : 0;
-    }
-    result<dir_entry> status(const std::string& path) override;
-
-private:
-    struct change {
-        std::uint64_t offset = 0;
-        byte_buffer bytes;
-        bool is_truncate = false; // to `offset` bytes
-    };
-    struct inode {
-        byte_buffer now, durable;
-        std::vector<change> unsynced;
-    };
-    using inode_ptr = std::shared_ptr<inode>;
-    /// A change of names: `path` becomes target (null: is removed); a rename removes `from` as well.
-    struct name_change {
-        std::string path, from;
-        inode_ptr target;
-        bool is_folder = false;
-    };
-    /// What becomes durable at once, by a sync of one of these folders.
-    struct step {
-        std::vector<name_change> parts;
-        std::set<std::string> parents;
-    };
-    struct names {
-        std::map<std::string, inode_ptr> files;
-        std::set<std::string> folders{".", "/"};
-        void apply(const name_change& c) {
-            if (!c.from.empty()) files.erase(c.from);
-            if (c.is_folder) {
-                if (c.target)
-                    folders.insert(c.path);
-                else
-                    folders.erase(c.path);
-            } else if (c.target) {
-                files[c.path] = c.target;
-            } else {
-                files.erase(c.path);
-            }
-        }
-    };
-
-    class handle;
-
-    static std::string clean(const std::string& path) {
-        std::string out;
-        for (const char c : path) {
-            if (c == '/' && !out.empty() && out.back() == '/') continue;
-            out += c;
-        }
-        while (out.size() > 1 && out.back() == '/') out.pop_back();
-        return out.empty() ? "." : out;
-    }
-    static void apply(byte_buffer& to, const change& c, std::size_t part) {
-        if (c.is_truncate) {
-            to.resize(c.offset);
-            return;
-        }
-        if (part == 0) return;
-        if (to.size() < c.offset + part) to.resize(c.offset + part);
-        std::copy_n(c.bytes.begin(), part, to.begin() + static_cast<std::ptrdiff_t>(c.offset));
-    }
-    static error missing(const std::string& path) {
-        return error(errc::not_found, "no such file or folder: " + path);
-    }
-    [[nodiscard]] bool io_fault() {
-        if (options_.io_error <= 0 || random_.unit() >= options_.io_error) return false;
-        count(fault::disk_io);
-        return true;
-    }
-    void count(fault f) {
-        if (counts_ != nullptr) counts_->add(f);
-    }
-    void change_names(name_change c) {
-        step s;
-        s.parents.insert(parent_path(c.path));
-        if (!c.from.empty()) s.parents.insert(parent_path(c.from));
-        now_.apply(c);
-        s.parts.push_back(std::move(c));
-        journal_.push_back(std::move(s));
-    }
-    [[nodiscard]] std::uint64_t used_bytes() const {
-        std::uint64_t used = 0;
-        for (const auto& [path, node] : now_.files) used += node->now.size();
-        return used;
-    }
-    result<void> write(const std::string& path, inode& node, std::uint64_t offset, byte_span bytes);
-
-    random_source& random_;
-    sim_disk_options options_;
-    fault_counts* counts_;
-    names now_, durable_;
-    std::vector<step> journal_; // changes of names that are not durable, in order
-    std::uint64_t life_ = 0;    // counts crashes: handles of an earlier life are dead
-};
-
-class sim_disk::handle final : public file {
-public:
-    handle(sim_disk& on, std::string path, inode_ptr node, bool writable)
+    handle(disk& on, std::string path, inode_ptr node, bool writable)
         : disk_(on), path_(std::move(path)), node_(std::move(node)), writable_(writable),
           life_(on.life_) {}
 
@@ -210,15 +138,15 @@ private:
             return error(errc::io, path_ + ": simulated input/output error");
         return std::nullopt;
     }
-    sim_disk& disk_;
+    disk& disk_;
     std::string path_;
     inode_ptr node_;
     bool writable_, closed_ = false;
     std::uint64_t life_;
 };
 
-inline result<void> sim_disk::write(const std::string& path, inode& node, std::uint64_t offset,
-                                    byte_span bytes) {
+SKEIN_INLINE result<void> disk::write(const std::string& path, inode& node, std::uint64_t offset,
+                                      byte_span bytes) {
     const std::uint64_t grows =
         offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
     const auto room = free_space(path);
@@ -240,7 +168,7 @@ inline result<void> sim_disk::write(const std::string& path, inode& node, std::u
     return {};
 }
 
-inline result<std::unique_ptr<file>> sim_disk::open(const std::string& raw, open_mode mode) {
+SKEIN_INLINE result<std::unique_ptr<file>> disk::open(const std::string& raw, open_mode mode) {
     const std::string path = clean(raw);
     if (now_.folders.contains(path)) return error(errc::invalid_argument, path + " is a folder");
     const auto found = now_.files.find(path);
@@ -269,7 +197,7 @@ inline result<std::unique_ptr<file>> sim_disk::open(const std::string& raw, open
         std::make_unique<handle>(*this, path, node, mode != open_mode::read));
 }
 
-inline result<void> sim_disk::rename(const std::string& raw_from, const std::string& raw_to) {
+SKEIN_INLINE result<void> disk::rename(const std::string& raw_from, const std::string& raw_to) {
     const std::string from = clean(raw_from), to = clean(raw_to);
     if (now_.folders.contains(from)) { // a folder moves with all that is in it
         if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
@@ -308,7 +236,7 @@ inline result<void> sim_disk::rename(const std::string& raw_from, const std::str
     return {};
 }
 
-inline result<void> sim_disk::sync_dir(const std::string& raw) {
+SKEIN_INLINE result<void> disk::sync_dir(const std::string& raw) {
     const std::string path = clean(raw);
     if (!now_.folders.contains(path)) return missing(path);
     if (io_fault()) return error(errc::io, path + ": simulated input/output error");
@@ -324,7 +252,7 @@ inline result<void> sim_disk::sync_dir(const std::string& raw) {
     return {};
 }
 
-inline result<std::vector<dir_entry>> sim_disk::list(const std::string& raw) {
+SKEIN_INLINE result<std::vector<dir_entry>> disk::list(const std::string& raw) {
     const std::string path = clean(raw);
     if (!now_.folders.contains(path)) return missing(path);
     std::vector<dir_entry> out;
@@ -343,7 +271,7 @@ inline result<std::vector<dir_entry>> sim_disk::list(const std::string& raw) {
     return out;
 }
 
-inline result<void> sim_disk::remove(const std::string& raw) {
+SKEIN_INLINE result<void> disk::remove(const std::string& raw) {
     const std::string path = clean(raw);
     name_change c;
     c.path = path;
@@ -359,7 +287,7 @@ inline result<void> sim_disk::remove(const std::string& raw) {
     return {};
 }
 
-inline result<void> sim_disk::make_dirs(const std::string& raw) {
+SKEIN_INLINE result<void> disk::make_dirs(const std::string& raw) {
     const std::string path = clean(raw);
     if (now_.folders.contains(path)) return {};
     if (now_.files.contains(path)) return error(errc::already_exists, path + " is a file");
@@ -372,7 +300,7 @@ inline result<void> sim_disk::make_dirs(const std::string& raw) {
     return {};
 }
 
-inline result<dir_entry> sim_disk::status(const std::string& raw) {
+SKEIN_INLINE result<dir_entry> disk::status(const std::string& raw) {
     const std::string path = clean(raw);
     dir_entry e;
     e.name = path.substr(path.find_last_of('/') + 1);
@@ -386,7 +314,7 @@ inline result<dir_entry> sim_disk::status(const std::string& raw) {
     return e;
 }
 
-inline bool sim_disk::flip_bit(const std::string& path, std::uint64_t bit) {
+SKEIN_INLINE bool disk::flip_bit(const std::string& path, std::uint64_t bit) {
     const auto found = now_.files.find(clean(path));
     if (found == now_.files.end() || bit / 8 >= found->second->now.size()) return false;
     const auto flip = [&](byte_buffer& in) {
@@ -397,7 +325,7 @@ inline bool sim_disk::flip_bit(const std::string& path, std::uint64_t bit) {
     return true;
 }
 
-inline void sim_disk::crash() {
+SKEIN_INLINE void disk::crash() {
     ++life_;
     // Names: the changes that had reached the medium by themselves, in their order.
     const std::uint64_t kept = random_.below(journal_.size() + 1);
@@ -425,4 +353,4 @@ inline void sim_disk::crash() {
     }
 }
 
-} // namespace skein::net
+} // namespace skein::sim

@@ -4,19 +4,24 @@
 // OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
 // Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
 
-#include <skein/cluster/environment.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
+#include <skein/wire/json.hpp>
 
 #include <charconv>
 #include <cstdlib>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
-inline variable_reader process_environment() {
+SKEIN_INLINE variable_reader process_environment() {
     return [](std::string_view name) -> std::optional<std::string> {
         const char* value = std::getenv(std::string(name).c_str());
         if (value == nullptr) return std::nullopt;
@@ -75,13 +80,13 @@ private:
 };
 
 /// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
-inline int port_of_job(std::string_view job) noexcept {
+SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
     fnv1a hash;
     hash.text(job);
     return 20000 + static_cast<int>(hash.value() % 10000);
 }
 
-inline std::optional<launch_environment> from_skein(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader& read) {
     const variables v(read, "skein");
     if (!v.has("SKEIN_RANK")) return std::nullopt;
     launch_environment e;
@@ -97,7 +102,7 @@ inline std::optional<launch_environment> from_skein(const variable_reader& read)
     return e;
 }
 
-inline std::optional<launch_environment> from_torch(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_torch(const variable_reader& read) {
     const variables v(read, "torchrun");
     if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
     if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
@@ -117,7 +122,7 @@ inline std::optional<launch_environment> from_torch(const variable_reader& read)
 }
 
 /// The entry of one node in Slurm's "2(x3),1".
-inline int tasks_on_node(std::string_view text, int node) {
+SKEIN_INLINE int tasks_on_node(std::string_view text, int node) {
     int at = 0;
     while (!text.empty()) {
         const auto comma = text.find(',');
@@ -135,7 +140,7 @@ inline int tasks_on_node(std::string_view text, int node) {
     return 1;
 }
 
-inline std::optional<launch_environment> from_slurm(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_slurm(const variable_reader& read) {
     const variables v(read, "Slurm");
     if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
     launch_environment e;
@@ -157,7 +162,7 @@ inline std::optional<launch_environment> from_slurm(const variable_reader& read)
     return e;
 }
 
-inline std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
     const variables v(read, "Kubernetes indexed job");
     if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
     if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
@@ -171,7 +176,7 @@ inline std::optional<launch_environment> from_kubernetes(const variable_reader& 
     return e;
 }
 
-inline std::optional<launch_environment> from_openmpi(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reader& read) {
     const variables v(read, "Open MPI");
     if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
     launch_environment e;
@@ -186,7 +191,7 @@ inline std::optional<launch_environment> from_openmpi(const variable_reader& rea
     return e;
 }
 
-inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
     const variables v(read, "MPI (PMI)");
     if (!v.has("PMI_RANK")) return std::nullopt;
     launch_environment e;
@@ -201,10 +206,10 @@ inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
     return e;
 }
 
-inline std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
     const variables v(read, "SageMaker");
     if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = nlohmann::json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
     const auto here = v.need("SM_CURRENT_HOST");
     launch_environment e;
     e.source = "sagemaker";
@@ -227,7 +232,7 @@ inline std::optional<launch_environment> from_sagemaker(const variable_reader& r
     return e;
 }
 
-inline std::optional<launch_environment> from_skypilot(const variable_reader& read) {
+SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_reader& read) {
     const variables v(read, "SkyPilot");
     if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
     launch_environment e;
@@ -243,7 +248,7 @@ inline std::optional<launch_environment> from_skypilot(const variable_reader& re
 
 } // namespace detail
 
-inline launch_environment discover(const variable_reader& read) {
+SKEIN_INLINE launch_environment discover(const variable_reader& read) {
     for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
                       &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
                       &detail::from_sagemaker, &detail::from_skypilot}) {
@@ -260,7 +265,7 @@ inline launch_environment discover(const variable_reader& read) {
     return {};
 }
 
-inline std::vector<std::string> expand_hostlist(std::string_view text) {
+SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
     std::vector<std::string> hosts;
     while (!text.empty()) {
         // One entry ends at a comma that is outside brackets.

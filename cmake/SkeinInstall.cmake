@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+# The installed tree: headers, static libraries, and one export per group of targets that needs the same
+# third parties: runtime (Threads, Asio, fmt, Boost.PFR), header_only (nlohmann-json too), train (LibTorch).
+set(config_folder "${CMAKE_INSTALL_DATADIR}/cmake/skein")
+if(SKEIN_COMPILED)   # the libraries are of one machine and one compiler
+  set(config_folder "${CMAKE_INSTALL_LIBDIR}/cmake/skein")
+endif()
+
+function(skein_export name)
+  install(TARGETS ${ARGN} EXPORT skein-${name}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT skein-${name} NAMESPACE skein:: DESTINATION ${config_folder})
+endfunction()
+
+set(runtime skein_headers skein_runtime skein_core skein_sim)
+if(SKEIN_COMPILED)
+  list(APPEND runtime skein_compiled)
+  skein_export(runtime ${runtime})
+  skein_export(header_only skein_header_only)
+else()
+  skein_export(header_only skein_headers skein_header_only)
+  skein_export(runtime skein_runtime skein_core skein_sim)
+endif()
+if(SKEIN_HAVE_TORCH)
+  skein_export(train skein_torch skein_train_header_only skein_train)
+endif()
+
+set(skein_header_only_exports "header_only")
+if(SKEIN_COMPILED)
+  set(skein_header_only_exports "runtime;header_only")   # skein::headers is in the first
+endif()
+configure_package_config_file(cmake/skein-config.cmake.in skein-config.cmake INSTALL_DESTINATION ${config_folder})
+if(SKEIN_COMPILED)
+  write_basic_package_version_file(skein-config-version.cmake COMPATIBILITY SameMinorVersion)
+else()
+  write_basic_package_version_file(skein-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+endif()
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/skein-config-version.cmake"
+              cmake/FindAsio.cmake cmake/FindSkeinBoost.cmake cmake/FindLibTorch.cmake cmake/SkeinCompiler.cmake
+        DESTINATION ${config_folder})
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/skein")
+install(PROGRAMS scripts/check_await.py DESTINATION "${CMAKE_INSTALL_DATADIR}/skein")
+install(FILES scripts/checks.py scripts/layers.toml DESTINATION "${CMAKE_INSTALL_DATADIR}/skein")

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library's targets. What programs link is the same in both forms; only where bodies live differs.
+
+# Every header and every .ipp; installed once, with the target that everything else links.
+file(GLOB_RECURSE skein_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/skein/*.hpp" "${PROJECT_SOURCE_DIR}/include/skein/*.ipp")
+
+# What both forms need from others.
+add_library(skein_headers INTERFACE)
+target_sources(skein_headers INTERFACE FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}/include" FILES ${skein_headers})
+target_compile_features(skein_headers INTERFACE cxx_std_20)
+target_link_libraries(skein_headers INTERFACE Threads::Threads Asio::asio SkeinBoost::headers)
+
+# Header-only: bodies are inline, so their third parties are the user's, too.
+add_library(skein_header_only INTERFACE)
+target_link_libraries(skein_header_only INTERFACE skein_headers fmt::fmt-header-only nlohmann_json::nlohmann_json)
+
+# skein_component(NAME SOURCES ... LINKS ...): a static library of the compiled form.
+function(skein_component name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  list(TRANSFORM arg_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/")
+  add_library(skein_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(skein_${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  if(NOT SKEIN_DEVELOPER_MODE)   # may end up in somebody's shared library
+    set_target_properties(skein_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(skein_${name} PRIVATE -fno-semantic-interposition)
+    endif()
+  endif()
+endfunction()
+
+set(skein_components headers header_only runtime core sim)
+if(SKEIN_COMPILED)
+  # The usage side of the compiled form: programs and our precompiled headers see the same.
+  add_library(skein_compiled INTERFACE)
+  target_compile_definitions(skein_compiled INTERFACE SKEIN_COMPILED)
+  target_link_libraries(skein_compiled INTERFACE skein_headers fmt::fmt)
+  skein_component(runtime SOURCES core.cpp net.cpp rt.cpp cluster.cpp report.cpp dist.cpp train_torch_free.cpp LINKS skein_compiled)
+  skein_component(sim SOURCES sim.cpp LINKS skein_runtime)
+  list(INSERT skein_components 2 compiled)
+else()
+  add_library(skein_runtime INTERFACE)
+  target_link_libraries(skein_runtime INTERFACE skein_header_only)
+  add_library(skein_sim INTERFACE)
+  target_link_libraries(skein_sim INTERFACE skein_header_only)
+endif()
+add_library(skein_core INTERFACE)
+target_link_libraries(skein_core INTERFACE skein_runtime)
+
+if(SKEIN_HAVE_TORCH)
+  add_library(skein_torch INTERFACE)   # LibTorch and, where it is there, its CUDA half
+  target_link_libraries(skein_torch INTERFACE LibTorch::cpu)
+  if(TARGET LibTorch::cuda)
+    target_link_libraries(skein_torch INTERFACE LibTorch::cuda)
+  endif()
+  add_library(skein_train_header_only INTERFACE)
+  target_link_libraries(skein_train_header_only INTERFACE skein_header_only skein_torch)
+  if(SKEIN_COMPILED)
+    skein_component(train SOURCES train.cpp LINKS skein_runtime skein_torch)
+  else()
+    add_library(skein_train INTERFACE)
+    target_link_libraries(skein_train INTERFACE skein_train_header_only)
+  endif()
+  list(APPEND skein_components torch train_header_only train)
+endif()
+
+foreach(component IN LISTS skein_components)
+  add_library(skein::${component} ALIAS skein_${component})
+  set_target_properties(skein_${component} PROPERTIES EXPORT_NAME ${component})
+  if(NOT PROJECT_IS_TOP_LEVEL)
+    set_target_properties(skein_${component} PROPERTIES SYSTEM ON)   # as an installed skein: no warnings from its headers
+  endif()
+endforeach()

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The parts of an error and its line. Errors are rare: nothing here is for a hot path.
+
+namespace skein {
+
+SKEIN_INLINE error::error(errc code, std::string what) : parts_(std::make_shared<parts>()) {
+    parts_->code = code;
+    parts_->text = std::move(what);
+    render();
+}
+
+SKEIN_INLINE error& error::with_where(std::string where) & {
+    return set(&parts::where, std::move(where));
+}
+SKEIN_INLINE error& error::with_cause(std::string cause) & {
+    return set(&parts::cause, std::move(cause));
+}
+SKEIN_INLINE error& error::with_hint(std::string hint) & {
+    return set(&parts::hint, std::move(hint));
+}
+
+SKEIN_INLINE error& error::set(std::string parts::* field, std::string value) {
+    if (parts_.use_count() > 1) parts_ = std::make_shared<parts>(*parts_);
+    (*parts_).*field = std::move(value);
+    render();
+    return *this;
+}
+
+SKEIN_INLINE void error::render() {
+    auto& p = *parts_;
+    p.line.clear();
+    if (!p.where.empty()) p.line += p.where + ": ";
+    p.line += p.text;
+    if (!p.cause.empty()) p.line += ": " + p.cause;
+    if (!p.hint.empty()) p.line += "; " + p.hint;
+}
+
+SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
+    try {
+        std::rethrow_exception(std::move(e));
+    } catch (const error& found) {
+        return found;
+    } catch (const std::exception& other) {
+        return error(fallback, other.what());
+    } catch (...) {
+        return error(fallback, "an exception that is not a std::exception");
+    }
+}
+
+} // namespace skein

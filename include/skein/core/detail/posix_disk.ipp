@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// POSIX calls behind skein::disk.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+namespace skein {
+
+SKEIN_INLINE error errno_error(int number, std::string_view verb, const std::string& path) {
+    errc code = errc::io;
+    const char* hint = "";
+    switch (number) {
+    case ENOSPC:
+    case EDQUOT:
+        code = errc::disk_full;
+        hint = "free some space there or choose another folder";
+        break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        code = errc::permission_denied;
+        hint = "check the owner and the mode, or choose another folder";
+        break;
+    case ENOENT:
+    case ENOTDIR: code = errc::not_found; break;
+    case EEXIST: code = errc::already_exists; break;
+    case EFBIG: code = errc::too_large; break;
+    case EMFILE:
+    case ENFILE:
+        code = errc::exhausted;
+        hint = "raise the limit of open files (ulimit -n)";
+        break;
+    default: break;
+    }
+    std::string reason = std::strerror(number);
+    if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z')
+        reason[0] = static_cast<char>(reason[0] - 'A' + 'a');
+    auto failure = error(code, fmt::format("{} {}: {}", verb, path, reason));
+    if (*hint != '\0') failure.with_hint(hint);
+    return failure;
+}
+
+namespace detail {
+
+class posix_file final : public file {
+public:
+    posix_file(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+    ~posix_file() override {
+        if (fd_ >= 0) ::close(fd_);
+    }
+
+    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
+        std::size_t got = 0;
+        while (got < into.size()) {
+            const auto n = retry_eintr([&] {
+                return ::pread(fd_, into.data() + got, into.size() - got,
+                               static_cast<off_t>(offset + got));
+            });
+            if (n < 0) return failed("read");
+            if (n == 0) break;
+            got += static_cast<std::size_t>(n);
+        }
+        return got;
+    }
+    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
+        while (!bytes.empty()) {
+            const auto n = retry_eintr([&] {
+                return ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+            });
+            if (n < 0) return failed("write");
+            offset += static_cast<std::uint64_t>(n);
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+        }
+        return {};
+    }
+    result<void> append(byte_span bytes) override {
+        const auto end = size();
+        if (!end) return end.error();
+        return write_at(*end, bytes);
+    }
+    result<std::uint64_t> size() override {
+        struct stat info{};
+        if (::fstat(fd_, &info) != 0) return failed("stat");
+        return static_cast<std::uint64_t>(info.st_size);
+    }
+    result<void> truncate(std::uint64_t bytes) override {
+        if (retry_eintr([&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
+            return failed("truncate");
+        return {};
+    }
+    result<void> sync() override {
+        if (retry_eintr([&] { return ::fsync(fd_); }) != 0) return failed("sync");
+        return {};
+    }
+    result<void> close() override {
+        if (fd_ < 0) return {};
+        const int fd = std::exchange(fd_, -1);
+        // Linux has released the descriptor even when close() was interrupted: never repeat it.
+        if (::close(fd) != 0 && errno != EINTR) return errno_error(errno, "close", path_);
+        return {};
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view verb) const {
+        if (fd_ < 0)
+            return error(errc::closed, fmt::format("{} {}: the file is closed", verb, path_));
+        return errno_error(errno, verb, path_);
+    }
+
+    int fd_;
+    std::string path_;
+};
+
+} // namespace detail
+
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
+    int flags = O_CLOEXEC;
+    const char* verb = "open";
+    switch (mode) {
+    case open_mode::read: flags |= O_RDONLY; break;
+    case open_mode::write: flags |= O_RDWR | O_CREAT | O_TRUNC, verb = "create"; break;
+    case open_mode::append: flags |= O_RDWR | O_CREAT, verb = "create"; break;
+    case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
+    }
+    const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0) return errno_error(errno, verb, path);
+    std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
+    struct stat info{};
+    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
+        return errno_error(EISDIR, verb, path);
+    return opened;
+}
+
+SKEIN_INLINE result<void> posix_disk::rename(const std::string& from, const std::string& to) {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+        return errno_error(errno, "rename", from + " to " + to);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::sync_dir(const std::string& path) {
+    const int fd = detail::retry_eintr(
+        [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+    if (fd < 0) return errno_error(errno, "open folder", path);
+    const int rc = detail::retry_eintr([&] { return ::fsync(fd); });
+    const int number = errno;
+    ::close(fd);
+    // Some file systems cannot sync a folder and say EINVAL; then there is nothing to wait for.
+    if (rc != 0 && number != EINVAL) return errno_error(number, "sync folder", path);
+    return {};
+}
+
+SKEIN_INLINE result<std::vector<dir_entry>> posix_disk::list(const std::string& path) {
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()),
+                                                  [](DIR* d) { return ::closedir(d); });
+    if (!dir) return errno_error(errno, "list", path);
+    std::vector<dir_entry> entries;
+    for (;;) {
+        errno = 0;
+        const dirent* item = ::readdir(dir.get());
+        if (item == nullptr) break;
+        dir_entry entry;
+        entry.name = item->d_name;
+        if (entry.name == "." || entry.name == "..") continue;
+        struct stat info{};
+        if (::fstatat(::dirfd(dir.get()), item->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) {
+            if (errno == ENOENT) continue; // removed in the meantime
+            return errno_error(errno, "stat", join_path(path, item->d_name));
+        }
+        entry.is_directory = S_ISDIR(info.st_mode);
+        entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+        entries.push_back(std::move(entry));
+    }
+    if (errno != 0) return errno_error(errno, "list", path);
+    std::sort(entries.begin(), entries.end(),
+              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
+    return entries;
+}
+
+SKEIN_INLINE result<void> posix_disk::remove(const std::string& path) {
+    if (::remove(path.c_str()) != 0) return errno_error(errno, "remove", path);
+    return {};
+}
+
+SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
+    for (std::size_t end = 0; end != std::string::npos;) {
+        end = path.find('/', end + 1);
+        const std::string folder = path.substr(0, end);
+        if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
+        const int number = errno;
+        struct stat info{};
+        if (::stat(folder.c_str(), &info) != 0)
+            return errno_error(number, "create folder", folder);
+        if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
+    }
+    return {};
+}
+
+SKEIN_INLINE result<std::uint64_t> posix_disk::free_space(const std::string& path) {
+    struct statvfs info{};
+    if (detail::retry_eintr([&] { return ::statvfs(path.c_str(), &info); }) != 0)
+        return errno_error(errno, "free space of", path);
+    return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
+    struct stat info{};
+    if (::stat(path.c_str(), &info) != 0) return errno_error(errno, "stat", path);
+    dir_entry entry;
+    const auto slash = path.find_last_of('/');
+    entry.name = slash == std::string::npos ? path : path.substr(slash + 1);
+    entry.is_directory = S_ISDIR(info.st_mode);
+    entry.bytes = entry.is_directory ? 0 : static_cast<std::uint64_t>(info.st_size);
+    return entry;
+}
+
+} // namespace skein

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What the two sides of a handshake send each other.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/task.hpp>
+#include <skein/net/stream.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+namespace skein::net {
+enum class side : std::uint16_t; // of handshake.hpp
+} // namespace skein::net
+
+namespace skein::net::detail {
+
+enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
+
+/// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
+struct hello {
+    static constexpr std::size_t bytes = 48;
+    static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
+    std::array<std::byte, bytes> raw{};
+
+    void fill(side mine, std::uint16_t version, random_source& random) {
+        std::memcpy(raw.data(), magic.data(), magic.size());
+        store_le(raw.data() + 8, version);
+        store_le(raw.data() + 12, static_cast<std::uint16_t>(mine));
+        random.fill(mut_byte_span(raw).subspan(16));
+    }
+    [[nodiscard]] std::uint16_t version() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 8);
+    }
+    [[nodiscard]] std::uint16_t role() const noexcept {
+        return load_le<std::uint16_t>(raw.data() + 12);
+    }
+};
+
+/// What comes with each side's verdict: status(4) proof(32) identity length(4).
+struct verdict {
+    static constexpr std::size_t bytes = 40;
+    std::array<std::byte, bytes> raw{};
+
+    void fill(handshake_status status, byte_span proof, std::size_t identity_bytes) {
+        store_le(raw.data(), static_cast<std::uint32_t>(status));
+        std::copy(proof.begin(), proof.end(), raw.begin() + 4);
+        store_le(raw.data() + 36, static_cast<std::uint32_t>(identity_bytes));
+    }
+    [[nodiscard]] std::uint32_t status() const noexcept {
+        return load_le<std::uint32_t>(raw.data());
+    }
+    [[nodiscard]] byte_span proof() const noexcept { return byte_span(raw).subspan(4, 32); }
+    [[nodiscard]] std::size_t identity_bytes() const noexcept {
+        return load_le<std::uint32_t>(raw.data() + 36);
+    }
+};
+
+/// Judges a hello as far as it has arrived; nothing = good so far.
+[[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+task<void> read_exactly(stream* from, mut_byte_span into);
+task<void> write_one(stream* to, byte_span bytes);
+
+} // namespace skein::net::detail

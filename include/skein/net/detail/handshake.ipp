@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
+
+#include <skein/core/loop.hpp>
+#include <skein/core/sha256.hpp>
+#include <skein/net/detail/handshake.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+/// One side's half of the secrets of a handshake.
+struct handshake_keys {
+    sha256_digest connecting_proof, accepting_proof, session;
+
+    handshake_keys(const token& secret, const hello& connecting, const hello& accepting) {
+        const auto make = [&](std::string_view label) {
+            return hmac_sha256(secret.bytes(), as_bytes(label), connecting.raw, accepting.raw);
+        };
+        connecting_proof = make("skein/1 connecting side");
+        accepting_proof = make("skein/1 accepting side..");
+        session = make("skein/1 session key.....");
+    }
+    [[nodiscard]] sha256_digest mac(side from, byte_span identity_bytes) const {
+        const std::byte role{static_cast<unsigned char>(from)};
+        return hmac_sha256(session, byte_span(&role, 1), identity_bytes);
+    }
+};
+
+/// "an HTTP request", "a TLS client", or the first bytes.
+SKEIN_INLINE std::string describe_foreign(byte_span first) {
+    const auto text = as_text(first);
+    for (const char* verb :
+         {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
+        if (text.starts_with(
+                std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
+            return "it looks like HTTP";
+        }
+    }
+    if (first.size() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) {
+        return "it looks like TLS";
+    }
+    if (text.starts_with("SSH-")) return "it looks like SSH";
+    return "it begins with the bytes " +
+           skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+}
+
+SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
+    const std::size_t known = std::min(so_far.size(), hello::magic.size());
+    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+        return error(errc::malformed,
+                     "the peer does not speak this protocol: " + describe_foreign(so_far))
+            .with_hint("another program is at the other end; check address and port");
+    }
+    if (so_far.size() < hello::bytes) return std::nullopt;
+    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+        return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
+                                                 theirs, protocol_version))
+            .with_hint("build both sides from the same version of skein");
+    }
+    if (load_le<std::uint16_t>(so_far.data() + 12) != static_cast<std::uint16_t>(from)) {
+        return error(errc::malformed, "the peer claims the same role as we have")
+            .with_hint("our own bytes may be coming back (an echo service or a proxy loop)");
+    }
+    return std::nullopt;
+}
+
+SKEIN_INLINE error token_refused(const token& ours) {
+    return error(errc::permission_denied, "the peer has another token")
+        .with_hint(fmt::format("give both sides the same token (ours has the fingerprint {})",
+                               ours.empty() ? "none" : ours.fingerprint()));
+}
+
+SKEIN_INLINE task<void> read_exactly(stream* from, mut_byte_span into) {
+    while (!into.empty()) {
+        auto reading = from->read_some(into);
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset, "the peer closed the connection during the handshake")
+                .with_hint("its log says why: another token, another build, or it is stopping");
+        }
+        into = into.subspan(got);
+    }
+}
+
+SKEIN_INLINE task<void> write_one(stream* to, byte_span bytes) {
+    auto writing = to->write_all(std::span<const byte_span>(&bytes, 1));
+    co_await writing;
+}
+
+/// Sends a verdict, and our identity with its MAC if the status is good or build_differs.
+SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256_digest proof,
+                                     byte_buffer identity_bytes, sha256_digest mac) {
+    verdict v;
+    v.fill(status, proof, identity_bytes.size());
+    byte_buffer out = to_buffer(byte_span(v.raw));
+    if (status != handshake_status::token_differs) {
+        append(out, identity_bytes);
+        append(out, mac);
+    }
+    auto writing = write_one(to, out);
+    co_await writing;
+}
+
+/// Reads the identity that follows a verdict: its length was checked, its MAC is.
+SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+                                          side sender, const handshake_keys* keys) {
+    if (bytes > most) {
+        throw error(errc::too_large,
+                    fmt::format("identity of {} bytes is above the limit of {}", bytes, most));
+    }
+    byte_buffer block(bytes);
+    auto reading = read_exactly(from, block);
+    co_await reading;
+    sha256_digest mac{};
+    auto reading_mac = read_exactly(from, mac);
+    co_await reading_mac;
+    if (!equal_constant_time(mac, keys->mac(sender, block))) {
+        throw error(errc::permission_denied, "the peer's identity was changed on the way");
+    }
+    identity peer;
+    const auto decoded = wire::decode(block, peer);
+    if (!decoded)
+        throw error(errc::malformed, "the peer's identity does not decode")
+            .with_cause(decoded.error().what());
+    co_return peer;
+}
+
+SKEIN_INLINE std::optional<error> check_build(const connection_options& mine,
+                                              const identity& peer) {
+    if (!mine.require_same_build) return std::nullopt;
+    const bool same_build = peer.build_id == mine.self.build_id;
+    if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
+    return error(errc::mismatch,
+                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, "
+                             "ours is {:016x}",
+                             peer.name, peer.pid, peer.host, same_build ? "registry" : "build",
+                             same_build ? peer.registry_hash : peer.build_id,
+                             same_build ? mine.self.registry_hash : mine.self.build_id))
+        .with_hint("start the same executable on both sides");
+}
+
+/// The rest of the connecting side, from the peer's proof on.
+SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_options* options,
+                                              const handshake_keys* keys, byte_buffer self) {
+    const sha256_digest none{};
+    verdict v;
+    sha256_digest proof{};
+    auto reading_proof = read_exactly(with, proof);
+    co_await reading_proof;
+    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    if (!good) {
+        auto refusing =
+            send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
+        co_await refusing;
+        throw token_refused(options->secret);
+    }
+    const auto mac = keys->mac(side::connecting, self);
+    auto sending =
+        send_verdict(with, handshake_status::good, keys->connecting_proof, std::move(self), mac);
+    co_await sending;
+    auto reading_verdict = read_exactly(with, v.raw);
+    co_await reading_verdict;
+    if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
+        throw token_refused(options->secret);
+    }
+    auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
+                                 side::accepting, keys);
+    identity peer = co_await reading;
+    if (auto fault = check_build(*options, peer)) throw *fault;
+    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+        throw error(errc::mismatch,
+                    fmt::format("'{}' (pid {} at {}) refuses another build of the program",
+                                peer.name, peer.pid, peer.host))
+            .with_hint("start the same executable on both sides");
+    }
+    co_return peer;
+}
+
+/// The rest of the accepting side, from its answer to the hello on.
+SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_options* options,
+                                             const handshake_keys* keys, byte_buffer self,
+                                             byte_span out) {
+    const sha256_digest none{};
+    verdict v;
+    byte_buffer answer = to_buffer(byte_span(out));
+    append(answer, keys->accepting_proof);
+    auto answering = write_one(with, answer);
+    co_await answering;
+    auto reading_verdict = read_exactly(with, v.raw);
+    co_await reading_verdict;
+    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+        throw token_refused(options->secret);
+    }
+    if (!equal_constant_time(v.proof(), keys->connecting_proof)) {
+        auto refusing =
+            send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
+        co_await refusing;
+        throw token_refused(options->secret);
+    }
+    auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
+                                 side::connecting, keys);
+    identity peer = co_await reading;
+    const auto fault = check_build(*options, peer);
+    const auto mac = keys->mac(side::accepting, self);
+    auto telling =
+        send_verdict(with, fault ? handshake_status::build_differs : handshake_status::good, none,
+                     std::move(self), mac);
+    co_await telling;
+    if (fault) throw *fault;
+    co_return peer;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options) {
+    const bool connecting = mine == side::connecting;
+    const side theirs = connecting ? side::accepting : side::connecting;
+    detail::hello out, in;
+    out.fill(mine, protocol_version, loop::current().random());
+    byte_buffer self = wire::encode(options.self);
+
+    if (connecting) {
+        auto sending = detail::write_one(&with, out.raw);
+        co_await sending;
+    }
+    for (std::size_t have = 0; have < detail::hello::bytes;) { // judged as it comes
+        auto reading = with.read_some(mut_byte_span(in.raw).subspan(have));
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset, "the peer closed the connection during the handshake")
+                .with_hint("its log says why; another program may be at the other end");
+        }
+        have += got;
+        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
+        if (fault && fault->code() == errc::mismatch && !connecting) {
+            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
+            co_await telling;
+        }
+        if (fault) throw *fault;
+    }
+    const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
+    auto rest = connecting
+                    ? detail::finish_connecting(&with, &options, &keys, std::move(self))
+                    : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);
+    auto peer = co_await rest;
+    co_return peer;
+}
+
+} // namespace skein::net

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The thread behind a loop_thread.
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
+    auto stopped = stop->wait();
+    co_await stopped;
+    tasks->cancel();
+    auto joined = tasks->join();
+    co_await joined;
+}
+
+} // namespace detail
+
+SKEIN_INLINE loop_thread::loop_thread(std::string name) {
+    std::promise<void> ready;
+    auto started = ready.get_future();
+    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+    started.get();
+}
+
+SKEIN_INLINE loop_thread::~loop_thread() {
+    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                "a loop_thread is destroyed on its own thread");
+    loop_->post_from_any_thread([this] { stop_->set(); });
+    thread_.join();
+}
+
+SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    real_loop here;
+    event stop;
+    scope tasks;
+    loop_ = &here;
+    stop_ = &stop;
+    tasks_ = &tasks;
+    ready.set_value();
+    here.run(detail::run_until_stopped(&stop, &tasks));
+}
+
+} // namespace skein::net

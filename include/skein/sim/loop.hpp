@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The simulated world's loop: virtual time, one thread, everything drawn from one seed.
+//
+//     sim::loop loop(seed);
+//     loop.run(scenario());              // an hour of virtual time takes what its events take
+//     loop.trace_hash();                 // the same for the same seed, on every compiler
+//
+// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
+// A world in which nothing can happen any more although a task waits is an error, not a hang.
+
+#include <skein/core/function.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/random.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/time.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein::sim {
+
+/// A loop whose time is counted, not measured.
+class loop final : public skein::loop {
+public:
+    explicit loop(std::uint64_t seed);
+    ~loop() override;
+
+    [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+    /// Where everything random of this world comes from. Draws are part of the trace.
+    [[nodiscard]] random_source& random() noexcept override { return random_; }
+    [[nodiscard]] std::optional<duration> simulated_work_time() override;
+    /// Uniform in [least, most].
+    duration draw_delay(duration least, duration most);
+    /// True with probability p.
+    bool draw(double p) {
+        if (p <= 0) return false;
+        return random_.unit() < p;
+    }
+
+    /// Runs `call` at a virtual time (at once if it is past).
+    void at(time_point when, unique_function<void()> call);
+    void after(duration delay, unique_function<void()> call);
+
+    /// How many events have run.
+    [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
+    [[nodiscard]] duration elapsed() const noexcept { return virtual_.time_since_epoch(); }
+    /// A fold over every event (time and number) and every advance of time.
+    [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
+    /// Adds to the trace: a protocol may record what it decided.
+    void trace(std::uint64_t value) noexcept;
+
+    /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
+    void set_budget(std::uint64_t most_events, duration most_time) noexcept;
+
+protected:
+    time_point read_clock() noexcept override { return virtual_; }
+
+    void poll(std::optional<time_point> until, bool may_block) override;
+    void notify() noexcept override {}
+
+private:
+    struct event_item {
+        time_point when;
+        std::uint64_t key = 0, number = 0;
+        unique_function<void()> call;
+    };
+    static bool later(const event_item& a, const event_item& b) noexcept;
+    void run_next();
+
+    std::uint64_t seed_;
+    seeded_random random_;
+    time_point virtual_{};
+    std::vector<event_item> heap_;
+    std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
+    std::uint64_t most_events_ = 50'000'000;
+    duration most_time_ = std::chrono::hours(24 * 365);
+};
+
+} // namespace skein::sim
+
+#if SKEIN_HEADER_ONLY
+#include <skein/sim/detail/loop.ipp>
+#endif

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of the layer core, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+
+#include <skein/core/check.hpp>
+#include <skein/core/disk.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/posix_disk.hpp>
+
+#include <skein/core/detail/check.ipp>
+#include <skein/core/detail/disk.ipp>
+#include <skein/core/detail/error.ipp>
+#include <skein/core/detail/log.ipp>
+#include <skein/core/detail/posix_disk.ipp>
