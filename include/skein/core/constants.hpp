@@ -27,7 +27,17 @@ struct time_constants {
     ms reconnect_most{2000};
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
-    ms collective_timeout{30000};
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
+    /// while the others wait. Dead processes are noticed at once, without it.
+    ms collective_timeout{300000};
+    ms checkpoint_timeout{1800000}; ///< the same while ranks read, verify and sync whole checkpoints
+    ms ring_late_again{50};         ///< a second look before a neighbour is called late
+    ms ring_grace_least{500};       ///< after the deadline, for news of who is late further away
+    ms ring_grace_most{2000};
+    ms ring_news{300};     ///< after a broken link, for the cause further away
+    ms ring_notice{500};   ///< to write an error or a goodbye to one neighbour
+    ms ring_farewell{1000}; ///< for both notices, at close
+    ms shm_look{20};       ///< between looks whether the processes of the others live
 
     /// All values times `factor`.
     [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
@@ -35,7 +45,9 @@ struct time_constants {
         for (ms* value :
              {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
               &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout, &t.checkpoint_timeout, &t.ring_late_again,
+              &t.ring_grace_least, &t.ring_grace_most, &t.ring_news, &t.ring_notice,
+              &t.ring_farewell, &t.shm_look})
             *value *= factor;
         return t;
     }
