@@ -8,7 +8,11 @@
 // two.
 #include "bench.hpp"
 
+#include <skein/core/scope.hpp>
 #include <skein/net/asio.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/rt/node.hpp>
+#include <skein/rt/process.hpp>
 #include <skein/rt/run.hpp>
 
 #include <asio/awaitable.hpp>

@@ -105,7 +105,7 @@ def sources() -> dict:
     for path in checks.files("include/skein", suffixes=(".ipp",)):
         name = path[len("include/"):]
         layer = name.split("/")[1]
-        with_torch = needs_torch.reaches(os.path.join(checks.ROOT, path)) or needs_torch.reaches(os.path.join(checks.ROOT, "include", twin(name)))
+        with_torch = any(needs_torch.reaches(os.path.join(checks.ROOT, "include", part)) for part in (name, *twins(name)))
         if layer in ("train", "torch") and not with_torch:
             layer = "train_torch_free"
         elif with_torch:
@@ -115,7 +115,7 @@ def sources() -> dict:
     for layer, names in groups.items():
         title = {"train": "The bodies of torch, dist and train that need LibTorch, compiled once.",
                  "train_torch_free": "The bodies of train that need no LibTorch, compiled once."}.get(layer, f"The bodies of the layer {layer}, compiled once.")
-        lines = sorted({f"#include <{twin(name)}>" for name in names}) + [""] + [f"#include <{name}>" for name in sorted(names)]
+        lines = sorted({f"#include <{part}>" for name in names for part in twins(name)}) + [""] + [f"#include <{name}>" for name in sorted(names)]
         result[f"src/{layer}.cpp"] = SOURCE.format(title=title) + "\n" + "\n".join(lines) + "\n"
     order = [layer for layer in (*checks.rules()["layers"], "train_torch_free") if layer in groups and layer not in ("train", "sim")]
     if order:
@@ -127,10 +127,10 @@ def sources() -> dict:
     return result
 
 
-def twin(name: str) -> str:
-    """The header that an .ipp belongs to: skein/net/detail/x.ipp -> skein/net/x.hpp or skein/net/detail/x.hpp."""
-    public = name.replace("/detail/", "/")[:-4] + ".hpp"
-    return public if os.path.exists(os.path.join(checks.ROOT, "include", public)) else name[:-4] + ".hpp"
+def twins(name: str) -> list:
+    """The headers that an .ipp belongs to: those of its name, in its layer's folder and in detail/."""
+    found = [name.replace("/detail/", "/")[:-4] + ".hpp", name[:-4] + ".hpp"]
+    return [path for path in found if os.path.exists(os.path.join(checks.ROOT, "include", path))]
 
 
 def main() -> int:

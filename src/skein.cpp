@@ -6,3 +6,7 @@
 #endif
 
 #include "core.cpp"
+#include "net.cpp"
+#include "rt.cpp"
+#include "cluster.cpp"
+#include "dist.cpp"

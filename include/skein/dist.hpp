@@ -4,6 +4,7 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/dist/bootstrap.hpp>
+#include <skein/dist/buffer.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/doorbell.hpp>

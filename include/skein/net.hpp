@@ -4,7 +4,6 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/net/address.hpp>
-#include <skein/net/asio.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/net/frame.hpp>
@@ -18,11 +17,6 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/signals.hpp>
-#include <skein/net/sim_disk.hpp>
-#include <skein/net/sim_faults.hpp>
-#include <skein/net/sim_loop.hpp>
-#include <skein/net/sim_net.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
-#include <skein/net/use_task.hpp>

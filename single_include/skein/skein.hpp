@@ -94,6 +94,60 @@ asm(".pushsection .rodata.skein_form,\"aG\",%progbits,skein_form,comdat\n"
 // need not know its launcher. A half-set environment is an error that names the missing variable.
 
 
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// The place of one process among those that were started together.
+struct launch_environment {
+    std::string source = "local"; ///< which row of the table answered
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    int attempt = 0;         ///< restarts so far, as far as the launcher says
+    std::string master_host; ///< where rank 0 can be reached; empty: this host
+    int master_port = 0;     ///< for rank 0's group server; 0: none given
+    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
+
+    /// True when a launcher has formed a world: this process is one of its ranks.
+    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
+};
+
+/// Reads one variable; nothing if it is not set.
+using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
+
+/// The variables of this process.
+[[nodiscard]] variable_reader process_environment();
+
+/// Asks the table, first row that applies wins:
+///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
+///                SKEIN_MASTER_PORT
+///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
+///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
+///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
+///   local        none of them
+///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
+[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
+
+/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
+[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/environment.ipp
+// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
+// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
+// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
+
+
 // ======== skein/core/error.hpp
 // One error type for everything that can fail in the world outside the program.
 //
@@ -265,63 +319,6 @@ SKEIN_INLINE error to_error(std::exception_ptr e, errc fallback) {
 
 } // namespace skein
 
-
-// ======== skein/cluster/environment.hpp, continued
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// The place of one process among those that were started together.
-struct launch_environment {
-    std::string source = "local"; ///< which row of the table answered
-    int rank = 0;
-    int world_size = 1;
-    int local_rank = 0;
-    int local_size = 1;
-    int attempt = 0;         ///< restarts so far, as far as the launcher says
-    std::string master_host; ///< where rank 0 can be reached; empty: this host
-    int master_port = 0;     ///< for rank 0's group server; 0: none given
-    std::string job_id;      ///< the same for all ranks; empty if the launcher has none
-
-    /// True when a launcher has formed a world: this process is one of its ranks.
-    [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
-};
-
-/// Reads one variable; nothing if it is not set.
-using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
-
-/// The variables of this process.
-[[nodiscard]] variable_reader process_environment();
-
-/// Asks the table, first row that applies wins:
-///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
-///                SKEIN_MASTER_PORT
-///   torch        RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-///   slurm        SLURM_PROCID SLURM_STEP_NUM_TASKS ... inside a step (srun), not in a batch script
-///   kubernetes   JOB_COMPLETION_INDEX with WORLD_SIZE, MASTER_ADDR, MASTER_PORT
-///   openmpi      OMPI_COMM_WORLD_RANK ...        pmi  PMI_RANK PMI_SIZE (MPICH, Intel MPI)
-///   sagemaker    SM_HOSTS SM_CURRENT_HOST        skypilot  SKYPILOT_NODE_RANK SKYPILOT_NODE_IPS
-///   local        none of them
-///   errors  invalid_argument: a row applies but a variable is missing or no number; names it
-[[nodiscard]] launch_environment discover(const variable_reader& read = process_environment());
-
-/// "n[1-3,07],gpu" -> n1 n2 n3 n07 gpu, as Slurm writes node lists.
-[[nodiscard]] std::vector<std::string> expand_hostlist(std::string_view text);
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/environment.hpp
-// The rows of the launch table. Sources: torch.distributed.run (environment variables), Slurm's srun(1)
-// OUTPUT ENVIRONMENT VARIABLES, Open MPI's mpirun(1), the PMI-1 convention of MPICH and Intel MPI,
-// Kubernetes indexed jobs, SageMaker training toolkit, SkyPilot's distributed jobs.
-
-
 // ======== skein/core/fnv.hpp
 // FNV-1a: a small hash for names and layouts that is the same on every machine and in every build.
 // Not for bytes from outside: anybody can make collisions.
@@ -357,311 +354,14 @@ private:
 
 } // namespace skein
 
-
-// ======== skein/cluster/detail/environment.hpp, continued
-#include <charconv>
-#include <cstdlib>
-#include <utility>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein::cluster {
-
-inline variable_reader process_environment() {
-    return [](std::string_view name) -> std::optional<std::string> {
-        const char* value = std::getenv(std::string(name).c_str());
-        if (value == nullptr) return std::nullopt;
-        return std::string(value);
-    };
-}
-
-namespace detail {
-
-/// Variables of one launcher, with errors that name them.
-class variables {
-public:
-    variables(const variable_reader& read, std::string launcher)
-        : read_(read), launcher_(std::move(launcher)) {}
-
-    [[nodiscard]] bool has(std::string_view name) const { return read_(name).has_value(); }
-    [[nodiscard]] std::string text(std::string_view name, std::string fallback = {}) const {
-        return read_(name).value_or(std::move(fallback));
-    }
-    [[nodiscard]] std::string need(std::string_view name) const {
-        auto value = read_(name);
-        if (!value || value->empty()) {
-            throw error(
-                errc::invalid_argument,
-                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
-                .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
-        }
-        return *value;
-    }
-    [[nodiscard]] int number(std::string_view name) const { return parse(name, need(name)); }
-    [[nodiscard]] int number(std::string_view name, int fallback) const {
-        auto value = read_(name);
-        return value && !value->empty() ? parse(name, *value) : fallback;
-    }
-    /// The first of the names that is set.
-    [[nodiscard]] int first_number(std::initializer_list<std::string_view> names) const {
-        for (auto name : names) {
-            if (has(name)) return number(name);
-        }
-        return number(*names.begin());
-    }
-
-private:
-    int parse(std::string_view name, const std::string& value) const {
-        int out = 0;
-        const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
-        if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
-            throw error(
-                errc::invalid_argument,
-                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
-        }
-        return out;
-    }
-    const variable_reader& read_;
-    std::string launcher_;
-};
-
-/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
-inline int port_of_job(std::string_view job) noexcept {
-    fnv1a hash;
-    hash.text(job);
-    return 20000 + static_cast<int>(hash.value() % 10000);
-}
-
-inline std::optional<launch_environment> from_skein(const variable_reader& read) {
-    const variables v(read, "skein");
-    if (!v.has("SKEIN_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "skein";
-    e.rank = v.number("SKEIN_RANK");
-    e.world_size = v.number("SKEIN_WORLD_SIZE");
-    e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
-    e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
-    e.attempt = v.number("SKEIN_ATTEMPT", 0);
-    e.master_host = v.text("SKEIN_MASTER_HOST");
-    e.master_port = v.number("SKEIN_MASTER_PORT", 0);
-    e.job_id = v.text("SKEIN_JOB_ID");
-    return e;
-}
-
-inline std::optional<launch_environment> from_torch(const variable_reader& read) {
-    const variables v(read, "torchrun");
-    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
-    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
-    launch_environment e;
-    e.source = "torch";
-    e.rank = v.number("RANK");
-    e.world_size = v.number("WORLD_SIZE");
-    e.local_rank = v.number("LOCAL_RANK", 0);
-    e.local_size = v.number("LOCAL_WORLD_SIZE", 1);
-    e.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
-    e.master_host = v.need("MASTER_ADDR");
-    e.master_port = v.number("MASTER_PORT");
-    // The agent's own store listens on MASTER_PORT then; ours takes the next one.
-    if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++e.master_port;
-    e.job_id = v.text("TORCHELASTIC_RUN_ID");
-    return e;
-}
-
-/// The entry of one node in Slurm's "2(x3),1".
-inline int tasks_on_node(std::string_view text, int node) {
-    int at = 0;
-    while (!text.empty()) {
-        const auto comma = text.find(',');
-        const auto part = text.substr(0, comma);
-        int tasks = 0, times = 1;
-        std::from_chars(part.data(), part.data() + part.size(), tasks);
-        if (const auto open = part.find("(x"); open != std::string_view::npos) {
-            std::from_chars(part.data() + open + 2, part.data() + part.size(), times);
-        }
-        if (node < at + times) return tasks;
-        at += times;
-        if (comma == std::string_view::npos) break;
-        text.remove_prefix(comma + 1);
-    }
-    return 1;
-}
-
-inline std::optional<launch_environment> from_slurm(const variable_reader& read) {
-    const variables v(read, "Slurm");
-    if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
-    launch_environment e;
-    e.source = "slurm";
-    e.rank = v.number("SLURM_PROCID");
-    e.world_size = v.first_number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
-    e.local_rank = v.number("SLURM_LOCALID", 0);
-    const int node = v.number("SLURM_NODEID", 0);
-    e.local_size = v.has("SLURM_STEP_TASKS_PER_NODE")
-                       ? tasks_on_node(v.text("SLURM_STEP_TASKS_PER_NODE"), node)
-                       : tasks_on_node(v.text("SLURM_TASKS_PER_NODE", "1"), node);
-    e.attempt = v.number("SLURM_RESTART_COUNT", 0);
-    e.job_id = v.need("SLURM_JOB_ID") + "." + v.need("SLURM_STEP_ID");
-    auto nodes = v.text("SLURM_STEP_NODELIST");
-    if (nodes.empty()) nodes = v.need("SLURM_JOB_NODELIST");
-    const auto hosts = expand_hostlist(nodes);
-    if (!hosts.empty()) e.master_host = hosts.front();
-    e.master_port = v.number("SKEIN_MASTER_PORT", port_of_job(e.job_id));
-    return e;
-}
-
-inline std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
-    const variables v(read, "Kubernetes indexed job");
-    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
-    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
-    launch_environment e;
-    e.source = "kubernetes";
-    e.rank = v.number("JOB_COMPLETION_INDEX");
-    e.world_size = v.number("WORLD_SIZE");
-    e.master_host = v.need("MASTER_ADDR");
-    e.master_port = v.number("MASTER_PORT");
-    e.job_id = v.text("JOB_NAME");
-    return e;
-}
-
-inline std::optional<launch_environment> from_openmpi(const variable_reader& read) {
-    const variables v(read, "Open MPI");
-    if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "openmpi";
-    e.rank = v.number("OMPI_COMM_WORLD_RANK");
-    e.world_size = v.number("OMPI_COMM_WORLD_SIZE");
-    e.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
-    e.local_size = v.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-    e.job_id = v.text("PMIX_NAMESPACE", v.text("OMPI_MCA_ess_base_jobid"));
-    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job(e.job_id)));
-    return e;
-}
-
-inline std::optional<launch_environment> from_pmi(const variable_reader& read) {
-    const variables v(read, "MPI (PMI)");
-    if (!v.has("PMI_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "pmi";
-    e.rank = v.number("PMI_RANK");
-    e.world_size = v.number("PMI_SIZE");
-    e.local_rank = v.number("MPI_LOCALRANKID", 0);
-    e.local_size = v.number("MPI_LOCALNRANKS", 1);
-    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
-    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
-    return e;
-}
-
-inline std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
-    const variables v(read, "SageMaker");
-    if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = nlohmann::json::parse(v.need("SM_HOSTS"), nullptr, false);
-    const auto here = v.need("SM_CURRENT_HOST");
-    launch_environment e;
-    e.source = "sagemaker";
-    e.rank = -1;
-    if (hosts.is_array() && !hosts.empty()) {
-        for (std::size_t i = 0; i < hosts.size(); ++i) {
-            if (hosts[i] == here) e.rank = static_cast<int>(i);
-        }
-    }
-    if (e.rank < 0) {
-        throw error(
-            errc::invalid_argument,
-            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
-                        v.text("SM_HOSTS"), here));
-    }
-    e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0].get<std::string>();
-    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
-    e.job_id = v.text("TRAINING_JOB_NAME");
-    return e;
-}
-
-inline std::optional<launch_environment> from_skypilot(const variable_reader& read) {
-    const variables v(read, "SkyPilot");
-    if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "skypilot";
-    e.rank = v.number("SKYPILOT_NODE_RANK");
-    e.world_size = v.number("SKYPILOT_NUM_NODES");
-    const auto addresses = v.need("SKYPILOT_NODE_IPS");
-    e.master_host = addresses.substr(0, addresses.find('\n'));
-    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
-    e.job_id = v.text("SKYPILOT_TASK_ID");
-    return e;
-}
-
-} // namespace detail
-
-inline launch_environment discover(const variable_reader& read) {
-    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
-                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
-                      &detail::from_sagemaker, &detail::from_skypilot}) {
-        auto found = row(read);
-        if (!found) continue;
-        if (found->world_size < 1 || found->rank >= found->world_size) {
-            throw error(errc::invalid_argument,
-                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
-                                    found->world_size))
-                .with_hint("the launcher's variables contradict each other");
-        }
-        return *found;
-    }
-    return {};
-}
-
-inline std::vector<std::string> expand_hostlist(std::string_view text) {
-    std::vector<std::string> hosts;
-    while (!text.empty()) {
-        // One entry ends at a comma that is outside brackets.
-        std::size_t end = 0;
-        for (bool inside = false; end < text.size() && (inside || text[end] != ','); ++end) {
-            if (text[end] == '[') inside = true;
-            if (text[end] == ']') inside = false;
-        }
-        const auto entry = text.substr(0, end);
-        text.remove_prefix(end < text.size() ? end + 1 : end);
-        const auto open = entry.find('[');
-        const auto close = entry.find(']');
-        if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
-            if (!entry.empty()) hosts.emplace_back(entry);
-            continue;
-        }
-        auto ranges = entry.substr(open + 1, close - open - 1);
-        while (!ranges.empty()) {
-            const auto comma = ranges.find(',');
-            const auto range = ranges.substr(0, comma);
-            ranges.remove_prefix(comma == std::string_view::npos ? ranges.size() : comma + 1);
-            const auto dash = range.find('-');
-            const auto low = range.substr(0, dash);
-            const auto high = dash == std::string_view::npos ? low : range.substr(dash + 1);
-            int from = 0, to = -1;
-            std::from_chars(low.data(), low.data() + low.size(), from);
-            std::from_chars(high.data(), high.data() + high.size(), to);
-            for (int i = from; i <= to && hosts.size() < 65536; ++i) {
-                hosts.push_back(fmt::format("{}{:0{}}{}", entry.substr(0, open), i, low.size(),
-                                            entry.substr(close + 1)));
-            }
-        }
-    }
-    return hosts;
-}
-
-} // namespace skein::cluster
-
-// ======== skein/cluster/group.hpp
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
-// of them is lost.
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
 //
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
-// connections, in either world. A group forms once, with every rank present, and ends once: when all
-// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
-// attempt is a new group with the next generation.
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
 //
-//   joining --all there--> running --all left--> ended
-//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
 
 
 // ======== skein/core/bytes.hpp
@@ -769,142 +469,537 @@ void store_le(std::byte* to, T value) noexcept {
 
 } // namespace skein
 
-// ======== skein/core/event.hpp
-// event: a flag one can wait for. Manual reset; one loop.
-
-
-// ======== skein/core/wait.hpp
-// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+// ======== skein/core/result.hpp
+// A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
 //
-// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed through
-// the run queue of the loop it waits on. This is the tool that event, mutex, channel and the protocols
-// are made of; programs rarely need it.
+//     result<frame> f = decode(bytes);
+//     if (!f) return f.error();
+//     use(*f);
 
 
-// ======== skein/core/cancel.hpp
-// Cooperative cancellation.
-//
-// A cancel_source asks; the tasks that run under its token notice at their next await that has to
-// wait: that await throws error(errc::cancelled), and so does every later one, so that the task unwinds.
-// What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held is lost).
-// A value that had already been handed over is delivered, not dropped. Everything happens on the
-// loop's thread; a source is not thread-safe.
-//
-//     cancel_source stop;
-//     auto work = with_cancel(stop.token(), serve(connection));   // elsewhere: stop.request();
-//     co_await std::move(work);
-
-
-// ======== skein/core/intrusive_list.hpp
-// A doubly linked list whose links live inside its elements: no allocation, O(1) removal from
-// anywhere. Elements derive from list_node<Tag>; a node unlinks itself when it is destroyed.
-
+#include <concepts>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 namespace skein {
 
-template <class T, class Tag>
-class intrusive_list;
-
-/// The links of one element in lists of one Tag. Neither copyable nor movable.
-template <class Tag>
-class list_node {
+/// Either a T or an error. value() throws the error; operator* must not be used on an error.
+template <class T>
+class [[nodiscard]] result {
 public:
-    list_node() noexcept = default;
-    list_node(const list_node&) = delete;
-    list_node& operator=(const list_node&) = delete;
-    ~list_node() { unlink(); }
+    using value_type = T;
 
-    [[nodiscard]] bool is_linked() const noexcept { return next_ != nullptr; }
+    template <class U = T>
+        requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
+                 !std::same_as<std::remove_cvref_t<U>, skein::error>)
+    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
 
-    /// Leaves its list, if it is in one.
-    void unlink() noexcept {
-        if (next_ == nullptr) return;
-        prev_->next_ = next_;
-        next_->prev_ = prev_;
-        prev_ = next_ = nullptr;
-    }
+    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
+    explicit operator bool() const noexcept { return has_value(); }
+
+    T& value() & { return check(), *std::get_if<0>(&state_); }
+    const T& value() const& { return check(), *std::get_if<0>(&state_); }
+    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
+    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
+
+    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
+    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
+    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
+    T* operator->() noexcept { return std::get_if<0>(&state_); }
+    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
+
+    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
 
 private:
-    template <class, class>
-    friend class intrusive_list;
-    list_node* prev_ = nullptr;
-    list_node* next_ = nullptr;
+    void check() const {
+        if (!has_value()) throw error();
+    }
+    std::variant<T, skein::error> state_;
 };
 
-/// A list of T, which derives from list_node<Tag>. Does not own its elements.
-template <class T, class Tag>
-class intrusive_list {
-    using node = list_node<Tag>;
-
+/// Success or an error.
+template <>
+class [[nodiscard]] result<void> {
 public:
-    intrusive_list() noexcept { head_.prev_ = head_.next_ = &head_; }
-    intrusive_list(const intrusive_list&) = delete;
-    intrusive_list& operator=(const intrusive_list&) = delete;
-    ~intrusive_list() {
-        while (!empty()) head_.next_->unlink();
-        head_.prev_ = head_.next_ = nullptr;
-    }
+    using value_type = void;
 
-    [[nodiscard]] bool empty() const noexcept { return head_.next_ == &head_; }
-    [[nodiscard]] T& front() noexcept { return static_cast<T&>(*head_.next_); }
+    result() = default;
+    result(skein::error e) : error_(std::move(e)) {}
 
-    /// Appends; the element must not be linked.
-    void push_back(T& element) noexcept {
-        node& n = element;
-        n.prev_ = head_.prev_;
-        n.next_ = &head_;
-        head_.prev_->next_ = &n;
-        head_.prev_ = &n;
+    [[nodiscard]] bool has_value() const noexcept { return !error_; }
+    explicit operator bool() const noexcept { return has_value(); }
+    void value() const {
+        if (error_) throw *error_;
     }
-    /// Unlinks and returns the first element. The list must not be empty.
-    T& pop_front() noexcept {
-        T& first = front();
-        static_cast<node&>(first).unlink();
-        return first;
-    }
-    /// Moves all elements of other to the end of this list, in order.
-    void splice_back(intrusive_list& other) noexcept {
-        if (other.empty()) return;
-        node* first = other.head_.next_;
-        node* last = other.head_.prev_;
-        other.head_.prev_ = other.head_.next_ = &other.head_;
-        first->prev_ = head_.prev_;
-        head_.prev_->next_ = first;
-        last->next_ = &head_;
-        head_.prev_ = last;
-    }
-    /// Calls f(element) for each; f must not change the list.
-    template <class F>
-    void for_each(F f) {
-        for (node* n = head_.next_; n != &head_; n = n->next_) f(static_cast<T&>(*n));
-    }
-    /// The same until f says false; true if all were seen.
-    template <class F>
-    bool for_each_while(F f) {
-        for (node* n = head_.next_; n != &head_; n = n->next_)
-            if (!f(static_cast<T&>(*n))) return false;
-        return true;
-    }
+    [[nodiscard]] const skein::error& error() const noexcept { return *error_; }
 
 private:
-    node head_;
+    std::optional<skein::error> error_;
 };
 
 } // namespace skein
 
-// ======== skein/core/task.hpp
-// task<T>: a lazy coroutine that gives one T, an exception, or nothing.
+
+// ======== skein/wire/json.hpp, continued
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein {
+
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+
+struct json_limits {
+    std::size_t max_bytes = 16u << 20;
+    int max_depth = 32;
+};
+
+/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
+/// not JSON or names a key twice in one object. Never throws.
+[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
+    if (text.size() > limits.max_bytes)
+        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
+                                                  text.size(), limits.max_bytes));
+    std::vector<std::set<std::string>> keys; // of the objects that are open
+    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > limits.max_depth)
+            throw error(errc::too_large,
+                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
+        if (event == json::parse_event_t::object_start) keys.emplace_back();
+        if (event == json::parse_event_t::object_end) keys.pop_back();
+        if (event == json::parse_event_t::key &&
+            !keys.back().insert(parsed.get<std::string>()).second)
+            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
+                                                     parsed.get_ref<const std::string&>()));
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        return error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+}
+
+[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
+    return parse_json(as_text(bytes), limits);
+}
+
+/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
+/// UTF-8 become U+FFFD.
+template <class Json>
+[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+inline error json_member_error(std::string_view key, std::string_view wanted) {
+    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+} // namespace detail
+
+/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
+[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
+            return it->get<std::uint64_t>();
+    return detail::json_member_error(key, "a whole number >= 0");
+}
+
+/// The member `key` as a number.
+[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
+    return detail::json_member_error(key, "a number");
+}
+
+/// The member `key` as text.
+[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_string())
+            return it->get<std::string>();
+    return detail::json_member_error(key, "text");
+}
+
+/// The member `key` as an array of unsigned integers, at most max_items of them.
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+    std::vector<std::uint64_t> out;
+    auto it = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
+        return detail::json_member_error(key, "an array of whole numbers >= 0");
+    out.reserve(it->size());
+    for (auto& item : *it) {
+        if (!detail::is_uint(item))
+            return detail::json_member_error(key, "an array of whole numbers >= 0");
+        out.push_back(item.get<std::uint64_t>());
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/environment.ipp, continued
+#include <charconv>
+#include <cstdlib>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE variable_reader process_environment() {
+    return [](std::string_view name) -> std::optional<std::string> {
+        const char* value = std::getenv(std::string(name).c_str());
+        if (value == nullptr) return std::nullopt;
+        return std::string(value);
+    };
+}
+
+namespace detail {
+
+/// Variables of one launcher, with errors that name them.
+class variables {
+public:
+    variables(const variable_reader& read, std::string launcher)
+        : read_(read), launcher_(std::move(launcher)) {}
+
+    [[nodiscard]] bool has(std::string_view name) const { return read_(name).has_value(); }
+    [[nodiscard]] std::string text(std::string_view name, std::string fallback = {}) const {
+        return read_(name).value_or(std::move(fallback));
+    }
+    [[nodiscard]] std::string need(std::string_view name) const {
+        auto value = read_(name);
+        if (!value || value->empty()) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
+                .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
+        }
+        return *value;
+    }
+    [[nodiscard]] int number(std::string_view name) const { return parse(name, need(name)); }
+    [[nodiscard]] int number(std::string_view name, int fallback) const {
+        auto value = read_(name);
+        return value && !value->empty() ? parse(name, *value) : fallback;
+    }
+    /// The first of the names that is set.
+    [[nodiscard]] int first_number(std::initializer_list<std::string_view> names) const {
+        for (auto name : names) {
+            if (has(name)) return number(name);
+        }
+        return number(*names.begin());
+    }
+
+private:
+    int parse(std::string_view name, const std::string& value) const {
+        int out = 0;
+        const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
+        if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
+        }
+        return out;
+    }
+    const variable_reader& read_;
+    std::string launcher_;
+};
+
+/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
+SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
+    fnv1a hash;
+    hash.text(job);
+    return 20000 + static_cast<int>(hash.value() % 10000);
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader& read) {
+    const variables v(read, "skein");
+    if (!v.has("SKEIN_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skein";
+    e.rank = v.number("SKEIN_RANK");
+    e.world_size = v.number("SKEIN_WORLD_SIZE");
+    e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
+    e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
+    e.attempt = v.number("SKEIN_ATTEMPT", 0);
+    e.master_host = v.text("SKEIN_MASTER_HOST");
+    e.master_port = v.number("SKEIN_MASTER_PORT", 0);
+    e.job_id = v.text("SKEIN_JOB_ID");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_torch(const variable_reader& read) {
+    const variables v(read, "torchrun");
+    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
+    launch_environment e;
+    e.source = "torch";
+    e.rank = v.number("RANK");
+    e.world_size = v.number("WORLD_SIZE");
+    e.local_rank = v.number("LOCAL_RANK", 0);
+    e.local_size = v.number("LOCAL_WORLD_SIZE", 1);
+    e.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    // The agent's own store listens on MASTER_PORT then; ours takes the next one.
+    if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++e.master_port;
+    e.job_id = v.text("TORCHELASTIC_RUN_ID");
+    return e;
+}
+
+/// The entry of one node in Slurm's "2(x3),1".
+SKEIN_INLINE int tasks_on_node(std::string_view text, int node) {
+    int at = 0;
+    while (!text.empty()) {
+        const auto comma = text.find(',');
+        const auto part = text.substr(0, comma);
+        int tasks = 0, times = 1;
+        std::from_chars(part.data(), part.data() + part.size(), tasks);
+        if (const auto open = part.find("(x"); open != std::string_view::npos) {
+            std::from_chars(part.data() + open + 2, part.data() + part.size(), times);
+        }
+        if (node < at + times) return tasks;
+        at += times;
+        if (comma == std::string_view::npos) break;
+        text.remove_prefix(comma + 1);
+    }
+    return 1;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_slurm(const variable_reader& read) {
+    const variables v(read, "Slurm");
+    if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
+    launch_environment e;
+    e.source = "slurm";
+    e.rank = v.number("SLURM_PROCID");
+    e.world_size = v.first_number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+    e.local_rank = v.number("SLURM_LOCALID", 0);
+    const int node = v.number("SLURM_NODEID", 0);
+    e.local_size = v.has("SLURM_STEP_TASKS_PER_NODE")
+                       ? tasks_on_node(v.text("SLURM_STEP_TASKS_PER_NODE"), node)
+                       : tasks_on_node(v.text("SLURM_TASKS_PER_NODE", "1"), node);
+    e.attempt = v.number("SLURM_RESTART_COUNT", 0);
+    e.job_id = v.need("SLURM_JOB_ID") + "." + v.need("SLURM_STEP_ID");
+    auto nodes = v.text("SLURM_STEP_NODELIST");
+    if (nodes.empty()) nodes = v.need("SLURM_JOB_NODELIST");
+    const auto hosts = expand_hostlist(nodes);
+    if (!hosts.empty()) e.master_host = hosts.front();
+    e.master_port = v.number("SKEIN_MASTER_PORT", port_of_job(e.job_id));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
+    const variables v(read, "Kubernetes indexed job");
+    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
+    launch_environment e;
+    e.source = "kubernetes";
+    e.rank = v.number("JOB_COMPLETION_INDEX");
+    e.world_size = v.number("WORLD_SIZE");
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    e.job_id = v.text("JOB_NAME");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reader& read) {
+    const variables v(read, "Open MPI");
+    if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "openmpi";
+    e.rank = v.number("OMPI_COMM_WORLD_RANK");
+    e.world_size = v.number("OMPI_COMM_WORLD_SIZE");
+    e.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+    e.local_size = v.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    e.job_id = v.text("PMIX_NAMESPACE", v.text("OMPI_MCA_ess_base_jobid"));
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job(e.job_id)));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
+    const variables v(read, "MPI (PMI)");
+    if (!v.has("PMI_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "pmi";
+    e.rank = v.number("PMI_RANK");
+    e.world_size = v.number("PMI_SIZE");
+    e.local_rank = v.number("MPI_LOCALRANKID", 0);
+    e.local_size = v.number("MPI_LOCALNRANKS", 1);
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
+    const variables v(read, "SageMaker");
+    if (!v.has("SM_HOSTS")) return std::nullopt;
+    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto here = v.need("SM_CURRENT_HOST");
+    launch_environment e;
+    e.source = "sagemaker";
+    e.rank = -1;
+    if (hosts.is_array() && !hosts.empty()) {
+        for (std::size_t i = 0; i < hosts.size(); ++i) {
+            if (hosts[i] == here) e.rank = static_cast<int>(i);
+        }
+    }
+    if (e.rank < 0) {
+        throw error(
+            errc::invalid_argument,
+            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
+                        v.text("SM_HOSTS"), here));
+    }
+    e.world_size = static_cast<int>(hosts.size());
+    e.master_host = hosts[0].get<std::string>();
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("TRAINING_JOB_NAME");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_reader& read) {
+    const variables v(read, "SkyPilot");
+    if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skypilot";
+    e.rank = v.number("SKYPILOT_NODE_RANK");
+    e.world_size = v.number("SKYPILOT_NUM_NODES");
+    const auto addresses = v.need("SKYPILOT_NODE_IPS");
+    e.master_host = addresses.substr(0, addresses.find('\n'));
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("SKYPILOT_TASK_ID");
+    return e;
+}
+
+} // namespace detail
+
+SKEIN_INLINE launch_environment discover(const variable_reader& read) {
+    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
+                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
+                      &detail::from_sagemaker, &detail::from_skypilot}) {
+        auto found = row(read);
+        if (!found) continue;
+        if (found->world_size < 1 || found->rank >= found->world_size) {
+            throw error(errc::invalid_argument,
+                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
+                                    found->world_size))
+                .with_hint("the launcher's variables contradict each other");
+        }
+        return *found;
+    }
+    return {};
+}
+
+SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
+    std::vector<std::string> hosts;
+    while (!text.empty()) {
+        // One entry ends at a comma that is outside brackets.
+        std::size_t end = 0;
+        for (bool inside = false; end < text.size() && (inside || text[end] != ','); ++end) {
+            if (text[end] == '[') inside = true;
+            if (text[end] == ']') inside = false;
+        }
+        const auto entry = text.substr(0, end);
+        text.remove_prefix(end < text.size() ? end + 1 : end);
+        const auto open = entry.find('[');
+        const auto close = entry.find(']');
+        if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+            if (!entry.empty()) hosts.emplace_back(entry);
+            continue;
+        }
+        auto ranges = entry.substr(open + 1, close - open - 1);
+        while (!ranges.empty()) {
+            const auto comma = ranges.find(',');
+            const auto range = ranges.substr(0, comma);
+            ranges.remove_prefix(comma == std::string_view::npos ? ranges.size() : comma + 1);
+            const auto dash = range.find('-');
+            const auto low = range.substr(0, dash);
+            const auto high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+            int from = 0, to = -1;
+            std::from_chars(low.data(), low.data() + low.size(), from);
+            std::from_chars(high.data(), high.data() + high.size(), to);
+            for (int i = from; i <= to && hosts.size() < 65536; ++i) {
+                hosts.push_back(fmt::format("{}{:0{}}{}", entry.substr(0, open), i, low.size(),
+                                            entry.substr(close + 1)));
+            }
+        }
+    }
+    return hosts;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/group.hpp
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
+// of them is lost.
 //
-// It starts when it is awaited or spawned into a scope, runs on the loop of its awaiter and never
-// changes threads. The awaiter is resumed inside the same loop turn, right after the task ends.
-// Awaits go through a trampoline (detail below), so a million tasks that finish at once neither
-// overflow the stack nor depend on tail calls. Frames are pooled.
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
+// connections, in either world. A group forms once, with every rank present, and ends once: when all
+// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
+// attempt is a new group with the next generation.
 //
-//     task<int> answer() { co_return 42; }
-//     task<void> app()   { auto t = answer(); int x = co_await std::move(t); }
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+
+// ======== skein/cluster/settings.hpp
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value so
+// that a difference is named and not trained into two models.
 //
-// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of a
-// co_await expression twice (docs/traps.md).
+//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
+//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+
+
+// ======== skein/cluster/rendezvous.hpp
+// What a rank needs to know of its world before it can communicate: who is there, and a way to
+// exchange small blobs (addresses, shared-memory names, hashes).
+//
+// The training layers see only this interface. cluster::membership implements it over the control
+// connection of a rank; sim::local_world implements it for threads of one process.
+
+
+// ======== skein/cluster/loss_listeners.hpp
+// Who wants to know that a rank is lost: any number of listeners, each until its subscription ends.
+//
+//     loss_listeners losses;
+//     auto watching = losses.add([&](int rank, const error& why) { abort(rank, why); });
+//     losses.tell(3, why);      // on any thread; once
+//     watching.reset();         // from here on the listener does not run
+
+
+// ======== skein/core/function.hpp
+// unique_function: std::function for callables that can only be moved.
+//
+// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
+// one is a bug and is checked.
 
 
 // ======== skein/core/check.hpp
@@ -962,441 +1057,8 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 
 } // namespace skein::detail
 
-// ======== skein/core/frame_pool.hpp
-// Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
-//
-// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
-// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
 
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <new>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SKEIN_FRAME_POOL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SKEIN_FRAME_POOL 0
-#endif
-#endif
-#ifndef SKEIN_FRAME_POOL
-#define SKEIN_FRAME_POOL 1
-#endif
-
-namespace skein::detail {
-
-/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
-class frame_pool {
-public:
-    static void* allocate(std::size_t bytes) {
-        const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
-            if (auto* frame = lists_[size_class]) {
-                lists_[size_class] = frame->next;
-                --kept_[size_class];
-                return frame;
-            }
-            return ::operator new((size_class + 1) * granularity);
-        }
-        return ::operator new(bytes);
-    }
-    static void release(void* p, std::size_t bytes) noexcept {
-        const std::size_t size_class = class_of(bytes);
-        if (SKEIN_FRAME_POOL && size_class < classes && !closed_ && kept_[size_class] < most_kept) {
-            if (kept_[size_class]++ == 0) arm();
-            auto* frame = static_cast<free_frame*>(p);
-            frame->next = lists_[size_class];
-            lists_[size_class] = frame;
-            return;
-        }
-        ::operator delete(p);
-    }
-
-    /// How many free frames of a class a thread keeps at most; further ones go back to the heap.
-    static constexpr std::uint32_t most_kept = 1024;
-    /// Free frames of this size that the calling thread keeps.
-    [[nodiscard]] static std::size_t kept(std::size_t bytes) noexcept {
-        return kept_[class_of(bytes)];
-    }
-
-private:
-    struct free_frame {
-        free_frame* next;
-    };
-    static constexpr std::size_t granularity = 64;
-    static constexpr std::size_t classes = 32;
-    static constexpr std::size_t class_of(std::size_t bytes) noexcept {
-        return (bytes - 1) / granularity;
-    }
-
-    /// Frees this thread's lists when the thread ends.
-    struct closer {
-        ~closer() {
-            closed_ = true;
-            for (auto*& list : lists_) {
-                while (list != nullptr) {
-                    auto* next = list->next;
-                    ::operator delete(static_cast<void*>(list));
-                    list = next;
-                }
-            }
-        }
-    };
-    static void arm() {
-        static thread_local closer at_thread_end;
-        (void)at_thread_end;
-    }
-
-    static inline constinit thread_local std::array<free_frame*, classes> lists_{};
-    static inline constinit thread_local std::array<std::uint32_t, classes> kept_{};
-    static inline constinit thread_local bool closed_ = false;
-};
-
-} // namespace skein::detail
-
-
-// ======== skein/core/task.hpp, continued
-#include <concepts>
-#include <coroutine>
-#include <exception>
-#include <memory>
-#include <optional>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-template <class T = void>
-class task;
-
-namespace detail {
-
-class cancel_state;
-
-/// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
-inline constinit thread_local std::coroutine_handle<> next_to_run{};
-
-/// What every coroutine of skein carries: who waits for it, and the cancellation it runs under.
-struct promise_base {
-    std::coroutine_handle<> continuation{};
-    cancel_state* cancel = nullptr;
-
-    static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
-    static void operator delete(void* p, std::size_t bytes) noexcept {
-        frame_pool::release(p, bytes);
-    }
-};
-
-/// Leaf awaitables of skein can be awaited only inside skein coroutines.
-template <class Promise>
-concept promise_with_context = std::derived_from<Promise, promise_base>;
-
-/// Ends a task: its awaiter is next.
-struct final_awaiter {
-    bool await_ready() const noexcept { return false; }
-    template <class Promise>
-    void await_suspend(std::coroutine_handle<Promise> h) const noexcept {
-        next_to_run = h.promise().continuation;
-    }
-    void await_resume() const noexcept {}
-};
-
-template <class T>
-struct task_promise : promise_base {
-    using stored = std::conditional_t<std::is_reference_v<T>, std::remove_reference_t<T>*, T>;
-
-    task<T> get_return_object() noexcept;
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    final_awaiter final_suspend() const noexcept { return {}; }
-    void unhandled_exception() noexcept { failure = std::current_exception(); }
-
-    template <class U>
-        requires std::convertible_to<U&&, T>
-    void return_value(U&& result) {
-        if constexpr (std::is_reference_v<T>) {
-            value.emplace(std::addressof(result));
-        } else {
-            value.emplace(std::forward<U>(result));
-        }
-    }
-    T take() {
-        if (failure) std::rethrow_exception(std::move(failure));
-        if constexpr (std::is_reference_v<T>) {
-            return static_cast<T>(**value);
-        } else {
-            return std::move(*value);
-        }
-    }
-
-    std::optional<stored> value;
-    std::exception_ptr failure;
-};
-
-template <>
-struct task_promise<void> : promise_base {
-    task<void> get_return_object() noexcept;
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    final_awaiter final_suspend() const noexcept { return {}; }
-    void unhandled_exception() noexcept { failure = std::current_exception(); }
-    void return_void() const noexcept {}
-    void take() {
-        if (failure) std::rethrow_exception(std::move(failure));
-    }
-    std::exception_ptr failure;
-};
-
-template <class T>
-class await_under;
-
-/// What awaiting a task does: the task is next, its awaiter is its continuation.
-template <class T>
-class task_awaiter {
-public:
-    explicit task_awaiter(std::coroutine_handle<task_promise<T>> frame) noexcept : frame_(frame) {}
-    bool await_ready() const noexcept { return false; }
-    template <promise_with_context Promise>
-    void await_suspend(std::coroutine_handle<Promise> parent) const noexcept {
-        auto& promise = frame_.promise();
-        promise.continuation = parent;
-        promise.cancel = parent.promise().cancel;
-        next_to_run = frame_;
-    }
-    T await_resume() const { return frame_.promise().take(); }
-
-private:
-    std::coroutine_handle<task_promise<T>> frame_;
-};
-
-} // namespace detail
-
-/// A lazy computation. Move-only; owns its frame. Await it at most once.
-template <class T>
-class [[nodiscard]] task {
-public:
-    using promise_type = detail::task_promise<T>;
-    using value_type = T;
-
-    task() noexcept = default;
-    task(task&& other) noexcept : frame_(std::exchange(other.frame_, {})) {}
-    task& operator=(task&& other) noexcept {
-        if (this != &other) {
-            if (frame_) frame_.destroy();
-            frame_ = std::exchange(other.frame_, {});
-        }
-        return *this;
-    }
-    ~task() {
-        if (frame_) frame_.destroy();
-    }
-
-    /// False after being moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
-
-    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It runs
-    /// under the cancellation of the awaiting task.
-    detail::task_awaiter<T> operator co_await() noexcept {
-        SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
-        return detail::task_awaiter<T>(frame_);
-    }
-
-private:
-    friend promise_type;
-    template <class>
-    friend class detail::await_under;
-    explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
-    std::coroutine_handle<promise_type> frame_;
-};
-
-namespace detail {
-
-template <class T>
-task<T> task_promise<T>::get_return_object() noexcept {
-    return task<T>(std::coroutine_handle<task_promise>::from_promise(*this));
-}
-inline task<void> task_promise<void>::get_return_object() noexcept {
-    return task<void>(std::coroutine_handle<task_promise>::from_promise(*this));
-}
-
-/// Awaits a task under another cancellation than the awaiter's. Name it, then await it.
-template <class T>
-class await_under {
-public:
-    await_under(task<T> work, cancel_state* cancel) noexcept
-        : work_(std::move(work)), cancel_(cancel) {}
-    bool await_ready() const noexcept { return false; }
-    template <promise_with_context Promise>
-    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
-        auto& promise = work_.frame_.promise();
-        promise.continuation = parent;
-        promise.cancel = cancel_;
-        next_to_run = work_.frame_;
-    }
-    T await_resume() { return work_.frame_.promise().take(); }
-
-private:
-    task<T> work_;
-    cancel_state* cancel_;
-};
-
-} // namespace detail
-} // namespace skein
-
-
-// ======== skein/core/cancel.hpp, continued
-#include <memory>
-#include <utility>
-
-namespace skein {
-
-/// What a cancelled await throws.
-[[nodiscard]] inline error cancelled_error() { return error(errc::cancelled, "cancelled"); }
-
-namespace detail {
-
-/// Told once when its state is cancelled; unlinks itself when destroyed.
-class cancel_hook : public list_node<cancel_hook> {
-public:
-    explicit cancel_hook(void (*cancelled)(cancel_hook&) noexcept) noexcept
-        : cancelled_(cancelled) {}
-
-private:
-    friend class cancel_state;
-    void (*cancelled_)(cancel_hook&) noexcept;
-};
-
-/// One node of the cancellation tree. A task points at the state it runs under.
-class cancel_state {
-public:
-    cancel_state() noexcept = default;
-    /// A child: cancelled with its parent (may be null), and by itself.
-    explicit cancel_state(cancel_state* parent) noexcept { link(parent); }
-    cancel_state(const cancel_state&) = delete;
-    cancel_state& operator=(const cancel_state&) = delete;
-
-    [[nodiscard]] bool requested() const noexcept { return requested_; }
-
-    /// Cancels everything below. The first call counts.
-    void request() noexcept {
-        if (std::exchange(requested_, true)) return;
-        while (!hooks_.empty()) {
-            auto& hook = hooks_.pop_front();
-            hook.cancelled_(hook);
-        }
-    }
-    /// hook is told at request(); at once if that has been.
-    void add(cancel_hook& hook) noexcept {
-        if (requested_) {
-            hook.cancelled_(hook);
-        } else {
-            hooks_.push_back(hook);
-        }
-    }
-    /// Makes this a child of parent (one parent at a time).
-    void link(cancel_state* parent) noexcept {
-        if (parent != nullptr) parent->add(to_parent_);
-    }
-
-private:
-    struct parent_hook : cancel_hook {
-        explicit parent_hook(cancel_state& child) noexcept
-            : cancel_hook(
-                  [](cancel_hook& h) noexcept { static_cast<parent_hook&>(h).child_.request(); }),
-              child_(child) {}
-        cancel_state& child_;
-    };
-
-    bool requested_ = false;
-    intrusive_list<cancel_hook, cancel_hook> hooks_;
-    parent_hook to_parent_{*this};
-};
-
-/// `co_await current_cancel{}` gives the state the running task is under (may be null); never suspends.
-struct current_cancel {
-    cancel_state* state = nullptr;
-    bool await_ready() const noexcept { return false; }
-    template <promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) noexcept {
-        state = h.promise().cancel;
-        return false;
-    }
-    cancel_state* await_resume() const noexcept { return state; }
-};
-
-} // namespace detail
-
-/// Shares in a cancel_source. Cheap to copy; an empty token is never cancelled.
-class cancel_token {
-public:
-    cancel_token() noexcept = default;
-    [[nodiscard]] bool requested() const noexcept { return state_ && state_->requested(); }
-
-private:
-    friend class cancel_source;
-    template <class T>
-    friend task<T> with_cancel(cancel_token token, task<T> work);
-    explicit cancel_token(std::shared_ptr<detail::cancel_state> state) noexcept
-        : state_(std::move(state)) {}
-    std::shared_ptr<detail::cancel_state> state_;
-};
-
-/// Where a cancellation comes from.
-class cancel_source {
-public:
-    cancel_source() : state_(std::make_shared<detail::cancel_state>()) {}
-    [[nodiscard]] cancel_token token() const noexcept { return cancel_token(state_); }
-    [[nodiscard]] bool requested() const noexcept { return state_->requested(); }
-    /// Cancels all work under the token. Their waits end in the loop's next turn, not in this call.
-    void request() noexcept { state_->request(); }
-
-private:
-    std::shared_ptr<detail::cancel_state> state_;
-};
-
-/// Runs work so that it is cancelled by the token as well as by the awaiting task.
-template <class T>
-[[nodiscard]] task<T> with_cancel(cancel_token token, task<T> work) {
-    auto* outer = co_await detail::current_cancel{};
-    detail::cancel_state both(outer);
-    struct second_parent : detail::cancel_hook {
-        explicit second_parent(detail::cancel_state& child) noexcept
-            : cancel_hook(
-                  [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
-              child(child) {}
-        detail::cancel_state& child;
-    } link(both);
-    if (token.state_) token.state_->add(link);
-    detail::await_under<T> inner(std::move(work), &both);
-    co_return co_await inner;
-}
-
-/// Runs work out of reach of the awaiting task's cancellation: for clean-up that has to finish.
-template <class T>
-[[nodiscard]] task<T> shield(task<T> work) {
-    detail::await_under<T> inner(std::move(work), nullptr);
-    co_return co_await inner;
-}
-
-} // namespace skein
-
-// ======== skein/core/loop.hpp
-// loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
-// wait for the outside world.
-//
-// Two worlds derive from it: net::real_loop (Asio) and net::sim_loop (virtual time, seeded). Protocol
-// code sees only this class and cannot tell which one it is on. A coroutine stays on its loop. One
-// turn: run what is ready, run the turn hooks (one flush per connection), wait for I/O or the next
-// timer, fire timers, take what other threads posted.
-
-
-// ======== skein/core/function.hpp
-// unique_function: std::function for callables that can only be moved.
-//
-// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
-// one is a bug and is checked.
-
-
+// ======== skein/core/function.hpp, continued
 #include <cstddef>
 #include <functional>
 #include <new>
@@ -1497,6 +1159,166 @@ private:
 };
 
 } // namespace skein
+
+// ======== skein/core/time.hpp
+// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
+//
+// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
+// loops count virtual time from zero.
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+using duration = std::chrono::nanoseconds;
+
+/// A tag for time points of loops. It has no now(): ask loop::now().
+struct monotonic_clock {
+    using rep = std::int64_t;
+    using period = std::nano;
+    using duration = skein::duration;
+    using time_point = std::chrono::time_point<monotonic_clock>;
+    static constexpr bool is_steady = true;
+};
+
+using time_point = monotonic_clock::time_point;
+
+/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
+[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
+        return length.count() > 0 ? time_point::max() : time_point::min();
+    return time_point(duration(sum));
+}
+
+/// Seconds as a double, for rates and messages.
+[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
+    return std::chrono::duration<double>(d).count();
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/loss_listeners.hpp, continued
+#include <memory>
+#include <utility>
+
+namespace skein::cluster {
+
+/// A listener is heard while this lives. It may outlive what it listens to.
+class [[nodiscard]] subscription {
+public:
+    subscription() = default;
+    explicit subscription(unique_function<void()> end) : end_(std::move(end)) {}
+    subscription(subscription&& other) noexcept : end_(std::move(other.end_)) {}
+    subscription& operator=(subscription&& other) noexcept {
+        reset();
+        end_ = std::move(other.end_);
+        return *this;
+    }
+    ~subscription() { reset(); }
+
+    /// Ends it: when this returns the listener has ended and does not run again. The listener itself may
+    /// call it.
+    void reset() noexcept {
+        if (!end_) return;
+        auto end = std::move(end_);
+        end();
+    }
+    [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(end_); }
+
+private:
+    unique_function<void()> end_;
+};
+
+/// The listeners of one world and the loss they wait for. Every member may be called on any thread.
+class loss_listeners {
+public:
+    using listener = unique_function<void(int rank, const error& why)>;
+
+    loss_listeners();
+
+    /// The listener runs once: on the thread that calls tell(), or here and now if that has happened.
+    [[nodiscard]] subscription add(listener told);
+    /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
+    void tell(int rank, const error& why);
+    /// Blocks until tell(), at most so long; false if nothing was told.
+    [[nodiscard]] bool wait(duration limit);
+
+private:
+    struct state;
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/loss_listeners.ipp
+// Listeners run under the lock: that is what makes the end of a subscription final. The lock is
+// recursive, so that a listener may end its own.
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+struct loss_listeners::state {
+    std::recursive_mutex mutex; // guards all
+    std::condition_variable_any told;
+    std::vector<std::shared_ptr<listener>> listeners;
+    std::optional<std::pair<int, error>> lost;
+
+    void remove(const std::shared_ptr<listener>& which) {
+        const std::lock_guard lock(mutex);
+        std::erase(listeners, which);
+    }
+};
+
+SKEIN_INLINE loss_listeners::loss_listeners() : state_(std::make_shared<state>()) {}
+
+SKEIN_INLINE subscription loss_listeners::add(listener told) {
+    auto added = std::make_shared<listener>(std::move(told));
+    const std::lock_guard lock(state_->mutex);
+    if (state_->lost) {
+        (*added)(state_->lost->first, state_->lost->second);
+        return {};
+    }
+    state_->listeners.push_back(added);
+    return subscription([of = state_, added] { of->remove(added); });
+}
+
+SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->lost) return;
+    state_->lost.emplace(rank, why);
+    state_->told.notify_all();
+    const auto all = state_->listeners; // a listener may end its own or another subscription
+    for (const auto& each : all) {
+        const bool here = std::find(state_->listeners.begin(), state_->listeners.end(), each) !=
+                          state_->listeners.end();
+        if (here) (*each)(rank, why);
+    }
+}
+
+SKEIN_INLINE bool loss_listeners::wait(duration limit) {
+    std::unique_lock lock(state_->mutex);
+    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
+}
+
+} // namespace skein::cluster
+
+// ======== skein/net/token.hpp
+// The shared secret of a world: 32 random bytes that both ends of a connection must know.
+//
+// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
+
 
 // ======== skein/core/random.hpp
 // Randomness as a parameter: protocol code asks a random_source and never the system.
@@ -1678,1523 +1500,49 @@ public:
 
 } // namespace skein
 
-// ======== skein/core/timer_wheel.hpp
-// Timers: a hierarchical wheel with a tick of one nanosecond, so it is exact and both set and
-// cancel cost O(1), however many calls carry a deadline.
-//
-// A timer lies at the level of the highest 6-bit digit in which its time differs from the wheel's
-// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from level
-// zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without stepping.
-// Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
 
-
-// ======== skein/core/time.hpp
-// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
-//
-// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
-// loops count virtual time from zero.
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-using duration = std::chrono::nanoseconds;
-
-/// A tag for time points of loops. It has no now(): ask loop::now().
-struct monotonic_clock {
-    using rep = std::int64_t;
-    using period = std::nano;
-    using duration = skein::duration;
-    using time_point = std::chrono::time_point<monotonic_clock>;
-    static constexpr bool is_steady = true;
-};
-
-using time_point = monotonic_clock::time_point;
-
-/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
-[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
-    std::int64_t sum = 0;
-    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
-        return length.count() > 0 ? time_point::max() : time_point::min();
-    return time_point(duration(sum));
-}
-
-/// Seconds as a double, for rates and messages.
-[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
-    return std::chrono::duration<double>(d).count();
-}
-
-} // namespace skein
-
-
-// ======== skein/core/timer_wheel.hpp, continued
-#include <algorithm>
+// ======== skein/net/token.hpp, continued
 #include <array>
-#include <bit>
-#include <cstdint>
-#include <optional>
-
-namespace skein {
-
-/// One timer. Derive from it and pass what to do; it is called on the loop's thread, once per set.
-/// Destroying or cancelling a timer that is set takes it back.
-class timer_node : public list_node<timer_node> {
-public:
-    explicit timer_node(void (*expired)(timer_node&)) noexcept : expired_(expired) {}
-
-    [[nodiscard]] bool is_set() const noexcept { return is_linked(); }
-    [[nodiscard]] time_point when() const noexcept { return when_; }
-    void cancel() noexcept { unlink(); }
-
-private:
-    friend class timer_wheel;
-    void (*expired_)(timer_node&);
-    time_point when_{};
-};
-
-/// The timers of one loop. Timers of the same nanosecond fire in a fixed order.
-class timer_wheel {
-public:
-    explicit timer_wheel(time_point start = {}) noexcept : now_(ticks(start)) {}
-
-    /// Sets (or moves) a timer. A time not after the wheel's fires at the next advance.
-    void set(timer_node& timer, time_point when) noexcept {
-        timer.unlink();
-        timer.when_ = when;
-        place(timer);
-    }
-
-    /// When to look again, or nothing: the time of the earliest timer, or an earlier one when many
-    /// lie close together. At such a time they move to lower levels, so that it comes closer.
-    [[nodiscard]] std::optional<time_point> next() noexcept {
-        if (!due_.empty()) return time_point(duration(static_cast<std::int64_t>(now_)));
-        for (std::size_t level = 0; level < levels; ++level) {
-            while (occupied_[level] != 0) {
-                const auto slot = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
-                auto& list = slots_[level][slot];
-                if (list.empty()) { // its timers were cancelled
-                    occupied_[level] &= ~(std::uint64_t{1} << slot);
-                    continue;
-                }
-                time_point earliest = time_point::max();
-                int seen = 0;
-                const bool all = list.for_each_while([&](timer_node& t) {
-                    earliest = std::min(earliest, t.when_);
-                    return ++seen < most_looked_at;
-                });
-                if (all) return earliest;
-                return time_point(duration(static_cast<std::int64_t>(start_of(level, slot))));
-            }
-        }
-        return std::nullopt;
-    }
-
-    /// Moves time forward and fires what is due. Timers set by a fired timer for a time that is not
-    /// after `to` fire in the same call.
-    void advance(time_point to) {
-        const std::uint64_t target = std::max(now_, ticks(to));
-        for (;;) {
-            while (!due_.empty()) {
-                auto& timer = due_.pop_front();
-                timer.expired_(timer);
-            }
-            const auto slot = first_slot(target);
-            if (!slot) break;
-            now_ = slot->start;
-            intrusive_list<timer_node, timer_node> taken;
-            taken.splice_back(slots_[slot->level][slot->index]);
-            while (!taken.empty()) place(taken.pop_front());
-        }
-        now_ = target;
-    }
-
-private:
-    static constexpr std::size_t levels = 11;
-    static constexpr unsigned bits = 6;
-    static constexpr int most_looked_at = 64; ///< in a slot, by next()
-    struct position {
-        std::size_t level, index;
-        std::uint64_t start;
-    };
-
-    static std::uint64_t ticks(time_point t) noexcept {
-        return static_cast<std::uint64_t>(std::max<std::int64_t>(0, t.time_since_epoch().count()));
-    }
-
-    void place(timer_node& timer) noexcept {
-        const std::uint64_t when = ticks(timer.when_);
-        if (when <= now_) {
-            due_.push_back(timer);
-            return;
-        }
-        const auto highest = static_cast<unsigned>(63 - std::countl_zero(when ^ now_));
-        const std::size_t level = highest / bits;
-        const std::size_t index = (when >> (bits * level)) & 63;
-        slots_[level][index].push_back(timer);
-        occupied_[level] |= std::uint64_t{1} << index;
-    }
-
-    [[nodiscard]] std::uint64_t start_of(std::size_t level, std::size_t index) const noexcept {
-        const unsigned shift = bits * static_cast<unsigned>(level);
-        const unsigned above = shift + bits;
-        const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
-        return high | (std::uint64_t{index} << shift);
-    }
-
-    /// The earliest occupied slot that starts at or before target, now empty in the bit map.
-    std::optional<position> first_slot(std::uint64_t target) noexcept {
-        for (std::size_t level = 0; level < levels; ++level) {
-            if (occupied_[level] == 0) continue;
-            const auto index = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
-            const std::uint64_t start = start_of(level, index);
-            if (start > target) return std::nullopt;
-            occupied_[level] &= ~(std::uint64_t{1} << index);
-            return position{level, index, start};
-        }
-        return std::nullopt;
-    }
-
-    std::uint64_t now_;
-    std::array<std::uint64_t, levels> occupied_{};
-    std::array<std::array<intrusive_list<timer_node, timer_node>, 64>, levels> slots_;
-    intrusive_list<timer_node, timer_node> due_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/loop.hpp, continued
-#include <algorithm>
-#include <atomic>
-#include <concepts>
-#include <coroutine>
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
-class turn_hook : public list_node<turn_hook> {
-public:
-    explicit turn_hook(void (*run)(turn_hook&)) noexcept : run_(run) {}
-
-private:
-    friend class loop;
-    void (*run_)(turn_hook&);
-};
-
-/// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
-class loop {
-public:
-    loop(const loop&) = delete;
-    loop& operator=(const loop&) = delete;
-    virtual ~loop() {
-        for (const item& i : ready_) {
-            if (i.run == &run_call) delete static_cast<unique_function<void()>*>(i.what);
-        }
-    }
-
-    /// The loop that runs on this thread; a bug if there is none.
-    [[nodiscard]] static loop& current() {
-        SKEIN_CHECK(current_ != nullptr, "no skein loop runs on this thread");
-        return *current_;
-    }
-    [[nodiscard]] static loop* try_current() noexcept { return current_; }
-
-    /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
-    /// cancelled by the token. Not re-entrant.
-    template <class T>
-    T run(task<T> work, cancel_token token = {});
-
-    /// Queues a suspended coroutine; it is resumed in this turn or the next.
-    void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
-    /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
-    template <class F>
-        requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
-    void post(F call) {
-        ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
-    }
-    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
-    /// throw.
-    void post_from_any_thread(unique_function<void()> call) {
-        // All under the lock: once the loop has taken the call it may end and be destroyed.
-        const std::lock_guard lock(remote_mutex_);
-        remote_.push_back(std::move(call));
-        has_remote_.store(true, std::memory_order_seq_cst);
-        if (blocked_.load(std::memory_order_seq_cst)) notify();
-    }
-
-    /// The time of this turn.
-    [[nodiscard]] time_point now() const noexcept { return now_; }
-
-    /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
-    [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
-    /// How long work on another thread is to seem to take; nothing in worlds that have threads.
-    [[nodiscard]] virtual std::optional<duration> simulated_work_time() { return std::nullopt; }
-
-    /// Sets a timer of this loop (again).
-    void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
-
-    /// Runs the hook once when the ready work of this turn is done, before the loop waits.
-    void at_turn_end(turn_hook& hook) noexcept {
-        if (!hook.is_linked()) hooks_.push_back(hook);
-    }
-
-    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
-    /// a world, called on the loop's thread, never from inside a coroutine.
-    static void resume(std::coroutine_handle<> handle) {
-        // After this many hand-overs others get their turn.
-        constexpr int budget = 4096;
-        int left = budget;
-        while (handle) {
-            if (--left == 0 && current_ != nullptr) {
-                current_->post(handle);
-                return;
-            }
-            detail::next_to_run = {};
-            handle.resume();
-            handle = std::exchange(detail::next_to_run, {});
-        }
-    }
-
-protected:
-    explicit loop(time_point start = {}) : now_(start), timers_(start) {}
-
-    /// The world's clock now.
-    virtual time_point read_clock() noexcept = 0;
-    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
-    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
-    /// no lock held; notify() is called under the lock of the posted calls and must not post.
-    virtual void poll(std::optional<time_point> until, bool may_block) = 0;
-    /// Thread-safe: makes a poll that waits return, or the next one not wait.
-    virtual void notify() noexcept = 0;
-
-    /// One turn. For worlds that drive themselves.
-    void turn(bool may_block) {
-        run_ready();
-        run_hooks();
-        const bool idle = ready_.empty() && may_block && !finished_;
-        if (idle) blocked_.store(true, std::memory_order_seq_cst);
-        const bool remote = has_remote_.load(std::memory_order_seq_cst);
-        const bool wait = idle && !remote;
-        poll(wait ? timers_.next() : std::nullopt, wait);
-        if (idle) blocked_.store(false, std::memory_order_relaxed);
-        now_ = std::max(now_, read_clock());
-        timers_.advance(now_);
-        if (has_remote_.load(std::memory_order_acquire)) take_remote();
-    }
-
-private:
-    struct item {
-        void (*run)(void*);
-        void* what;
-    };
-
-    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
-    static void run_call(void* p) noexcept {
-        const std::unique_ptr<unique_function<void()>> owned(
-            static_cast<unique_function<void()>*>(p));
-        (*owned)();
-    }
-    void run_ready() {
-        // Work that posts itself for ever must not keep the world out.
-        for (int round = 0; round < 16 && !ready_.empty(); ++round) {
-            running_.swap(ready_);
-            for (const item& i : running_) i.run(i.what);
-            running_.clear();
-        }
-    }
-    void run_hooks() {
-        intrusive_list<turn_hook, turn_hook> due;
-        due.splice_back(hooks_);
-        while (!due.empty()) {
-            auto& hook = due.pop_front();
-            hook.run_(hook);
-        }
-    }
-    void take_remote() noexcept {
-        std::vector<unique_function<void()>> taken;
-        {
-            const std::lock_guard lock(remote_mutex_);
-            taken.swap(remote_);
-            has_remote_.store(false, std::memory_order_relaxed);
-        }
-        for (auto& call : taken) call();
-    }
-
-    static inline constinit thread_local loop* current_ = nullptr;
-
-    bool finished_ = false; ///< the task of run() has ended
-    time_point now_;
-    timer_wheel timers_;
-    std::vector<item> ready_, running_;
-    intrusive_list<turn_hook, turn_hook> hooks_;
-
-    std::mutex remote_mutex_;
-    std::vector<unique_function<void()>> remote_;
-    std::atomic<bool> has_remote_{false};
-    std::atomic<bool> blocked_{false};
-};
-
-namespace detail {
-
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
-/// loop::run make them; nothing else may run without an owner.
-struct self_owned {
-    struct promise_type : promise_base {
-        self_owned get_return_object() noexcept {
-            return {std::coroutine_handle<promise_type>::from_promise(*this)};
-        }
-        std::suspend_always initial_suspend() const noexcept { return {}; }
-        std::suspend_never final_suspend() const noexcept { return {}; }
-        void return_void() const noexcept {}
-        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
-    };
-    std::coroutine_handle<promise_type> frame;
-};
-
-template <class T>
-self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
-    try {
-        if constexpr (std::is_void_v<T>) {
-            co_await work;
-        } else {
-            out->return_value(co_await work);
-        }
-    } catch (...) {
-        out->unhandled_exception();
-    }
-    work = {};
-    *done = true;
-}
-
-} // namespace detail
-
-template <class T>
-T loop::run(task<T> work, cancel_token token) {
-    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
-    struct current_guard {
-        explicit current_guard(loop* l) { current_ = l; }
-        ~current_guard() { current_ = nullptr; }
-    } guard(this);
-
-    now_ = std::max(now_, read_clock());
-    detail::task_promise<T> outcome;
-    finished_ = false;
-    auto guarded = with_cancel(std::move(token), std::move(work));
-    auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
-    post(root.frame);
-    while (!finished_) turn(true);
-    return outcome.take();
-}
-
-} // namespace skein
-
-
-// ======== skein/core/wait.hpp, continued
-#include <coroutine>
-#include <cstdint>
-
-namespace skein {
-
-/// One suspended coroutine. Lives in the awaiter, so in the coroutine's frame.
-class waiter : public list_node<waiter>, private detail::cancel_hook {
-public:
-    waiter() noexcept
-        : cancel_hook([](cancel_hook& h) noexcept { static_cast<waiter&>(h).cancel_requested(); }) {
-    }
-    virtual ~waiter() = default;
-
-    /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
-    template <detail::promise_with_context Promise>
-    [[nodiscard]] bool arm(std::coroutine_handle<Promise> h, bool cancellable = true) {
-        handle_ = h;
-        loop_ = &loop::current();
-        detail::cancel_state* cancel = cancellable ? h.promise().cancel : nullptr;
-        if (cancel != nullptr && cancel->requested()) {
-            state_ = state::cancelled;
-            return false;
-        }
-        state_ = state::waiting;
-        if (cancel != nullptr) cancel->add(*this);
-        return true;
-    }
-    [[nodiscard]] bool is_waiting() const noexcept { return state_ == state::waiting; }
-
-    /// Ends the wait well; the coroutine is resumed by the loop. Ignored if it has ended.
-    void wake() noexcept { end(state::woken); }
-
-    /// To be called in await_resume.
-    void throw_if_cancelled() const {
-        if (state_ == state::cancelled) throw cancelled_error();
-    }
-
-protected:
-    /// Called when the task is cancelled while it waits. A leaf whose operation ends later (an Asio
-    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is there.
-    virtual void cancel_requested() noexcept { end_cancelled(); }
-    void end_cancelled() noexcept { end(state::cancelled); }
-
-private:
-    enum class state : std::uint8_t { idle, waiting, woken, cancelled };
-
-    void end(state how) noexcept {
-        if (state_ != state::waiting) return;
-        state_ = how;
-        list_node<waiter>::unlink();
-        list_node<cancel_hook>::unlink();
-        loop_->post(handle_);
-    }
-
-    std::coroutine_handle<> handle_;
-    loop* loop_ = nullptr;
-    state state_ = state::idle;
-
-public:
-    using list_node<waiter>::is_linked;
-    using list_node<waiter>::unlink;
-};
-
-/// Coroutines that wait for the same thing, first come first woken. One loop.
-class wait_queue {
-public:
-    class awaiter : public waiter {
-    public:
-        awaiter(wait_queue& queue, bool cancellable) noexcept
-            : queue_(queue), cancellable_(cancellable) {}
-        bool await_ready() const noexcept { return false; }
-        template <detail::promise_with_context Promise>
-        bool await_suspend(std::coroutine_handle<Promise> h) {
-            if (!arm(h, cancellable_)) return false;
-            queue_.waiters_.push_back(*this);
-            return true;
-        }
-        void await_resume() const { throw_if_cancelled(); }
-
-    private:
-        wait_queue& queue_;
-        bool cancellable_;
-    };
-
-    /// Suspends until woken; throws cancelled.
-    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this, true); }
-    /// Suspends until woken, whatever happens to the task: for joins, which have to end.
-    [[nodiscard]] awaiter wait_uncancellable() noexcept { return awaiter(*this, false); }
-
-    [[nodiscard]] bool empty() const noexcept {
-        return const_cast<wait_queue*>(this)->waiters_.empty();
-    }
-    /// Wakes the first; false if nobody waits.
-    bool wake_one() noexcept {
-        if (waiters_.empty()) return false;
-        waiters_.front().wake();
-        return true;
-    }
-    void wake_all() noexcept {
-        while (wake_one()) {}
-    }
-    /// The line itself, for primitives whose waiters carry more (semaphore, channel).
-    [[nodiscard]] intrusive_list<waiter, waiter>& waiters() noexcept { return waiters_; }
-
-private:
-    intrusive_list<waiter, waiter> waiters_;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/event.hpp, continued
-namespace skein {
-
-class event {
-public:
-    /// Wakes all who wait, and lets later waits pass until reset().
-    void set() noexcept {
-        set_ = true;
-        waiting_.wake_all();
-    }
-    void reset() noexcept { set_ = false; }
-    [[nodiscard]] bool is_set() const noexcept { return set_; }
-
-    class awaiter : public wait_queue::awaiter {
-    public:
-        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
-        bool await_ready() const noexcept { return event_.set_; }
-
-    private:
-        event& event_;
-    };
-    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
-    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
-
-private:
-    bool set_ = false;
-    wait_queue waiting_;
-};
-
-} // namespace skein
-
-// ======== skein/core/scope.hpp
-// scope: the owner of concurrent tasks. Children end before the parent goes on.
-//
-// The first child that fails cancels its siblings, and join() rethrows its error. When the task that
-// joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
-// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
-// a scope with running children is a bug and is checked: join it first.
-//
-//     scope s;
-//     s.spawn(serve(a));
-//     s.spawn(serve(b));
-//     co_await s.join();
-//
-// with_scope(f, args...) does the same around a body that may throw.
-
-
 #include <cstddef>
-#include <exception>
-#include <utility>
-
-namespace skein {
-
-/// Owns tasks of one loop. Neither copyable nor movable.
-class scope {
-public:
-    scope() noexcept = default;
-    scope(const scope&) = delete;
-    scope& operator=(const scope&) = delete;
-    ~scope() {
-        SKEIN_CHECK(running_ == 0,
-                    "a scope is destroyed while {} of its tasks run; co_await join() first",
-                    running_);
-    }
-
-    /// Starts a task; it runs from the loop's queue, not inside this call. Its error is join()'s.
-    void spawn(task<void> work) {
-        ++running_;
-        auto child = run_child(this, std::move(work));
-        child.frame.promise().cancel = &cancel_;
-        loop::current().post(child.frame);
-    }
-
-    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
-    /// or cancelled if the joining task was cancelled (then all children were).
-    [[nodiscard]] task<void> join() {
-        auto* outer = co_await detail::current_cancel{};
-        parent_link link(*this);
-        if (outer != nullptr) outer->add(link);
-        while (running_ != 0) {
-            auto ended = idle_.wait_uncancellable();
-            co_await ended;
-        }
-        link.unlink();
-        if (auto failure = std::exchange(failure_, nullptr))
-            std::rethrow_exception(std::move(failure));
-        if (outer != nullptr && outer->requested()) throw cancelled_error();
-    }
-
-    /// Cancels all children, running and future ones. They still have to be joined.
-    void cancel() noexcept { cancel_.request(); }
-    [[nodiscard]] bool cancelled() const noexcept { return cancel_.requested(); }
-    /// How many children run.
-    [[nodiscard]] std::size_t size() const noexcept { return running_; }
-
-private:
-    struct parent_link : detail::cancel_hook {
-        explicit parent_link(scope& s) noexcept
-            : cancel_hook(
-                  [](cancel_hook& h) noexcept { static_cast<parent_link&>(h).owner.cancel(); }),
-              owner(s) {}
-        scope& owner;
-    };
-
-    static detail::self_owned run_child(scope* owner, task<void> work) {
-        std::exception_ptr failure;
-        try {
-            co_await work;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        work = {};
-        owner->child_ended(std::move(failure));
-    }
-    void child_ended(std::exception_ptr failure) noexcept {
-        if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
-            failure_ = std::move(failure);
-            cancel_.request();
-            if (body_ != nullptr) body_->request();
-        }
-        if (--running_ == 0) idle_.wake_all();
-    }
-    template <class Body, class... Args>
-    friend task<void> with_scope(Body body, Args... args);
-    static bool is_cancelled(const std::exception_ptr& failure) noexcept {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const error& e) {
-            return e.code() == errc::cancelled;
-        } catch (...) {
-            return false;
-        }
-    }
-
-    std::size_t running_ = 0;
-    std::exception_ptr failure_;
-    detail::cancel_state cancel_;
-    detail::cancel_state* body_ = nullptr; // of with_scope: ended by a failed child
-    wait_queue idle_;
-};
-
-/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
-/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
-/// child's error is rethrown.
-template <class Body, class... Args>
-[[nodiscard]] task<void> with_scope(Body body, Args... args) {
-    auto* outer = co_await detail::current_cancel{};
-    detail::cancel_state body_cancel(outer);
-    scope children;
-    children.body_ = &body_cancel;
-    std::exception_ptr failure;
-    try {
-        auto work = body(children, std::move(args)...);
-        detail::await_under<void> inner(std::move(work), &body_cancel);
-        co_await inner;
-    } catch (...) {
-        failure = std::current_exception();
-        children.cancel();
-    }
-    children.body_ = nullptr;
-    try {
-        auto joined = children.join();
-        co_await joined;
-    } catch (...) {
-        if (!failure || scope::is_cancelled(failure)) failure = std::current_exception();
-    }
-    if (failure) std::rethrow_exception(std::move(failure));
-}
-
-} // namespace skein
-
-// ======== skein/net/connection.hpp
-// Frames between two authenticated peers over any stream, in order, each at most once.
-//
-// Writes are coalesced: everything sent in one turn of the loop leaves in one system call. Large
-// bodies are scattered and gathered, not copied together. A silent peer is pinged and given up.
-//
-//     auto t = net::connection::connect(network, to, options);
-//     auto c = co_await std::move(t);
-//     c->send(7, 0, id, head, body);              // queued, leaves at the end of the turn
-//     std::optional<net::frame> f = co_await c->receive();
-//     co_await c->close();                         // flushes, then waits for the peer's goodbye
-
-
-// ======== skein/net/detail/out_queue.hpp
-// The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
-// large ones stay where they are and are gathered by the system call.
-
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <deque>
-#include <memory>
 #include <span>
-#include <utility>
-#include <vector>
-
-namespace skein::net::detail {
-
-/// Bytes that grow without being zeroed first.
-class raw_buffer {
-public:
-    raw_buffer() = default;
-    raw_buffer(raw_buffer&& other) noexcept
-        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)),
-          capacity_(std::exchange(other.capacity_, 0)) {}
-    raw_buffer& operator=(raw_buffer&& other) noexcept {
-        data_ = std::move(other.data_);
-        size_ = std::exchange(other.size_, 0);
-        capacity_ = std::exchange(other.capacity_, 0);
-        return *this;
-    }
-
-    /// Room for n more bytes at the end; the caller fills it.
-    std::byte* grab(std::size_t n) {
-        if (capacity_ - size_ < n) grow(n);
-        std::byte* const at = data_.get() + size_;
-        size_ += n;
-        return at;
-    }
-    void append(byte_span bytes) {
-        if (!bytes.empty()) std::memcpy(grab(bytes.size()), bytes.data(), bytes.size());
-    }
-    [[nodiscard]] byte_span view() const noexcept { return {data_.get(), size_}; }
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
-    void clear() noexcept { size_ = 0; }
-
-private:
-    void grow(std::size_t n) {
-        const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
-        auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
-        if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
-        data_ = std::move(larger);
-        capacity_ = wanted;
-    }
-    std::unique_ptr<std::byte[]> data_;
-    std::size_t size_ = 0, capacity_ = 0;
-};
-
-/// A queue of bytes in pieces. The last piece is open: small writes go there.
-class out_queue {
-public:
-    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-    [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
-
-    /// Room in the open piece.
-    std::byte* grab(std::size_t n) {
-        bytes_ += n;
-        return open_.grab(n);
-    }
-    void copy(byte_span bytes) {
-        bytes_ += bytes.size();
-        open_.append(bytes);
-    }
-    /// A large piece of its own.
-    void move(byte_buffer bytes) {
-        if (bytes.empty()) return;
-        seal();
-        bytes_ += bytes.size();
-        pieces_.emplace_back();
-        pieces_.back().owned = std::move(bytes);
-        pieces_.back().view = pieces_.back().owned;
-    }
-    /// A piece that the caller keeps alive until it is written.
-    void borrow(byte_span bytes) {
-        if (bytes.empty()) return;
-        seal();
-        bytes_ += bytes.size();
-        pieces_.emplace_back();
-        pieces_.back().view = bytes;
-    }
-
-    /// Copies what is left of a borrowed last piece, so that the lender may go.
-    void own_last() {
-        if (pieces_.empty()) return;
-        auto& last = pieces_.back();
-        last.owned = to_buffer(last.view);
-        last.view = last.owned;
-    }
-
-    /// Views of all pieces, in order.
-    void views(std::vector<byte_span>& into) const {
-        into.clear();
-        for (const auto& p : pieces_) into.push_back(p.view);
-        if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
-    }
-    /// True when all bytes lie in the open piece; then open() is all there is.
-    [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
-    [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
-
-    /// Forgets the first n bytes, which were written.
-    void consume(std::size_t n) noexcept {
-        bytes_ -= n;
-        while (n > 0 && !pieces_.empty()) {
-            auto& first = pieces_.front();
-            const std::size_t part = std::min(n, first.view.size());
-            first.view = first.view.subspan(part);
-            n -= part;
-            if (first.view.empty()) pieces_.pop_front();
-        }
-        skip_ += n;
-        if (skip_ == open_.size()) {
-            skip_ = 0;
-            if (open_.capacity() > keep_bytes) open_ = raw_buffer();
-            open_.clear();
-        }
-    }
-
-    void clear() noexcept {
-        pieces_.clear();
-        open_ = raw_buffer();
-        skip_ = bytes_ = 0;
-    }
-
-private:
-    struct piece {
-        byte_buffer owned;
-        raw_buffer small;
-        byte_span view;
-    };
-    static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
-
-    void seal() {
-        if (open_.size() == skip_) return;
-        pieces_.emplace_back();
-        auto& p = pieces_.back();
-        p.small = std::exchange(open_, raw_buffer());
-        p.view = p.small.view().subspan(skip_);
-        skip_ = 0;
-    }
-
-    std::deque<piece> pieces_;
-    raw_buffer open_;
-    std::size_t skip_ = 0; // written bytes at the front of open_
-    std::size_t bytes_ = 0;
-};
-
-} // namespace skein::net::detail
-
-// ======== skein/net/frame.hpp
-// Frames: what a connection carries. A header of 24 bytes, then the body.
-//
-//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
-//
-// The length is checked against its limit, and the header against its CRC, before one byte is
-// allocated. All numbers are little-endian.
-
-
-// ======== skein/core/crc32c.hpp
-// CRC-32C (Castagnoli), the checksum of frames and of stored chunks.
-//
-// Uses the SSE4.2 instruction when the CPU has it (asked once, at run time), else eight tables.
-// Both give the same value; crc32c("123456789") is 0xE3069283. Source: RFC 3720 appendix B.4.
-//
-//     std::uint32_t sum = crc32c(head);
-//     sum = crc32c(body, sum);            // the sum of head followed by body
-
-
-#include <array>
-
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
-
-namespace skein {
-
-namespace detail {
-
-/// tables[k][b]: the effect of byte b followed by k zero bytes.
-consteval std::array<std::array<std::uint32_t, 256>, 8> make_crc32c_tables() {
-    std::array<std::array<std::uint32_t, 256>, 8> tables{};
-    for (std::uint32_t b = 0; b < 256; ++b) {
-        std::uint32_t r = b;
-        for (int bit = 0; bit < 8; ++bit) r = (r & 1) != 0 ? (r >> 1) ^ 0x82F63B78u : r >> 1;
-        tables[0][b] = r;
-    }
-    for (std::size_t k = 1; k < 8; ++k)
-        for (std::uint32_t b = 0; b < 256; ++b)
-            tables[k][b] = (tables[k - 1][b] >> 8) ^ tables[0][tables[k - 1][b] & 255];
-    return tables;
-}
-inline constexpr auto crc32c_tables = make_crc32c_tables();
-
-/// The portable form; the state is not inverted here.
-inline std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
-    const auto& t = crc32c_tables;
-    for (; n >= 8; n -= 8, p += 8) {
-        const std::uint64_t v = load_le<std::uint64_t>(p) ^ crc;
-        crc = t[7][v & 255] ^ t[6][(v >> 8) & 255] ^ t[5][(v >> 16) & 255] ^ t[4][(v >> 24) & 255] ^
-              t[3][(v >> 32) & 255] ^ t[2][(v >> 40) & 255] ^ t[1][(v >> 48) & 255] ^ t[0][v >> 56];
-    }
-    for (; n > 0; --n, ++p)
-        crc = (crc >> 8) ^ t[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 255];
-    return crc;
-}
-
-#if defined(__x86_64__)
-/// The linear map "advance a raw CRC state over `zeros` zero bytes", as four tables of bytes.
-struct crc32c_shift {
-    std::array<std::array<std::uint32_t, 256>, 4> tables{};
-
-    explicit crc32c_shift(std::size_t zeros) noexcept {
-        std::array<std::uint32_t, 32> bit{};
-        for (std::uint32_t i = 0; i < 32; ++i) {
-            std::uint32_t crc = 1u << i;
-            for (std::size_t k = 0; k < zeros; ++k) crc = (crc >> 8) ^ crc32c_tables[0][crc & 255];
-            bit[i] = crc;
-        }
-        for (std::size_t k = 0; k < 4; ++k)
-            for (std::uint32_t b = 0; b < 256; ++b)
-                for (std::uint32_t i = 0; i < 8; ++i)
-                    if ((b >> i & 1) != 0) tables[k][b] ^= bit[8 * k + i];
-    }
-    std::uint32_t operator()(std::uint32_t crc) const noexcept {
-        return tables[0][crc & 255] ^ tables[1][crc >> 8 & 255] ^ tables[2][crc >> 16 & 255] ^
-               tables[3][crc >> 24];
-    }
-};
-
-/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
-__attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_t crc,
-                                                                    const std::byte* p,
-                                                                    std::size_t n) noexcept {
-    constexpr std::size_t lane = 1024;
-    static const crc32c_shift shift(lane);
-    std::uint64_t c = crc;
-    for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
-        std::uint64_t c1 = 0, c2 = 0;
-        for (std::size_t i = 0; i < lane; i += 8) {
-            c = _mm_crc32_u64(c, load_le<std::uint64_t>(p + i));
-            c1 = _mm_crc32_u64(c1, load_le<std::uint64_t>(p + lane + i));
-            c2 = _mm_crc32_u64(c2, load_le<std::uint64_t>(p + 2 * lane + i));
-        }
-        c = shift(static_cast<std::uint32_t>(c)) ^ c1;
-        c = shift(static_cast<std::uint32_t>(c)) ^ c2;
-    }
-    for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, load_le<std::uint64_t>(p));
-    auto r = static_cast<std::uint32_t>(c);
-    for (; n > 0; --n, ++p) r = _mm_crc32_u8(r, std::to_integer<unsigned char>(*p));
-    return r;
-}
-#endif
-
-} // namespace detail
-
-/// True when crc32c() uses the CPU's instruction.
-[[nodiscard]] inline bool crc32c_is_hardware() noexcept {
-#if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-    return has;
-#else
-    return false;
-#endif
-}
-
-/// The CRC-32C of `bytes` continued from `seed`, the sum of what came before (0 at the start).
-[[nodiscard]] inline std::uint32_t crc32c(byte_span bytes, std::uint32_t seed = 0) noexcept {
-    const std::uint32_t start = ~seed;
-#if defined(__x86_64__)
-    if (crc32c_is_hardware()) return ~detail::crc32c_sse42(start, bytes.data(), bytes.size());
-#endif
-    return ~detail::crc32c_table(start, bytes.data(), bytes.size());
-}
-
-} // namespace skein
-
-// ======== skein/core/result.hpp
-// A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
-//
-//     result<frame> f = decode(bytes);
-//     if (!f) return f.error();
-//     use(*f);
-
-
-#include <concepts>
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-/// Either a T or an error. value() throws the error; operator* must not be used on an error.
-template <class T>
-class [[nodiscard]] result {
-public:
-    using value_type = T;
-
-    template <class U = T>
-        requires(std::constructible_from<T, U> && !std::same_as<std::remove_cvref_t<U>, result> &&
-                 !std::same_as<std::remove_cvref_t<U>, skein::error>)
-    result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
-    result(skein::error e) : state_(std::in_place_index<1>, std::move(e)) {}
-
-    [[nodiscard]] bool has_value() const noexcept { return state_.index() == 0; }
-    explicit operator bool() const noexcept { return has_value(); }
-
-    T& value() & { return check(), *std::get_if<0>(&state_); }
-    const T& value() const& { return check(), *std::get_if<0>(&state_); }
-    /// By value, so that `for (auto& x : f().value())` does not walk a dead temporary.
-    T value() && { return check(), std::move(*std::get_if<0>(&state_)); }
-
-    T& operator*() & noexcept { return *std::get_if<0>(&state_); }
-    const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-    T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
-    T* operator->() noexcept { return std::get_if<0>(&state_); }
-    const T* operator->() const noexcept { return std::get_if<0>(&state_); }
-
-    [[nodiscard]] const skein::error& error() const noexcept { return *std::get_if<1>(&state_); }
-
-private:
-    void check() const {
-        if (!has_value()) throw error();
-    }
-    std::variant<T, skein::error> state_;
-};
-
-/// Success or an error.
-template <>
-class [[nodiscard]] result<void> {
-public:
-    using value_type = void;
-
-    result() = default;
-    result(skein::error e) : error_(std::move(e)) {}
-
-    [[nodiscard]] bool has_value() const noexcept { return !error_; }
-    explicit operator bool() const noexcept { return has_value(); }
-    void value() const {
-        if (error_) throw *error_;
-    }
-    [[nodiscard]] const skein::error& error() const noexcept { return *error_; }
-
-private:
-    std::optional<skein::error> error_;
-};
-
-} // namespace skein
-
-
-// ======== skein/net/frame.hpp, continued
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-/// A frame with its own body. Kinds from first_reserved_kind on belong to the connection itself.
-struct frame {
-    std::uint16_t kind = 0;
-    std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
-    std::uint64_t id = 0;
-    byte_buffer body;
-};
-
-inline constexpr std::uint16_t first_reserved_kind = 0xff00;
-inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
-
-/// A received frame as a view: valid only during the call that hands it out.
-struct frame_view {
-    std::uint16_t kind = 0;
-    std::uint16_t flags = 0;
-    std::uint64_t id = 0;
-    byte_span body;
-    byte_buffer* owned = nullptr; ///< set when the body has a buffer of its own (large frames)
-
-    /// The body as an owned buffer: moved when it has its own buffer, else copied. Call once.
-    [[nodiscard]] byte_buffer take_body() const {
-        return owned != nullptr ? std::move(*owned) : to_buffer(body);
-    }
-};
-
-/// The fixed part in front of each body.
-struct frame_header {
-    static constexpr std::size_t bytes = 24;
-
-    std::uint32_t length = 0;
-    std::uint16_t kind = 0;
-    std::uint16_t flags = 0;
-    std::uint64_t id = 0;
-    std::uint32_t body_crc = 0;
-
-    void encode(std::byte* to) const noexcept {
-        store_le(to, length);
-        store_le(to + 4, kind);
-        store_le(to + 6, flags);
-        store_le(to + 8, id);
-        store_le(to + 16, body_crc);
-        store_le(to + 20, crc32c(byte_span(to, 20)));
-    }
-
-    /// Reads a header from `bytes` bytes.
-    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
-    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body) {
-        frame_header h;
-        if (const auto fault = h.read(from, max_body)) return *fault;
-        return h;
-    }
-
-    /// The same without a result object, for the hot path: nothing = good.
-    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body) {
-        length = load_le<std::uint32_t>(from);
-        kind = load_le<std::uint16_t>(from + 4);
-        flags = load_le<std::uint16_t>(from + 6);
-        id = load_le<std::uint64_t>(from + 8);
-        body_crc = load_le<std::uint32_t>(from + 16);
-        if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
-            return error(errc::malformed, "frame header with a wrong checksum")
-                .with_hint("the stream is out of step or the peer does not speak this protocol");
-        }
-        if (length > max_body) [[unlikely]] {
-            return error(errc::too_large, fmt::format("frame of {} bytes is above the limit of {}",
-                                                      length, max_body))
-                .with_hint("send it in pieces or raise limits::max_frame on both sides");
-        }
-        return std::nullopt;
-    }
-
-    /// True unless the header carries a CRC that does not fit the body.
-    [[nodiscard]] bool accepts(byte_span body) const noexcept {
-        return (flags & body_crc_flag) == 0 || crc32c(body) == body_crc;
-    }
-};
-
-} // namespace skein::net
-
-// ======== skein/net/network.hpp
-// How streams come to be: connect and listen, the same in the real and in the simulated world.
-
-
-// ======== skein/net/address.hpp
-// Where to listen or to connect, as one short text that people can type and programs can send.
-//
-//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
-//
-// Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
-
-
-#include <compare>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-#include <fmt/core.h>
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 namespace skein::net {
 
-/// The kinds of address; the text prefix is in the comment.
-enum class scheme : std::uint8_t {
-    tcp = 0,           ///< tcp:host:port
-    unix_path = 1,     ///< unix:/path
-    unix_abstract = 2, ///< unix-abstract:@name (Linux: no file, gone with its socket)
-    sim = 3,           ///< sim:host:port
-};
-
-/// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
-struct address {
-    scheme kind = scheme::tcp;
-    std::string host;       ///< host name or numeric address; path or name for unix kinds
-    std::uint16_t port = 0; ///< 0 for unix kinds
-
-    auto operator<=>(const address&) const = default;
-
-    [[nodiscard]] bool is_unix() const noexcept {
-        return kind == scheme::unix_path || kind == scheme::unix_abstract;
-    }
-    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
-    /// it resolves to: 127.example.org may be anywhere.
-    [[nodiscard]] bool is_loopback() const noexcept {
-        if (kind != scheme::tcp || host == "localhost") return true;
-        in_addr v4{};
-        if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-        in6_addr v6{};
-        return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-    }
-
-    static address tcp(std::string host, std::uint16_t port) {
-        return make(scheme::tcp, std::move(host), port);
-    }
-    static address unix_socket(std::string path) {
-        return make(scheme::unix_path, std::move(path), 0);
-    }
-    static address abstract_unix(std::string name) {
-        if (!name.starts_with('@')) name.insert(name.begin(), '@');
-        return make(scheme::unix_abstract, std::move(name), 0);
-    }
-    static address sim(std::string host, std::uint16_t port) {
-        return make(scheme::sim, std::move(host), port);
-    }
-
-    /// Reads the text form; the error names what is wrong and shows a valid example.
-    [[nodiscard]] static result<address> parse(std::string_view text);
-
-    /// The general factory behind the named ones.
-    static address make(scheme kind, std::string host, std::uint16_t port) {
-        address a;
-        a.kind = kind;
-        a.host = std::move(host);
-        a.port = port;
-        return a;
-    }
-};
-
-[[nodiscard]] inline std::string to_string(const address& a) {
-    switch (a.kind) {
-    case scheme::tcp:
-        return a.host.find(':') != std::string::npos ? fmt::format("tcp:[{}]:{}", a.host, a.port)
-                                                     : fmt::format("tcp:{}:{}", a.host, a.port);
-    case scheme::unix_path: return "unix:" + a.host;
-    case scheme::unix_abstract: return "unix-abstract:" + a.host;
-    case scheme::sim: return fmt::format("sim:{}:{}", a.host, a.port);
-    }
-    return "?";
-}
-
-inline result<address> address::parse(std::string_view text) {
-    const auto bad = [&](std::string_view why) {
-        return error(errc::invalid_argument, fmt::format("address '{}': {}", text, why))
-            .with_hint("write tcp:host:port, unix:/path or unix-abstract:@name");
-    };
-    const auto colon = text.find(':');
-    if (colon == std::string_view::npos) return bad("no scheme");
-    const auto name = text.substr(0, colon);
-    auto rest = text.substr(colon + 1);
-    if (name == "unix") {
-        if (rest.empty()) return bad("empty path");
-        return address::unix_socket(std::string(rest));
-    }
-    if (name == "unix-abstract") {
-        if (rest.empty() || rest == "@") return bad("empty name");
-        return address::abstract_unix(std::string(rest));
-    }
-    if (name != "tcp" && name != "sim") return bad("unknown scheme");
-
-    const auto last = rest.rfind(':');
-    if (last == std::string_view::npos) return bad("no port");
-    auto host = rest.substr(0, last);
-    const auto digits = rest.substr(last + 1);
-    if (host.starts_with('[') && host.ends_with(']')) {
-        host = host.substr(1, host.size() - 2);
-    } else if (host.find(':') != std::string_view::npos) {
-        return bad("an IPv6 address needs brackets");
-    }
-    if (host.empty()) return bad("empty host");
-    if (digits.empty() || digits.size() > 5) return bad("the port is not a number in 0..65535");
-    unsigned port = 0;
-    for (const char c : digits) {
-        if (c < '0' || c > '9') return bad("the port is not a number in 0..65535");
-        port = port * 10 + static_cast<unsigned>(c - '0');
-    }
-    if (port > 65535) return bad("the port is not a number in 0..65535");
-    return make(name == "tcp" ? scheme::tcp : scheme::sim, std::string(host),
-                static_cast<std::uint16_t>(port));
-}
-
-} // namespace skein::net
-
-// ======== skein/net/stream.hpp
-// Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
-//
-// Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
-// network (sim_network) implement them. Calls belong to the thread of the owning loop.
-// At most one read and one write may be under way at a time.
-
-
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-
-namespace skein::net {
-
-/// A connected byte stream.
-class stream {
+/// A value; compared in constant time.
+class token {
 public:
-    stream() = default;
-    stream(const stream&) = delete;
-    stream& operator=(const stream&) = delete;
-    virtual ~stream() = default;
+    static constexpr std::size_t size = 32;
 
-    /// Waits for at least one byte; `into` must stay valid until then.
-    ///   result  bytes read, 0 = the peer closed its side (or `into` is empty)
-    ///   errors  reset, closed (by us), cancelled (no byte is lost)
-    virtual task<std::size_t> read_some(mut_byte_span into) = 0;
+    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
+    token() = default;
 
-    /// Writes all parts in order; returns when the kernel has all of it.
-    ///   batch   the array and the bytes it names must stay valid until then
-    ///   errors  reset, closed, cancelled (an unknown prefix may have been sent)
-    virtual task<void> write_all(std::span<const byte_span> batch) = 0;
+    /// A new secret from the kernel's random source, or from `source` in the simulated world.
+    static token generate();
+    static token generate(random_source& source);
 
-    /// What can be read without waiting: bytes read, 0 = the peer closed, nullopt = would wait.
-    virtual std::optional<std::size_t> try_read(mut_byte_span into) = 0;
+    /// 64 hexadecimal digits; surrounding white space is ignored.
+    static result<token> from_hex(std::string_view text);
+    [[nodiscard]] std::string to_hex() const;
 
-    /// Writes what fits without waiting: bytes taken from the front of the batch, 0 = would wait.
-    virtual std::size_t try_write(std::span<const byte_span> batch) = 0;
+    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
+    [[nodiscard]] bool empty() const noexcept;
 
-    /// Tells the peer that no more bytes follow; reading goes on.
-    virtual void close_send() noexcept = 0;
+    /// Eight digits that tell two tokens apart without giving either away.
+    [[nodiscard]] std::string fingerprint() const;
 
-    /// Ends both directions; a waiting read or write throws closed. May be called again.
-    virtual void close() noexcept = 0;
+    friend bool operator==(const token& a, const token& b) noexcept;
 
-    /// Who is at the other end, for messages.
-    [[nodiscard]] virtual std::string peer_name() const = 0;
-
-    /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
-    [[nodiscard]] virtual bool is_local() const noexcept { return false; }
-};
-
-/// A place that accepts streams.
-class listener {
-public:
-    listener() = default;
-    listener(const listener&) = delete;
-    listener& operator=(const listener&) = delete;
-    virtual ~listener() = default;
-
-    /// Waits for the next stream; throws closed after close().
-    virtual task<std::unique_ptr<stream>> accept() = 0;
-
-    /// The bound address, with the real port where 0 was asked for.
-    [[nodiscard]] virtual address local() const = 0;
-
-    /// Stops listening; a waiting accept throws closed.
-    virtual void close() noexcept = 0;
+private:
+    std::array<std::byte, size> bytes_{};
 };
 
 } // namespace skein::net
 
 
-// ======== skein/net/network.hpp, continued
-#include <memory>
-
-namespace skein::net {
-
-/// Implemented by real_network and by each host of sim_network.
-class network {
-public:
-    network() = default;
-    network(const network&) = delete;
-    network& operator=(const network&) = delete;
-    virtual ~network() = default;
-
-    /// Connects once; the caller sets a deadline (with_timeout) and retries (net::reconnect_policy).
-    ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
-    virtual task<std::unique_ptr<stream>> connect(address to) = 0;
-
-    /// Binds and listens at once; port 0 picks a free one.
-    ///   errors  already_exists (port or path in use), permission_denied, invalid_argument
-    [[nodiscard]] virtual std::unique_ptr<listener> listen(address at) = 0;
-};
-
-} // namespace skein::net
-
-// ======== skein/net/options.hpp
-// Who we are and what we ask of a peer: given to connection::connect, connection::accept, endpoint.
-
-
-// ======== skein/net/limits.hpp
-// What a peer may ask of us: every size and every wait on a connection has a bound here.
-//
-// Memory per connection is at most about max_frame + max_send_queue + max_receive_queue.
-// Nothing is allocated for a peer before it has proven that it knows the token.
-
-
-// ======== skein/core/constants.hpp
-// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
-// and the options of the layers above take their defaults from it.
-//
-// The values are for hosts in one network (lan); wan() gives the same table times five.
-
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-
-namespace skein {
-
-struct time_constants {
-    using ms = std::chrono::milliseconds;
-
-    ms group_heartbeat{100};  ///< inside a training group
-    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
-    ms suspect_after{1000};   ///< silence after which a peer is suspected
-    ms dead_after{3000};      ///< silence after which a peer is dead
-    ms connect_timeout{5000}; ///< one attempt
-    ms handshake_timeout{5000};
-    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
-    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
-    ms reconnect_most{2000};
-    ms shutdown_grace{2000}; ///< from the request to stop until the kill
-    ms rendezvous_timeout{60000};
-    ms collective_timeout{30000};
-
-    /// All values times `factor`.
-    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
-        time_constants t = *this;
-        for (ms* value :
-             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
-            *value *= factor;
-        return t;
-    }
-    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
-    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
-};
-
-/// Exit codes of every program built with skein.
-namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
-                     terminated = 143, job_stopped = 138;
-} // namespace exit_code
-
-/// Default size limits; each has an option where it is used.
-namespace limit {
-inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
-inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
-inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
-inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
-} // namespace limit
-
-} // namespace skein
-
-
-// ======== skein/net/limits.hpp, continued
-#include <cstddef>
-#include <cstdint>
-
-namespace skein::net {
-
-/// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
-struct limits {
-    std::size_t max_frame = limit::frame_bytes;         ///< body bytes of one frame
-    std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
-    std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
-    std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
-    duration handshake_deadline = time_constants::lan().handshake_timeout;
-    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
-
-    /// The same sizes with the times of another table, e.g. time_constants::wan().
-    [[nodiscard]] static limits from(const time_constants& table) noexcept {
-        limits l;
-        l.handshake_deadline = table.handshake_timeout;
-        l.close_deadline = table.close_timeout;
-        return l;
-    }
-};
-
-/// When a silent peer is asked, suspected and given up.
-enum class keep_alive_mode : std::uint8_t {
-    automatic, ///< on for TCP and the simulated network, off for Unix sockets (the kernel tells)
-    on,
-    off,
-};
-struct keep_alive {
-    keep_alive_mode mode = keep_alive_mode::automatic;
-    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
-    duration suspect_after = time_constants::lan().suspect_after;
-    duration dead_after = time_constants::lan().dead_after;
-
-    /// With the times of another table.
-    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
-        keep_alive k;
-        k.ping_after = table.agent_heartbeat;
-        k.suspect_after = table.suspect_after;
-        k.dead_after = table.dead_after;
-        return k;
-    }
-};
-
-} // namespace skein::net
-
-// ======== skein/net/token.hpp
-// The shared secret of a world: 32 random bytes that both ends of a connection must know.
-//
-// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
+// ======== skein/net/detail/token.ipp
+// Making, reading and naming a token.
 
 
 // ======== skein/core/sha256.hpp
@@ -3349,1104 +1697,124 @@ template <class... Parts>
 } // namespace skein
 
 
-// ======== skein/net/token.hpp, continued
-#include <array>
-#include <cstddef>
-#include <string>
-#include <string_view>
-
+// ======== skein/net/detail/token.ipp, continued
 #include <fmt/core.h>
 
 namespace skein::net {
 
-/// A value; compared in constant time.
-class token {
-public:
-    static constexpr std::size_t size = 32;
+SKEIN_INLINE token token::generate() { return generate(system_random()); }
+SKEIN_INLINE token token::generate(random_source& source) {
+    token t;
+    source.fill(std::as_writable_bytes(std::span(t.bytes_)));
+    return t;
+}
 
-    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
-    token() = default;
-
-    /// A new secret from the kernel's random source, or from `source` in the simulated world.
-    static token generate() { return generate(system_random()); }
-    static token generate(random_source& source) {
-        token t;
-        source.fill(std::as_writable_bytes(std::span(t.bytes_)));
-        return t;
+SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
+    constexpr std::string_view blank = " \t\r\n";
+    const auto first = text.find_first_not_of(blank);
+    if (first != std::string_view::npos) {
+        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
     }
-
-    /// 64 hexadecimal digits; surrounding white space is ignored.
-    static result<token> from_hex(std::string_view text) {
-        constexpr std::string_view blank = " \t\r\n";
-        const auto first = text.find_first_not_of(blank);
-        if (first != std::string_view::npos) {
-            text = text.substr(first, text.find_last_not_of(blank) - first + 1);
-        }
-        token t;
-        const bool good = skein::from_hex(text, t.bytes_);
-        if (!good) { // the text is a secret: say nothing of its content
-            return error(errc::invalid_argument,
-                         fmt::format("a token is {} hexadecimal digits, got {} characters",
-                                     2 * size, text.size()));
-        }
-        return t;
+    token t;
+    const bool good = skein::from_hex(text, t.bytes_);
+    if (!good) { // the text is a secret: say nothing of its content
+        return error(errc::invalid_argument,
+                     fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
+                                 text.size()));
     }
-    [[nodiscard]] std::string to_hex() const { return skein::to_hex(bytes()); }
+    return t;
+}
 
-    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
-    [[nodiscard]] bool empty() const noexcept { return *this == token{}; }
+SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
 
-    /// Eight digits that tell two tokens apart without giving either away.
-    [[nodiscard]] std::string fingerprint() const {
-        const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
-        return skein::to_hex(byte_span(digest).first(4));
-    }
+SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
+    return equal_constant_time(a.bytes(), b.bytes());
+}
+SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
 
-    friend bool operator==(const token& a, const token& b) noexcept {
-        return equal_constant_time(a.bytes(), b.bytes());
-    }
-
-private:
-    std::array<std::byte, size> bytes_{};
-};
+SKEIN_INLINE std::string token::fingerprint() const {
+    const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
+    return skein::to_hex(byte_span(digest).first(4));
+}
 
 } // namespace skein::net
 
 
-// ======== skein/net/options.hpp, continued
-#include <cstdint>
+// ======== skein/cluster/rendezvous.hpp, continued
 #include <string>
+#include <string_view>
+#include <vector>
 
-namespace skein::net {
+namespace skein::cluster {
 
-/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
-struct identity {
-    std::string name;
-    std::uint64_t build_id = 0;      ///< of the program
-    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
-    std::int64_t pid = 0;
-    std::string host;
-    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
+/// One rank's view of its world. Blocking; called on the compute thread.
+class rendezvous {
+public:
+    rendezvous() = default;
+    rendezvous(const rendezvous&) = delete;
+    rendezvous& operator=(const rendezvous&) = delete;
+    virtual ~rendezvous() = default;
+
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int world_size() const = 0;
+    [[nodiscard]] virtual int local_rank() const = 0;
+    [[nodiscard]] virtual int local_size() const = 0;
+    /// Grows with every restart of the group; messages of an older generation mean nothing.
+    [[nodiscard]] virtual int generation() const = 0;
+    /// The same text for all ranks of one host.
+    [[nodiscard]] virtual std::string host() const = 0;
+
+    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
+    /// key is used once.
+    ///   errors  peer_lost (names the rank), timeout, too_large
+    virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
+
+    /// The secret of this world, for the connections that ranks make among themselves.
+    [[nodiscard]] virtual net::token secret() const = 0;
+
+    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what waits
+    /// for it. It is called here and now if that has happened. Any number may listen, each until its
+    /// subscription ends.
+    [[nodiscard]] virtual subscription on_lost(loss_listeners::listener lost) = 0;
 };
 
-/// How a connection is made; both sides give one.
-struct connection_options {
-    token secret;
-    identity self;
-    limits bounds;
-    keep_alive alive;
-    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
-    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
-};
-
-} // namespace skein::net
+} // namespace skein::cluster
 
 
-// ======== skein/net/connection.hpp, continued
+// ======== skein/cluster/settings.hpp, continued
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <optional>
 #include <string>
-
-namespace skein::net {
-
-/// Counts of one connection since it was made.
-struct connection_statistics {
-    std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
-};
-
-/// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
-/// shared_ptr aborts it; close() first for an orderly end.
-class connection {
-public:
-    using handle = std::shared_ptr<connection>;
-
-    /// Connects and shakes hands. Only the handshake is bounded (limits::handshake_deadline): put a
-    /// with_timeout around it, or use connect_patiently. `via` must live until then.
-    ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
-    ///           malformed (not our protocol), timeout
-    static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream.
-    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
-
-    connection(const connection&) = delete;
-    connection& operator=(const connection&) = delete;
-
-    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
-    /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
-    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
-
-    /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
-    ///   errors  closed (after close), the failure of the connection, too_large
-    void send(frame f);
-    /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
-    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
-              byte_span body = {});
-    /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
-    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
-    task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                             byte_span head, byte_span body);
-    /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
-    task<void> send_ready();
-    [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
-    /// Hands what is queued to the kernel now instead of at the end of the turn.
-    void flush() noexcept;
-
-    /// The next frame in order; nothing after the peer's orderly close.
-    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
-    task<std::optional<frame>> receive();
-
-    /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
-    /// view is valid during the call only. An exception from it aborts the connection. Frames that
-    /// have arrived before are handed over inside this call. A handler may set another handler.
-    void set_handler(unique_function<void(const frame_view&)> handler);
-    /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
-    void set_closed_handler(unique_function<void(const error*)> handler);
-    /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
-    /// resume_reading() or close(); nothing else undoes it.
-    void pause_reading() noexcept { paused_ = true; }
-    void resume_reading() noexcept;
-
-    /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
-    /// Never throws; afterwards the stream is closed and all work of the connection has ended.
-    task<void> close();
-    /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
-    void abort(error why) noexcept { end(std::move(why)); }
-    /// Waits for the end, whoever caused it; throws only cancelled.
-    task<void> wait_closed();
-
-    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
-    /// Silent for longer than keep_alive::suspect_after right now.
-    [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
-    /// Why it ended; nothing while open or after an orderly end.
-    [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
-    [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
-
-    /// Destroyed by the last owner; all its work has ended by then.
-    ~connection() = default;
-
-private:
-    enum class state : std::uint8_t { open, closing, ended };
-    enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
-
-    connection(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
-
-    static task<void> read_loop(std::shared_ptr<connection> self);
-    static task<void> write_loop(std::shared_ptr<connection> self);
-    task<void> read_large();
-    void part_ended() noexcept;
-
-    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                            byte_span head, byte_span body) const;
-    void check_sendable() const;
-    void send_control(control kind) noexcept;
-    void request_flush() noexcept { loop_.at_turn_end(hook_); }
-    void progress(std::size_t written) noexcept;
-
-    bool parse(); // false: more bytes are needed or it has ended
-    void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
-    void call_handler(const frame_view& view);
-    void on_control(std::uint16_t kind);
-    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
-    [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
-    void unhold(bool& why) noexcept;
-    void begin_goodbye() noexcept;
-    void maybe_finished() noexcept;
-    void end(std::optional<error> why) noexcept;
-    void on_timer();
-
-    struct flush_hook : turn_hook {
-        explicit flush_hook(connection& c) noexcept
-            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {
-        }
-        connection& owner;
-    };
-    struct alive_timer : timer_node {
-        explicit alive_timer(connection& c) noexcept
-            : timer_node([](timer_node& t) { static_cast<alive_timer&>(t).owner.on_timer(); }),
-              owner(c) {}
-        connection& owner;
-    };
-
-    loop& loop_;
-    std::unique_ptr<stream> stream_;
-    connection_options options_;
-    identity peer_;
-    std::string peer_name_;
-    connection_statistics statistics_;
-
-    // Sending: out_ collects; the write loop takes over only when the kernel would block.
-    detail::out_queue out_;
-    std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
-    bool blocked_ = false; // the write loop is at work
-    event wake_writer_;
-    wait_queue drained_;
-    flush_hook hook_{*this};
-
-    // Receiving: one large buffer, many frames per read; a large body gets a buffer of its own.
-    byte_buffer in_;
-    std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
-    std::optional<frame_header> large_;
-    byte_buffer large_body_;
-    std::size_t large_have_ = 0;
-    bool paused_ = false; // by the user
-    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
-    event resumed_;
-    unique_function<void(const frame_view&)> handler_, replacement_;
-    bool in_handler_ = false, replaced_ = false; // a handler may set another one
-    std::deque<frame> received_;
-    std::size_t received_bytes_ = 0;
-    wait_queue receivers_;
-
-    // Life.
-    state state_ = state::open;
-    bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
-    std::optional<error> failure_;
-    unique_function<void(const error*)> closed_handler_;
-    event ended_;
-    alive_timer timer_{*this};
-    time_point last_heard_{}, timer_due_{};
-    int parts_ = 0;                    // loops that run
-    std::shared_ptr<connection> self_; // while they do
-    scope tasks_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/connection.hpp
-// The machinery of net::connection; included by it.
-//
-// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
-// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
-
-
-// ======== skein/core/sleep.hpp
-// Waiting for time, in the time of the loop: virtual under simulation.
-//
-//     co_await sleep_for(10ms);
-
-
-namespace skein {
-
-/// What sleep_for and sleep_until return. Suspends until the time; resumed by the loop; throws
-/// cancelled at once when the task is cancelled.
-class sleep_awaiter : public waiter, private timer_node {
-public:
-    sleep_awaiter(bool relative, duration length, time_point until) noexcept
-        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
-          relative_(relative), length_(length), until_(until) {}
-
-    bool await_ready() const noexcept { return false; }
-    template <detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        auto& here = loop::current();
-        here.set_timer(*this, relative_ ? deadline_after(here.now(), length_) : until_);
-        return true;
-    }
-    void await_resume() {
-        timer_node::cancel();
-        throw_if_cancelled();
-    }
-
-private:
-    bool relative_;
-    duration length_;
-    time_point until_;
-};
-
-/// Suspends for at least the given time.
-[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
-    return {true, length, {}};
-}
-/// Suspends until the loop's time is at least `until`.
-[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
-    return {false, {}, until};
-}
-
-/// What yield returns.
-class yield_awaiter : public waiter {
-public:
-    bool await_ready() const noexcept { return false; }
-    template <detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        wake();
-        return true;
-    }
-    void await_resume() const { throw_if_cancelled(); }
-};
-
-/// Lets everything else that is ready run first. A cancellation point.
-[[nodiscard]] inline yield_awaiter yield() noexcept { return {}; }
-
-} // namespace skein
-
-
-// ======== skein/net/detail/connection.hpp, continued
-#include <algorithm>
-#include <cstring>
-#include <utility>
-
-namespace skein::net {
-
-namespace detail {
-inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
-inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
-inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
-inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
-inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
-} // namespace detail
-
-// --- sending ----------------------------------------------------------------------------------
-
-inline void connection::check_sendable() const {
-    if (state_ == state::open) return;
-    if (failure_) throw *failure_;
-    throw error(errc::closed, "connection to " + peer_name_ + " is closed");
-}
-
-inline frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
-                                           std::uint64_t id, byte_span head, byte_span body) const {
-    const std::size_t bytes = head.size() + body.size();
-    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
-        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
-                                                 bytes, peer_name_, options_.bounds.max_frame))
-            .with_hint("send it in pieces or raise limits::max_frame on both sides");
-    }
-    frame_header h;
-    h.length = static_cast<std::uint32_t>(bytes);
-    h.kind = kind;
-    h.flags = flags & static_cast<std::uint16_t>(~body_crc_flag);
-    h.id = id;
-    if (options_.checksum_bodies && bytes > 0) {
-        h.flags |= body_crc_flag;
-        h.body_crc = crc32c(body, crc32c(head));
-    }
-    return h;
-}
-
-inline void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
-                             byte_span head, byte_span body) {
-    check_sendable();
-    const auto h = header_for(kind, flags, id, head, body);
-    ++statistics_.frames_out;
-    queued_total_ += frame_header::bytes + h.length;
-    if (body.size() >= detail::direct_write_bytes && !blocked_) {
-        // The kernel copies a large body straight from the caller; only what it refuses is kept.
-        h.encode(out_.grab(frame_header::bytes));
-        out_.copy(head);
-        out_.borrow(body);
-        flush();
-        if (blocked_) out_.own_last();
-        return;
-    }
-    std::byte* to = out_.grab(frame_header::bytes + h.length);
-    h.encode(to);
-    to += frame_header::bytes;
-    if (!head.empty()) std::memcpy(to, head.data(), head.size());
-    if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
-    if (out_.bytes() >= detail::eager_flush_bytes) {
-        flush();
-    } else {
-        request_flush();
-    }
-}
-
-inline void connection::send(frame f) {
-    if (f.body.size() < limit::gather_bytes) {
-        send(f.kind, f.flags, f.id, f.body);
-        return;
-    }
-    check_sendable();
-    const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
-    ++statistics_.frames_out;
-    queued_total_ += frame_header::bytes + h.length;
-    h.encode(out_.grab(frame_header::bytes));
-    out_.move(std::move(f.body));
-    if (out_.bytes() >= detail::eager_flush_bytes) {
-        flush();
-    } else {
-        request_flush();
-    }
-}
-
-inline task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
-                                            std::uint64_t id, byte_span head, byte_span body) {
-    check_sendable();
-    const auto keep = self_;
-    const auto h = header_for(kind, flags, id, head, body);
-    ++statistics_.frames_out;
-    h.encode(out_.grab(frame_header::bytes));
-    out_.copy(head);
-    out_.borrow(body);
-    queued_total_ += frame_header::bytes + h.length;
-    const std::uint64_t mine = queued_total_;
-    flush();
-    try {
-        while (written_total_ < mine && state_ != state::ended) {
-            auto more = drained_.wait();
-            co_await more;
-        }
-    } catch (...) {
-        end(error(errc::aborted, "a frame to " + peer_name_ + " was cut by cancellation"));
-        throw;
-    }
-    if (written_total_ < mine) check_sendable();
-}
-
-inline task<void> connection::send_ready() {
-    const auto keep = self_;
-    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
-        auto more = drained_.wait();
-        co_await more;
-    }
-    check_sendable();
-}
-
-/// Writes what the kernel takes; the rest is the write loop's.
-inline void connection::flush() noexcept {
-    if (blocked_ || out_.empty() || state_ == state::ended) return;
-    try {
-        std::size_t written = 0;
-        const std::size_t asked = out_.bytes();
-        if (out_.simple()) {
-            const byte_span all = out_.open();
-            written = stream_->try_write(std::span<const byte_span>(&all, 1));
-        } else {
-            thread_local std::vector<byte_span> parts;
-            out_.views(parts);
-            written = stream_->try_write(parts);
-        }
-        out_.consume(written);
-        ++statistics_.flushes;
-        if (written < asked) {
-            blocked_ = true;
-            wake_writer_.set();
-        }
-        progress(written);
-    } catch (...) {
-        end(to_error(std::current_exception()));
-    }
-}
-
-inline void connection::progress(std::size_t written) noexcept {
-    statistics_.bytes_out += written;
-    written_total_ += written;
-    if (!drained_.empty()) drained_.wake_all();
-    if (sent_goodbye_) maybe_finished();
-}
-
-inline task<void> connection::write_loop(std::shared_ptr<connection> self) {
-    connection& c = *self;
-    try {
-        std::vector<byte_span> parts;
-        while (c.state_ != state::ended) {
-            auto wanted = c.wake_writer_.wait();
-            co_await wanted;
-            c.wake_writer_.reset();
-            while (!c.out_.empty() && c.state_ != state::ended) {
-                detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
-                taken.views(parts);
-                c.in_flight_ = taken.bytes();
-                auto writing = c.stream_->write_all(parts);
-                co_await writing;
-                ++c.statistics_.flushes;
-                c.progress(std::exchange(c.in_flight_, 0));
-            }
-            c.blocked_ = false;
-        }
-    } catch (...) {
-        c.end(to_error(std::current_exception()));
-    }
-    c.in_flight_ = 0;
-    c.part_ended();
-}
-
-inline void connection::send_control(control kind) noexcept {
-    if (state_ == state::ended || sent_goodbye_) return;
-    frame_header h;
-    h.kind = kind;
-    h.encode(out_.grab(frame_header::bytes));
-    queued_total_ += frame_header::bytes;
-    request_flush();
-}
-
-// --- receiving --------------------------------------------------------------------------------
-
-inline task<void> connection::read_loop(std::shared_ptr<connection> self) {
-    connection& c = *self;
-    try {
-        std::size_t since_yield = 0;
-        while (c.state_ != state::ended) {
-            if (c.is_held()) {
-                c.resumed_.reset();
-                auto resumed = c.resumed_.wait();
-                co_await resumed;
-                c.parse();
-                continue;
-            }
-            if (c.large_) {
-                since_yield += c.large_->length;
-                auto body = c.read_large();
-                co_await body;
-            } else {
-                if (c.begin_ == c.end_) {
-                    c.begin_ = c.end_ = 0;
-                } else if (c.in_.size() - c.end_ < detail::large_body_bytes) {
-                    std::memmove(c.in_.data(), c.in_.data() + c.begin_, c.end_ - c.begin_);
-                    c.end_ -= c.begin_;
-                    c.begin_ = 0;
-                }
-                auto reading = c.stream_->read_some(mut_byte_span(c.in_).subspan(c.end_));
-                const std::size_t got = co_await reading;
-                if (got == 0) {
-                    if (c.got_goodbye_ || c.sent_goodbye_) {
-                        c.end(std::nullopt);
-                    } else {
-                        c.end(error(errc::reset,
-                                    "connection to " + c.peer_name_ + " ended without a goodbye")
-                                  .with_hint("the process there ended or was killed"));
-                    }
-                    break;
-                }
-                c.end_ += got;
-                c.statistics_.bytes_in += got;
-                since_yield += got;
-                c.last_heard_ = c.loop_.now();
-                c.suspect_ = false;
-                c.parse();
-            }
-            if (since_yield >= detail::eager_flush_bytes) { // others get their turn, replies leave
-                since_yield = 0;
-                auto others = yield();
-                co_await others;
-            }
-        }
-    } catch (...) {
-        c.end(to_error(std::current_exception()));
-    }
-    c.part_ended();
-}
-
-/// Hands out the whole frames in in_; prepares for a large one.
-inline bool connection::parse() {
-    while (state_ != state::ended && !is_held()) {
-        const std::size_t have = end_ - begin_;
-        if (have < frame_header::bytes) return false;
-        frame_header h;
-        if (const auto fault = h.read(in_.data() + begin_, options_.bounds.max_frame)) {
-            throw error(fault->code(), fault->text() + " from " + peer_name_)
-                .with_hint(fault->hint());
-        }
-        const std::size_t here = have - frame_header::bytes;
-        if (here < h.length) {
-            if (h.length < detail::large_body_bytes) return false;
-            begin_ +=
-                frame_header::bytes; // the body gets a buffer of its own, filled by read_large
-            if (const auto first = std::min<std::size_t>(h.length, detail::first_allocation);
-                large_body_.size() < first) {
-                large_body_.resize(first);
-            }
-            std::memcpy(large_body_.data(), in_.data() + begin_, here);
-            large_have_ = here;
-            begin_ = end_ = 0;
-            large_ = h;
-            return false;
-        }
-        const auto body = byte_span(in_).subspan(begin_ + frame_header::bytes, h.length);
-        begin_ += frame_header::bytes + h.length;
-        deliver(h, body, nullptr);
-    }
-    return true;
-}
-
-/// Reads the rest of a large body straight to its place. Memory follows what has arrived.
-inline task<void> connection::read_large() {
-    const frame_header h = *large_;
-    while (large_have_ < h.length) {
-        if (large_have_ == large_body_.size()) {
-            large_body_.resize(std::min<std::size_t>(h.length, 2 * large_have_));
-        }
-        const std::size_t until = std::min<std::size_t>(h.length, large_body_.size());
-        auto reading = stream_->read_some(
-            mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
-        const std::size_t got = co_await reading;
-        if (got == 0) {
-            throw error(errc::reset,
-                        fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
-                                    peer_name_, large_have_, h.length));
-        }
-        large_have_ += got;
-        statistics_.bytes_in += got;
-        last_heard_ = loop_.now();
-        suspect_ = false;
-    }
-    large_.reset();
-    large_body_.resize(h.length);
-    deliver(h, large_body_, &large_body_);
-    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
-}
-
-inline void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
-    if (!h.accepts(body)) {
-        throw error(errc::corrupt,
-                    fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
-                                "checksum",
-                                h.id, h.kind, h.length, peer_name_));
-    }
-    if (h.kind >= first_reserved_kind) {
-        on_control(h.kind);
-        return;
-    }
-    if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
-    ++statistics_.frames_in;
-    frame_view view;
-    view.kind = h.kind;
-    view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
-    view.id = h.id;
-    view.body = body;
-    view.owned = owned;
-    if (handler_) {
-        call_handler(view);
-        return;
-    }
-    frame f;
-    f.kind = view.kind;
-    f.flags = view.flags;
-    f.id = view.id;
-    f.body = view.take_body();
-    received_bytes_ += f.body.size() + frame_header::bytes;
-    received_.push_back(std::move(f));
-    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
-    receivers_.wake_one();
-}
-
-/// Keeps the handler alive while it runs, also when it sets another one.
-inline void connection::call_handler(const frame_view& view) {
-    struct running {
-        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
-        running(const running&) = delete;
-        ~running() {
-            c.in_handler_ = false;
-            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
-        }
-        connection& c;
-    } guard(*this);
-    handler_(view);
-}
-
-inline task<std::optional<frame>> connection::receive() {
-    const auto keep = self_;
-    while (received_.empty()) {
-        if (state_ == state::ended) {
-            if (failure_) throw *failure_;
-            co_return std::nullopt;
-        }
-        if (got_goodbye_) co_return std::nullopt;
-        auto more = receivers_.wait();
-        co_await more;
-    }
-    std::optional<frame> next(std::move(received_.front()));
-    received_.pop_front();
-    received_bytes_ -= next->body.size() + frame_header::bytes;
-    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
-    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
-    co_return next;
-}
-
-inline void connection::set_handler(unique_function<void(const frame_view&)> handler) {
-    const auto keep = self_;
-    if (in_handler_) {
-        replacement_ = std::move(handler);
-        replaced_ = true;
-        return;
-    }
-    handler_ = std::move(handler);
-    try {
-        while (handler_ && !received_.empty()) {
-            frame f = std::move(received_.front());
-            received_.pop_front();
-            received_bytes_ -= f.body.size() + frame_header::bytes;
-            frame_view view;
-            view.kind = f.kind;
-            view.flags = f.flags;
-            view.id = f.id;
-            view.body = f.body;
-            view.owned = &f.body;
-            call_handler(view);
-        }
-    } catch (...) {
-        end(to_error(std::current_exception()));
-    }
-    if (received_bytes_ == 0) unhold(full_);
-}
-
-inline void connection::resume_reading() noexcept { unhold(paused_); }
-
-/// Ends one reason not to read; reading goes on when it was the last.
-inline void connection::unhold(bool& why) noexcept {
-    if (!std::exchange(why, false)) return;
-    if (!is_held()) resumed_.set();
-}
-
-inline void connection::on_control(std::uint16_t kind) {
-    switch (kind) {
-    case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
-        if (is_drained()) send_control(pong);
-        return;
-    case pong: return;
-    case goodbye:
-        got_goodbye_ = true;
-        receivers_.wake_all();
-        begin_goodbye();
-        maybe_finished();
-        return;
-    default:
-        throw error(errc::malformed,
-                    fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
-    }
-}
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/connection_life.hpp
-// How a net::connection begins and ends; included by detail/connection.hpp.
-
-
-// ======== skein/core/log.hpp
-// Structured log lines: one event, one line, text for people and JSON for machines.
-//
-//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
-//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
-//
-// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
-// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
-// mix. Thread-safe.
-
-
-#include <chrono>
-#include <concepts>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <span>
-#include <string>
 #include <string_view>
-#include <type_traits>
+#include <vector>
 
-#include <fmt/core.h>
+namespace skein::cluster {
 
-namespace skein::logging {
+/// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
+struct setting {
+    std::string name;
+    std::string value;
 
-enum class level : std::uint8_t { trace, debug, info, warn, error, off };
-
-/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
-struct field {
-    std::string key, value;
-    bool is_number = false;
-
-    template <class T>
-    field(std::string_view name, const T& v) : key(name) {
-        if constexpr (std::same_as<T, bool>) {
-            value = v ? "true" : "false";
-            is_number = true;
-        } else if constexpr (std::is_floating_point_v<T>) {
-            value = fmt::format("{}", v);
-            is_number = v - v == T(0); // finite
-        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
-            value = fmt::format("{}", v);
-            is_number = true;
-        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
-            value = std::string_view(v);
-        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
-            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
-        } else {
-            value = fmt::format("{}", v);
-        }
-    }
+    friend bool operator==(const setting&, const setting&) = default;
 };
 
-/// One event, as a sink gets it. Views live for the call only.
-struct record {
-    level severity = level::info;
-    std::string_view component, text;
-    std::span<const field> fields;
-    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
-};
+/// One number for all of them, names and order included; the same on every machine.
+[[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
 
-/// A byte that a terminal may take for a command.
-[[nodiscard]] constexpr bool is_control(char c) noexcept {
-    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-}
+/// What differs between two ranks, as errc::mismatch that names the settings and both values; nothing
+/// when they are alike.
+[[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
+                                              int reference, const std::vector<setting>& ours);
 
-/// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
-void append_json_string(std::string& to, std::string_view text);
+/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are alike.
+///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of exchange()
+void require_same(rendezvous& world, std::string_view key, const std::vector<setting>& mine);
 
-/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
-[[nodiscard]] std::string format_text(const record& r);
-/// The line for machines, without a line end.
-[[nodiscard]] std::string format_json(const record& r);
-
-/// True if a line of this level would be written: ask before building something expensive.
-[[nodiscard]] bool enabled(level l) noexcept;
-void set_level(level l) noexcept;
-[[nodiscard]] level get_level() noexcept;
-
-/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
-using sink = std::function<void(const record&)>;
-void set_sink(sink to);
-
-/// Writes one line.
-void write(level severity, std::string_view component, std::string_view text,
-           std::span<const field> fields);
-
-using fields = std::initializer_list<field>;
-inline void trace(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::trace, component, text, {f.begin(), f.size()});
-}
-inline void debug(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::debug, component, text, {f.begin(), f.size()});
-}
-inline void info(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::info, component, text, {f.begin(), f.size()});
-}
-inline void warn(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::warn, component, text, {f.begin(), f.size()});
-}
-inline void error(std::string_view component, std::string_view text, fields f = {}) {
-    write(level::error, component, text, {f.begin(), f.size()});
-}
-
-} // namespace skein::logging
+} // namespace skein::cluster
 
 
-// ======== skein/core/detail/log.ipp
-// How log lines are made and where they go.
-
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstdlib>
-#include <ctime>
-#include <memory>
-#include <mutex>
-
-#include <unistd.h>
-
-namespace skein::logging {
-
-SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
-    to += '"';
-    for (const char c : text) {
-        switch (c) {
-        case '"': to += "\\\""; break;
-        case '\\': to += "\\\\"; break;
-        case '\n': to += "\\n"; break;
-        case '\r': to += "\\r"; break;
-        case '\t': to += "\\t"; break;
-        default:
-            if (is_control(c))
-                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-            else
-                to += c;
-        }
-    }
-    to += '"';
-}
-
-SKEIN_INLINE std::string format_text(const record& r) {
-    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
-    std::tm parts{};
-    ::localtime_r(&seconds, &parts);
-    std::string line =
-        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
-                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
-    for (const char c : r.text) {
-        if (c == '\n' || !is_control(c))
-            line += c == '\n' ? ' ' : c;
-        else // text may come from a peer: no escape sequences for the reader's terminal
-            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    }
-    for (const auto& f : r.fields) {
-        line += ' ';
-        line += f.key;
-        line += '=';
-        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
-            std::any_of(f.value.begin(), f.value.end(), is_control))
-            append_json_string(line, f.value);
-        else
-            line += f.value;
-    }
-    return line;
-}
-
-SKEIN_INLINE std::string format_json(const record& r) {
-    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
-    std::string line =
-        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
-                    names[static_cast<int>(r.severity)]);
-    append_json_string(line, r.component);
-    line += ",\"text\":";
-    append_json_string(line, r.text);
-    for (const auto& f : r.fields) {
-        line += ',';
-        append_json_string(line, f.key);
-        line += ':';
-        if (f.is_number)
-            line += f.value;
-        else
-            append_json_string(line, f.value);
-    }
-    line += '}';
-    return line;
-}
-
-namespace detail {
-SKEIN_INLINE level level_from_environment() noexcept {
-    const char* text = std::getenv("SKEIN_LOG_LEVEL");
-    const std::string_view name = text == nullptr ? "info" : text;
-    if (name == "trace") return level::trace;
-    if (name == "debug") return level::debug;
-    if (name == "warn") return level::warn;
-    if (name == "error") return level::error;
-    if (name == "off") return level::off;
-    return level::info;
-}
-
-struct state {
-    std::atomic<level> threshold{level_from_environment()};
-    std::mutex mutex; // guards `target`
-    std::shared_ptr<const sink> target;
-};
-SKEIN_INLINE state& the_state() {
-    static state* const s = new state; // never destroyed: lines may come from late destructors
-    return *s;
-}
-
-SKEIN_INLINE void to_stderr(const record& r) {
-    static const bool json = [] {
-        const char* mode = std::getenv("SKEIN_LOG");
-        return mode != nullptr && std::string_view(mode) == "json";
-    }();
-    std::string line = json ? format_json(r) : format_text(r);
-    line += '\n';
-    std::string_view rest = line;
-    while (!rest.empty()) {
-        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; // nowhere left to complain
-        rest.remove_prefix(static_cast<std::size_t>(n));
-    }
-}
-} // namespace detail
-
-SKEIN_INLINE bool enabled(level l) noexcept {
-    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
-}
-SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
-SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
-
-SKEIN_INLINE void set_sink(sink to) {
-    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
-    auto& s = detail::the_state();
-    const std::lock_guard lock(s.mutex);
-    s.target.swap(next);
-}
-
-SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> fields) {
-    if (!enabled(severity)) return;
-    record r;
-    r.severity = severity;
-    r.component = component;
-    r.text = text;
-    r.fields = fields;
-    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
-        std::chrono::system_clock::now().time_since_epoch());
-    auto& s = detail::the_state();
-    std::shared_ptr<const sink> target;
-    {
-        const std::lock_guard lock(s.mutex);
-        target = s.target;
-    }
-    if (target)
-        (*target)(r);
-    else
-        detail::to_stderr(r);
-}
-
-} // namespace skein::logging
-
-// ======== skein/core/timeout.hpp
-// A limit on how long a task may take, in the loop's time.
-//
-//     auto answer = with_timeout(client.ask(question), 2s);
-//     auto text = co_await std::move(answer);            // or throws errc::timeout
-
-
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein {
-
-/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
-/// there in time, or that the work still gives after being cancelled, is delivered.
-template <class T>
-[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
-    auto* outer = co_await detail::current_cancel{};
-    struct limit : timer_node {
-        explicit limit(detail::cancel_state* parent)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<limit&>(t);
-                  self.passed = true;
-                  self.cancel_work.request();
-              }),
-              cancel_work(parent) {}
-        bool passed = false;
-        detail::cancel_state cancel_work;
-    } timer(outer);
-    const auto begin = loop::current().now();
-    loop::current().set_timer(timer, until);
-    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
-    try {
-        co_return co_await inner;
-    } catch (const error& e) {
-        const bool ours = e.code() == errc::cancelled && timer.passed;
-        if (!ours || (outer != nullptr && outer->requested())) throw;
-        throw error(errc::timeout,
-                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
-    }
-}
-
-/// The same with a length from now on.
-template <class T>
-[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
-    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
-    co_return co_await timed;
-}
-
-} // namespace skein
-
-// ======== skein/net/handshake.hpp
-// Mutual proof of the token, then the exchange of identities; before anything else is decoded.
-//
-//   connecting side                          accepting side
-//   hello: magic version role nonce   --->
-//                                     <---   hello, proof
-//   status, proof, identity, mac      --->
-//                                     <---   status, identity, mac
-//
-// proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
-// keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
+// ======== skein/cluster/detail/settings.ipp
+// Comparing settings: few of them, so that a plain search will do.
 
 
 // ======== skein/wire/decode.hpp
@@ -5530,15 +2898,3297 @@ template <encodable T>
 } // namespace skein::wire
 
 
-// ======== skein/net/handshake.hpp, continued
+// ======== skein/cluster/detail/settings.ipp, continued
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+SKEIN_INLINE std::uint64_t hash_of(const std::vector<setting>& settings) {
+    fnv1a hash;
+    for (const auto& s : settings) {
+        for (const auto* text : {&s.name, &s.value}) {
+            hash.number(text->size()); // "ab" "c" is not "a" "bc"
+            hash.text(*text);
+        }
+    }
+    return hash.value();
+}
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE const setting* find_setting(const std::vector<setting>& in,
+                                                       const std::string& name) {
+    const auto at =
+        std::find_if(in.begin(), in.end(), [&](const auto& s) { return s.name == name; });
+    return at == in.end() ? nullptr : &*at;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::optional<error> difference(int rank, const std::vector<setting>& theirs,
+                                             int reference, const std::vector<setting>& ours) {
+    if (theirs == ours) return std::nullopt;
+    constexpr std::size_t most = 4; // named in one line
+    std::vector<std::string> found;
+    const auto compare = [&](const std::string& name) {
+        const auto* left = detail::find_setting(theirs, name);
+        const auto* right = detail::find_setting(ours, name);
+        if (left != nullptr && right != nullptr && left->value == right->value) return;
+        found.push_back(fmt::format("rank {} has {} {}, rank {} has {}", rank, name,
+                                    left != nullptr ? left->value : "not at all", reference,
+                                    right != nullptr ? right->value : "none"));
+    };
+    for (const auto& s : ours) compare(s.name);
+    for (const auto& s : theirs) {
+        if (detail::find_setting(ours, s.name) == nullptr) compare(s.name);
+    }
+    if (found.empty()) found.push_back(fmt::format("rank {} has them in another order", rank));
+    std::string text = "the ranks' settings differ: ";
+    for (std::size_t i = 0; i < found.size() && i < most; ++i)
+        text += (i > 0 ? "; " : "") + found[i];
+    if (found.size() > most) text += fmt::format("; and {} more", found.size() - most);
+    return error(errc::mismatch, std::move(text))
+        .with_hint("start every rank with the same options");
+}
+
+SKEIN_INLINE void require_same(rendezvous& world, std::string_view key,
+                               const std::vector<setting>& mine) {
+    if (world.world_size() == 1) return;
+    const auto all = world.exchange(key, wire::encode(mine));
+    const auto first = wire::decode<std::vector<setting>>(all.front()).value();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        if (all[r] == all.front()) continue;
+        const auto other = wire::decode<std::vector<setting>>(all[r]).value();
+        if (auto why = difference(static_cast<int>(r), other, 0, first)) throw *why;
+    }
+}
+
+} // namespace skein::cluster
+
+// ======== skein/core/constants.hpp
+// The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
+// and the options of the layers above take their defaults from it.
+//
+// The values are for hosts in one network (lan); wan() gives the same table times five.
+
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+struct time_constants {
+    using ms = std::chrono::milliseconds;
+
+    ms group_heartbeat{100};  ///< inside a training group
+    ms agent_heartbeat{500};  ///< between head and agents, and idle connections
+    ms suspect_after{1000};   ///< silence after which a peer is suspected
+    ms dead_after{3000};      ///< silence after which a peer is dead
+    ms connect_timeout{5000}; ///< one attempt
+    ms handshake_timeout{5000};
+    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
+    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
+    ms reconnect_most{2000};
+    ms shutdown_grace{2000}; ///< from the request to stop until the kill
+    ms rendezvous_timeout{60000};
+    ms collective_timeout{30000};
+
+    /// All values times `factor`.
+    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
+        time_constants t = *this;
+        for (ms* value :
+             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
+              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
+              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+            *value *= factor;
+        return t;
+    }
+    [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
+    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
+};
+
+/// Exit codes of every program built with skein.
+namespace exit_code {
+inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
+                     terminated = 143, job_stopped = 138;
+} // namespace exit_code
+
+/// Default size limits; each has an option where it is used.
+namespace limit {
+inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one frame's body
+inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
+inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
+inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+} // namespace limit
+
+} // namespace skein
+
+// ======== skein/core/event.hpp
+// event: a flag one can wait for. Manual reset; one loop.
+
+
+// ======== skein/core/wait.hpp
+// The leaf of every wait: a waiter is one suspended coroutine; a wait_queue is a line of them.
+//
+// A waiter ends exactly once, by wake() or by cancellation, and its coroutine is then resumed through
+// the run queue of the loop it waits on. This is the tool that event, mutex, channel and the protocols
+// are made of; programs rarely need it.
+
+
+// ======== skein/core/cancel.hpp
+// Cooperative cancellation.
+//
+// A cancel_source asks; the tasks that run under its token notice at their next await that has to
+// wait: that await throws error(errc::cancelled), and so does every later one, so that the task unwinds.
+// What was awaited stays usable (a mutex, channel or stream is not harmed, nothing it held is lost).
+// A value that had already been handed over is delivered, not dropped. Everything happens on the
+// loop's thread; a source is not thread-safe.
+//
+//     cancel_source stop;
+//     auto work = with_cancel(stop.token(), serve(connection));   // elsewhere: stop.request();
+//     co_await std::move(work);
+
+
+// ======== skein/core/intrusive_list.hpp
+// A doubly linked list whose links live inside its elements: no allocation, O(1) removal from
+// anywhere. Elements derive from list_node<Tag>; a node unlinks itself when it is destroyed.
+
+
+namespace skein {
+
+template <class T, class Tag>
+class intrusive_list;
+
+/// The links of one element in lists of one Tag. Neither copyable nor movable.
+template <class Tag>
+class list_node {
+public:
+    list_node() noexcept = default;
+    list_node(const list_node&) = delete;
+    list_node& operator=(const list_node&) = delete;
+    ~list_node() { unlink(); }
+
+    [[nodiscard]] bool is_linked() const noexcept { return next_ != nullptr; }
+
+    /// Leaves its list, if it is in one.
+    void unlink() noexcept {
+        if (next_ == nullptr) return;
+        prev_->next_ = next_;
+        next_->prev_ = prev_;
+        prev_ = next_ = nullptr;
+    }
+
+private:
+    template <class, class>
+    friend class intrusive_list;
+    list_node* prev_ = nullptr;
+    list_node* next_ = nullptr;
+};
+
+/// A list of T, which derives from list_node<Tag>. Does not own its elements.
+template <class T, class Tag>
+class intrusive_list {
+    using node = list_node<Tag>;
+
+public:
+    intrusive_list() noexcept { head_.prev_ = head_.next_ = &head_; }
+    intrusive_list(const intrusive_list&) = delete;
+    intrusive_list& operator=(const intrusive_list&) = delete;
+    ~intrusive_list() {
+        while (!empty()) head_.next_->unlink();
+        head_.prev_ = head_.next_ = nullptr;
+    }
+
+    [[nodiscard]] bool empty() const noexcept { return head_.next_ == &head_; }
+    [[nodiscard]] T& front() noexcept { return static_cast<T&>(*head_.next_); }
+
+    /// Appends; the element must not be linked.
+    void push_back(T& element) noexcept {
+        node& n = element;
+        n.prev_ = head_.prev_;
+        n.next_ = &head_;
+        head_.prev_->next_ = &n;
+        head_.prev_ = &n;
+    }
+    /// Unlinks and returns the first element. The list must not be empty.
+    T& pop_front() noexcept {
+        T& first = front();
+        static_cast<node&>(first).unlink();
+        return first;
+    }
+    /// Moves all elements of other to the end of this list, in order.
+    void splice_back(intrusive_list& other) noexcept {
+        if (other.empty()) return;
+        node* first = other.head_.next_;
+        node* last = other.head_.prev_;
+        other.head_.prev_ = other.head_.next_ = &other.head_;
+        first->prev_ = head_.prev_;
+        head_.prev_->next_ = first;
+        last->next_ = &head_;
+        head_.prev_ = last;
+    }
+    /// Calls f(element) for each; f must not change the list.
+    template <class F>
+    void for_each(F f) {
+        for (node* n = head_.next_; n != &head_; n = n->next_) f(static_cast<T&>(*n));
+    }
+    /// The same until f says false; true if all were seen.
+    template <class F>
+    bool for_each_while(F f) {
+        for (node* n = head_.next_; n != &head_; n = n->next_)
+            if (!f(static_cast<T&>(*n))) return false;
+        return true;
+    }
+
+private:
+    node head_;
+};
+
+} // namespace skein
+
+// ======== skein/core/task.hpp
+// task<T>: a lazy coroutine that gives one T, an exception, or nothing.
+//
+// It starts when it is awaited or spawned into a scope, runs on the loop of its awaiter and never
+// changes threads. The awaiter is resumed inside the same loop turn, right after the task ends.
+// Awaits go through a trampoline (detail below), so a million tasks that finish at once neither
+// overflow the stack nor depend on tail calls. Frames are pooled.
+//
+//     task<int> answer() { co_return 42; }
+//     task<void> app()   { auto t = answer(); int x = co_await std::move(t); }
+//
+// Name it, then await it: g++ 12 destroys aggregates and capturing lambdas that are temporaries of a
+// co_await expression twice (docs/traps.md).
+
+
+// ======== skein/core/frame_pool.hpp
+// Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
+//
+// A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
+// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SKEIN_FRAME_POOL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SKEIN_FRAME_POOL 0
+#endif
+#endif
+#ifndef SKEIN_FRAME_POOL
+#define SKEIN_FRAME_POOL 1
+#endif
+
+namespace skein::detail {
+
+/// The free frames of one thread, in classes of 64 bytes up to 2 KiB.
+class frame_pool {
+public:
+    static void* allocate(std::size_t bytes) {
+        const std::size_t size_class = class_of(bytes);
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_) {
+            if (auto* frame = lists_[size_class]) {
+                lists_[size_class] = frame->next;
+                --kept_[size_class];
+                return frame;
+            }
+            return ::operator new((size_class + 1) * granularity);
+        }
+        return ::operator new(bytes);
+    }
+    static void release(void* p, std::size_t bytes) noexcept {
+        const std::size_t size_class = class_of(bytes);
+        if (SKEIN_FRAME_POOL && size_class < classes && !closed_ && kept_[size_class] < most_kept) {
+            if (kept_[size_class]++ == 0) arm();
+            auto* frame = static_cast<free_frame*>(p);
+            frame->next = lists_[size_class];
+            lists_[size_class] = frame;
+            return;
+        }
+        ::operator delete(p);
+    }
+
+    /// How many free frames of a class a thread keeps at most; further ones go back to the heap.
+    static constexpr std::uint32_t most_kept = 1024;
+    /// Free frames of this size that the calling thread keeps.
+    [[nodiscard]] static std::size_t kept(std::size_t bytes) noexcept {
+        return kept_[class_of(bytes)];
+    }
+
+private:
+    struct free_frame {
+        free_frame* next;
+    };
+    static constexpr std::size_t granularity = 64;
+    static constexpr std::size_t classes = 32;
+    static constexpr std::size_t class_of(std::size_t bytes) noexcept {
+        return (bytes - 1) / granularity;
+    }
+
+    /// Frees this thread's lists when the thread ends.
+    struct closer {
+        ~closer() {
+            closed_ = true;
+            for (auto*& list : lists_) {
+                while (list != nullptr) {
+                    auto* next = list->next;
+                    ::operator delete(static_cast<void*>(list));
+                    list = next;
+                }
+            }
+        }
+    };
+    static void arm() {
+        static thread_local closer at_thread_end;
+        (void)at_thread_end;
+    }
+
+    static inline constinit thread_local std::array<free_frame*, classes> lists_{};
+    static inline constinit thread_local std::array<std::uint32_t, classes> kept_{};
+    static inline constinit thread_local bool closed_ = false;
+};
+
+} // namespace skein::detail
+
+
+// ======== skein/core/task.hpp, continued
+#include <concepts>
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class T = void>
+class task;
+
+namespace detail {
+
+class cancel_state;
+
+/// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
+inline constinit thread_local std::coroutine_handle<> next_to_run{};
+
+/// What every coroutine of skein carries: who waits for it, and the cancellation it runs under.
+struct promise_base {
+    std::coroutine_handle<> continuation{};
+    cancel_state* cancel = nullptr;
+
+    static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
+    static void operator delete(void* p, std::size_t bytes) noexcept {
+        frame_pool::release(p, bytes);
+    }
+};
+
+/// Leaf awaitables of skein can be awaited only inside skein coroutines.
+template <class Promise>
+concept promise_with_context = std::derived_from<Promise, promise_base>;
+
+/// Ends a task: its awaiter is next.
+struct final_awaiter {
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    void await_suspend(std::coroutine_handle<Promise> h) const noexcept {
+        next_to_run = h.promise().continuation;
+    }
+    void await_resume() const noexcept {}
+};
+
+template <class T>
+struct task_promise : promise_base {
+    using stored = std::conditional_t<std::is_reference_v<T>, std::remove_reference_t<T>*, T>;
+
+    task<T> get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    final_awaiter final_suspend() const noexcept { return {}; }
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+
+    template <class U>
+        requires std::convertible_to<U&&, T>
+    void return_value(U&& result) {
+        if constexpr (std::is_reference_v<T>) {
+            value.emplace(std::addressof(result));
+        } else {
+            value.emplace(std::forward<U>(result));
+        }
+    }
+    T take() {
+        if (failure) std::rethrow_exception(std::move(failure));
+        if constexpr (std::is_reference_v<T>) {
+            return static_cast<T>(**value);
+        } else {
+            return std::move(*value);
+        }
+    }
+
+    std::optional<stored> value;
+    std::exception_ptr failure;
+};
+
+template <>
+struct task_promise<void> : promise_base {
+    task<void> get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    final_awaiter final_suspend() const noexcept { return {}; }
+    void unhandled_exception() noexcept { failure = std::current_exception(); }
+    void return_void() const noexcept {}
+    void take() {
+        if (failure) std::rethrow_exception(std::move(failure));
+    }
+    std::exception_ptr failure;
+};
+
+template <class T>
+class await_under;
+
+/// What awaiting a task does: the task is next, its awaiter is its continuation.
+template <class T>
+class task_awaiter {
+public:
+    explicit task_awaiter(std::coroutine_handle<task_promise<T>> frame) noexcept : frame_(frame) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) const noexcept {
+        auto& promise = frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = parent.promise().cancel;
+        next_to_run = frame_;
+    }
+    T await_resume() const { return frame_.promise().take(); }
+
+private:
+    std::coroutine_handle<task_promise<T>> frame_;
+};
+
+} // namespace detail
+
+/// A lazy computation. Move-only; owns its frame. Await it at most once.
+template <class T>
+class [[nodiscard]] task {
+public:
+    using promise_type = detail::task_promise<T>;
+    using value_type = T;
+
+    task() noexcept = default;
+    task(task&& other) noexcept : frame_(std::exchange(other.frame_, {})) {}
+    task& operator=(task&& other) noexcept {
+        if (this != &other) {
+            if (frame_) frame_.destroy();
+            frame_ = std::exchange(other.frame_, {});
+        }
+        return *this;
+    }
+    ~task() {
+        if (frame_) frame_.destroy();
+    }
+
+    /// False after being moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(frame_); }
+
+    /// Starts the task and suspends until it ends; gives its value or rethrows its exception. It runs
+    /// under the cancellation of the awaiting task.
+    detail::task_awaiter<T> operator co_await() noexcept {
+        SKEIN_CHECK(frame_ && !frame_.done(), "a task is awaited that was moved from or has ended");
+        return detail::task_awaiter<T>(frame_);
+    }
+
+private:
+    friend promise_type;
+    template <class>
+    friend class detail::await_under;
+    explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
+    std::coroutine_handle<promise_type> frame_;
+};
+
+namespace detail {
+
+template <class T>
+task<T> task_promise<T>::get_return_object() noexcept {
+    return task<T>(std::coroutine_handle<task_promise>::from_promise(*this));
+}
+inline task<void> task_promise<void>::get_return_object() noexcept {
+    return task<void>(std::coroutine_handle<task_promise>::from_promise(*this));
+}
+
+/// Awaits a task under another cancellation than the awaiter's. Name it, then await it.
+template <class T>
+class await_under {
+public:
+    await_under(task<T> work, cancel_state* cancel) noexcept
+        : work_(std::move(work)), cancel_(cancel) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+        auto& promise = work_.frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = cancel_;
+        next_to_run = work_.frame_;
+    }
+    T await_resume() { return work_.frame_.promise().take(); }
+
+private:
+    task<T> work_;
+    cancel_state* cancel_;
+};
+
+} // namespace detail
+} // namespace skein
+
+
+// ======== skein/core/cancel.hpp, continued
+#include <memory>
+#include <utility>
+
+namespace skein {
+
+/// What a cancelled await throws.
+[[nodiscard]] inline error cancelled_error() { return error(errc::cancelled, "cancelled"); }
+
+namespace detail {
+
+/// Told once when its state is cancelled; unlinks itself when destroyed.
+class cancel_hook : public list_node<cancel_hook> {
+public:
+    explicit cancel_hook(void (*cancelled)(cancel_hook&) noexcept) noexcept
+        : cancelled_(cancelled) {}
+
+private:
+    friend class cancel_state;
+    void (*cancelled_)(cancel_hook&) noexcept;
+};
+
+/// One node of the cancellation tree. A task points at the state it runs under.
+class cancel_state {
+public:
+    cancel_state() noexcept = default;
+    /// A child: cancelled with its parent (may be null), and by itself.
+    explicit cancel_state(cancel_state* parent) noexcept { link(parent); }
+    cancel_state(const cancel_state&) = delete;
+    cancel_state& operator=(const cancel_state&) = delete;
+
+    [[nodiscard]] bool requested() const noexcept { return requested_; }
+
+    /// Cancels everything below. The first call counts.
+    void request() noexcept {
+        if (std::exchange(requested_, true)) return;
+        while (!hooks_.empty()) {
+            auto& hook = hooks_.pop_front();
+            hook.cancelled_(hook);
+        }
+    }
+    /// hook is told at request(); at once if that has been.
+    void add(cancel_hook& hook) noexcept {
+        if (requested_) {
+            hook.cancelled_(hook);
+        } else {
+            hooks_.push_back(hook);
+        }
+    }
+    /// Makes this a child of parent (one parent at a time).
+    void link(cancel_state* parent) noexcept {
+        if (parent != nullptr) parent->add(to_parent_);
+    }
+
+private:
+    struct parent_hook : cancel_hook {
+        explicit parent_hook(cancel_state& child) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_hook&>(h).child_.request(); }),
+              child_(child) {}
+        cancel_state& child_;
+    };
+
+    bool requested_ = false;
+    intrusive_list<cancel_hook, cancel_hook> hooks_;
+    parent_hook to_parent_{*this};
+};
+
+/// `co_await current_cancel{}` gives the state the running task is under (may be null); never suspends.
+struct current_cancel {
+    cancel_state* state = nullptr;
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) noexcept {
+        state = h.promise().cancel;
+        return false;
+    }
+    cancel_state* await_resume() const noexcept { return state; }
+};
+
+} // namespace detail
+
+/// Shares in a cancel_source. Cheap to copy; an empty token is never cancelled.
+class cancel_token {
+public:
+    cancel_token() noexcept = default;
+    [[nodiscard]] bool requested() const noexcept { return state_ && state_->requested(); }
+
+private:
+    friend class cancel_source;
+    template <class T>
+    friend task<T> with_cancel(cancel_token token, task<T> work);
+    explicit cancel_token(std::shared_ptr<detail::cancel_state> state) noexcept
+        : state_(std::move(state)) {}
+    std::shared_ptr<detail::cancel_state> state_;
+};
+
+/// Where a cancellation comes from.
+class cancel_source {
+public:
+    cancel_source() : state_(std::make_shared<detail::cancel_state>()) {}
+    [[nodiscard]] cancel_token token() const noexcept { return cancel_token(state_); }
+    [[nodiscard]] bool requested() const noexcept { return state_->requested(); }
+    /// Cancels all work under the token. Their waits end in the loop's next turn, not in this call.
+    void request() noexcept { state_->request(); }
+
+private:
+    std::shared_ptr<detail::cancel_state> state_;
+};
+
+/// Runs work so that it is cancelled by the token as well as by the awaiting task.
+template <class T>
+[[nodiscard]] task<T> with_cancel(cancel_token token, task<T> work) {
+    auto* outer = co_await detail::current_cancel{};
+    detail::cancel_state both(outer);
+    struct second_parent : detail::cancel_hook {
+        explicit second_parent(detail::cancel_state& child) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
+              child(child) {}
+        detail::cancel_state& child;
+    } link(both);
+    if (token.state_) token.state_->add(link);
+    detail::await_under<T> inner(std::move(work), &both);
+    co_return co_await inner;
+}
+
+/// Runs work out of reach of the awaiting task's cancellation: for clean-up that has to finish.
+template <class T>
+[[nodiscard]] task<T> shield(task<T> work) {
+    detail::await_under<T> inner(std::move(work), nullptr);
+    co_return co_await inner;
+}
+
+} // namespace skein
+
+// ======== skein/core/loop.hpp
+// loop: what one thread runs. A run queue, timers, handles posted from other threads, and a way to
+// wait for the outside world.
+//
+// Two worlds derive from it: net::real_loop (Asio) and sim::loop (virtual time, seeded). Protocol
+// code sees only this class and cannot tell which one it is on. A coroutine stays on its loop. One
+// turn: run what is ready, run the turn hooks (one flush per connection), wait for I/O or the next
+// timer, fire timers, take what other threads posted.
+
+
+// ======== skein/core/timer_wheel.hpp
+// Timers: a hierarchical wheel with a tick of one nanosecond, so it is exact and both set and
+// cancel cost O(1), however many calls carry a deadline.
+//
+// A timer lies at the level of the highest 6-bit digit in which its time differs from the wheel's
+// time. It cascades to lower levels as time reaches its slot, at most ten times, and fires from level
+// zero, where a slot is one nanosecond. Occupancy bit maps find the next slot without stepping.
+// Source: Varghese, Lauck, "Hashed and hierarchical timing wheels", SOSP 1987, scheme 6.
+
+
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <optional>
+
+namespace skein {
+
+/// One timer. Derive from it and pass what to do; it is called on the loop's thread, once per set.
+/// Destroying or cancelling a timer that is set takes it back.
+class timer_node : public list_node<timer_node> {
+public:
+    explicit timer_node(void (*expired)(timer_node&)) noexcept : expired_(expired) {}
+
+    [[nodiscard]] bool is_set() const noexcept { return is_linked(); }
+    [[nodiscard]] time_point when() const noexcept { return when_; }
+    void cancel() noexcept { unlink(); }
+
+private:
+    friend class timer_wheel;
+    void (*expired_)(timer_node&);
+    time_point when_{};
+};
+
+/// The timers of one loop. Timers of the same nanosecond fire in a fixed order.
+class timer_wheel {
+public:
+    explicit timer_wheel(time_point start = {}) noexcept : now_(ticks(start)) {}
+
+    /// Sets (or moves) a timer. A time not after the wheel's fires at the next advance.
+    void set(timer_node& timer, time_point when) noexcept {
+        timer.unlink();
+        timer.when_ = when;
+        place(timer);
+    }
+
+    /// When to look again, or nothing: the time of the earliest timer, or an earlier one when many
+    /// lie close together. At such a time they move to lower levels, so that it comes closer.
+    [[nodiscard]] std::optional<time_point> next() noexcept {
+        if (!due_.empty()) return time_point(duration(static_cast<std::int64_t>(now_)));
+        for (std::size_t level = 0; level < levels; ++level) {
+            while (occupied_[level] != 0) {
+                const auto slot = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
+                auto& list = slots_[level][slot];
+                if (list.empty()) { // its timers were cancelled
+                    occupied_[level] &= ~(std::uint64_t{1} << slot);
+                    continue;
+                }
+                time_point earliest = time_point::max();
+                int seen = 0;
+                const bool all = list.for_each_while([&](timer_node& t) {
+                    earliest = std::min(earliest, t.when_);
+                    return ++seen < most_looked_at;
+                });
+                if (all) return earliest;
+                return time_point(duration(static_cast<std::int64_t>(start_of(level, slot))));
+            }
+        }
+        return std::nullopt;
+    }
+
+    /// Moves time forward and fires what is due. Timers set by a fired timer for a time that is not
+    /// after `to` fire in the same call.
+    void advance(time_point to) {
+        const std::uint64_t target = std::max(now_, ticks(to));
+        for (;;) {
+            while (!due_.empty()) {
+                auto& timer = due_.pop_front();
+                timer.expired_(timer);
+            }
+            const auto slot = first_slot(target);
+            if (!slot) break;
+            now_ = slot->start;
+            intrusive_list<timer_node, timer_node> taken;
+            taken.splice_back(slots_[slot->level][slot->index]);
+            while (!taken.empty()) place(taken.pop_front());
+        }
+        now_ = target;
+    }
+
+private:
+    static constexpr std::size_t levels = 11;
+    static constexpr unsigned bits = 6;
+    static constexpr int most_looked_at = 64; ///< in a slot, by next()
+    struct position {
+        std::size_t level, index;
+        std::uint64_t start;
+    };
+
+    static std::uint64_t ticks(time_point t) noexcept {
+        return static_cast<std::uint64_t>(std::max<std::int64_t>(0, t.time_since_epoch().count()));
+    }
+
+    void place(timer_node& timer) noexcept {
+        const std::uint64_t when = ticks(timer.when_);
+        if (when <= now_) {
+            due_.push_back(timer);
+            return;
+        }
+        const auto highest = static_cast<unsigned>(63 - std::countl_zero(when ^ now_));
+        const std::size_t level = highest / bits;
+        const std::size_t index = (when >> (bits * level)) & 63;
+        slots_[level][index].push_back(timer);
+        occupied_[level] |= std::uint64_t{1} << index;
+    }
+
+    [[nodiscard]] std::uint64_t start_of(std::size_t level, std::size_t index) const noexcept {
+        const unsigned shift = bits * static_cast<unsigned>(level);
+        const unsigned above = shift + bits;
+        const std::uint64_t high = above >= 64 ? 0 : (now_ >> above) << above;
+        return high | (std::uint64_t{index} << shift);
+    }
+
+    /// The earliest occupied slot that starts at or before target, now empty in the bit map.
+    std::optional<position> first_slot(std::uint64_t target) noexcept {
+        for (std::size_t level = 0; level < levels; ++level) {
+            if (occupied_[level] == 0) continue;
+            const auto index = static_cast<std::size_t>(std::countr_zero(occupied_[level]));
+            const std::uint64_t start = start_of(level, index);
+            if (start > target) return std::nullopt;
+            occupied_[level] &= ~(std::uint64_t{1} << index);
+            return position{level, index, start};
+        }
+        return std::nullopt;
+    }
+
+    std::uint64_t now_;
+    std::array<std::uint64_t, levels> occupied_{};
+    std::array<std::array<intrusive_list<timer_node, timer_node>, 64>, levels> slots_;
+    intrusive_list<timer_node, timer_node> due_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/loop.hpp, continued
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
+class turn_hook : public list_node<turn_hook> {
+public:
+    explicit turn_hook(void (*run)(turn_hook&)) noexcept : run_(run) {}
+
+private:
+    friend class loop;
+    void (*run_)(turn_hook&);
+};
+
+/// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
+class loop {
+public:
+    loop(const loop&) = delete;
+    loop& operator=(const loop&) = delete;
+    virtual ~loop() {
+        for (const item& i : ready_) {
+            if (i.run == &run_call) delete static_cast<unique_function<void()>*>(i.what);
+        }
+    }
+
+    /// The loop that runs on this thread; a bug if there is none.
+    [[nodiscard]] static loop& current() {
+        SKEIN_CHECK(current_ != nullptr, "no skein loop runs on this thread");
+        return *current_;
+    }
+    [[nodiscard]] static loop* try_current() noexcept { return current_; }
+
+    /// Drives this loop on the calling thread until work ends; gives its value or rethrows. Work is
+    /// cancelled by the token. Not re-entrant.
+    template <class T>
+    T run(task<T> work, cancel_token token = {});
+
+    /// Queues a suspended coroutine; it is resumed in this turn or the next.
+    void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
+    /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
+    template <class F>
+        requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
+    void post(F call) {
+        ready_.push_back({&run_call, new unique_function<void()>(std::move(call))});
+    }
+    /// Queues a call from any thread and wakes the loop. The only thread-safe member. The call must not
+    /// throw.
+    void post_from_any_thread(unique_function<void()> call) {
+        // All under the lock: once the loop has taken the call it may end and be destroyed.
+        const std::lock_guard lock(remote_mutex_);
+        remote_.push_back(std::move(call));
+        has_remote_.store(true, std::memory_order_seq_cst);
+        if (blocked_.load(std::memory_order_seq_cst)) notify();
+    }
+
+    /// The time of this turn.
+    [[nodiscard]] time_point now() const noexcept { return now_; }
+
+    /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
+    [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
+    /// How long work on another thread is to seem to take; nothing in worlds that have threads.
+    [[nodiscard]] virtual std::optional<duration> simulated_work_time() { return std::nullopt; }
+
+    /// Sets a timer of this loop (again).
+    void set_timer(timer_node& timer, time_point when) noexcept { timers_.set(timer, when); }
+
+    /// Runs the hook once when the ready work of this turn is done, before the loop waits.
+    void at_turn_end(turn_hook& hook) noexcept {
+        if (!hook.is_linked()) hooks_.push_back(hook);
+    }
+
+    /// Runs a coroutine and what it hands over to until all are suspended. For completion handlers of
+    /// a world, called on the loop's thread, never from inside a coroutine.
+    static void resume(std::coroutine_handle<> handle) {
+        // After this many hand-overs others get their turn.
+        constexpr int budget = 4096;
+        int left = budget;
+        while (handle) {
+            if (--left == 0 && current_ != nullptr) {
+                current_->post(handle);
+                return;
+            }
+            detail::next_to_run = {};
+            handle.resume();
+            handle = std::exchange(detail::next_to_run, {});
+        }
+    }
+
+protected:
+    explicit loop(time_point start = {}) : now_(start), timers_(start) {}
+
+    /// The world's clock now.
+    virtual time_point read_clock() noexcept = 0;
+    /// Handles what is ready outside. With may_block it waits for something to be ready, for notify(),
+    /// or until the time given (nothing: no timer is set); without, it returns at once. Called with
+    /// no lock held; notify() is called under the lock of the posted calls and must not post.
+    virtual void poll(std::optional<time_point> until, bool may_block) = 0;
+    /// Thread-safe: makes a poll that waits return, or the next one not wait.
+    virtual void notify() noexcept = 0;
+
+    /// One turn. For worlds that drive themselves.
+    void turn(bool may_block) {
+        run_ready();
+        run_hooks();
+        const bool idle = ready_.empty() && may_block && !finished_;
+        if (idle) blocked_.store(true, std::memory_order_seq_cst);
+        const bool remote = has_remote_.load(std::memory_order_seq_cst);
+        const bool wait = idle && !remote;
+        poll(wait ? timers_.next() : std::nullopt, wait);
+        if (idle) blocked_.store(false, std::memory_order_relaxed);
+        now_ = std::max(now_, read_clock());
+        timers_.advance(now_);
+        if (has_remote_.load(std::memory_order_acquire)) take_remote();
+    }
+
+private:
+    struct item {
+        void (*run)(void*);
+        void* what;
+    };
+
+    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
+    static void run_call(void* p) noexcept {
+        const std::unique_ptr<unique_function<void()>> owned(
+            static_cast<unique_function<void()>*>(p));
+        (*owned)();
+    }
+    void run_ready() {
+        // Work that posts itself for ever must not keep the world out.
+        for (int round = 0; round < 16 && !ready_.empty(); ++round) {
+            running_.swap(ready_);
+            for (const item& i : running_) i.run(i.what);
+            running_.clear();
+        }
+    }
+    void run_hooks() {
+        intrusive_list<turn_hook, turn_hook> due;
+        due.splice_back(hooks_);
+        while (!due.empty()) {
+            auto& hook = due.pop_front();
+            hook.run_(hook);
+        }
+    }
+    void take_remote() noexcept {
+        std::vector<unique_function<void()>> taken;
+        {
+            const std::lock_guard lock(remote_mutex_);
+            taken.swap(remote_);
+            has_remote_.store(false, std::memory_order_relaxed);
+        }
+        for (auto& call : taken) call();
+    }
+
+    static inline constinit thread_local loop* current_ = nullptr;
+
+    bool finished_ = false; ///< the task of run() has ended
+    time_point now_;
+    timer_wheel timers_;
+    std::vector<item> ready_, running_;
+    intrusive_list<turn_hook, turn_hook> hooks_;
+
+    std::mutex remote_mutex_;
+    std::vector<unique_function<void()>> remote_;
+    std::atomic<bool> has_remote_{false};
+    std::atomic<bool> blocked_{false};
+};
+
+namespace detail {
+
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
+/// loop::run make them; nothing else may run without an owner.
+struct self_owned {
+    struct promise_type : promise_base {
+        self_owned get_return_object() noexcept {
+            return {std::coroutine_handle<promise_type>::from_promise(*this)};
+        }
+        std::suspend_always initial_suspend() const noexcept { return {}; }
+        std::suspend_never final_suspend() const noexcept { return {}; }
+        void return_void() const noexcept {}
+        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+    };
+    std::coroutine_handle<promise_type> frame;
+};
+
+template <class T>
+self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+        } else {
+            out->return_value(co_await work);
+        }
+    } catch (...) {
+        out->unhandled_exception();
+    }
+    work = {};
+    *done = true;
+}
+
+} // namespace detail
+
+template <class T>
+T loop::run(task<T> work, cancel_token token) {
+    SKEIN_CHECK(current_ == nullptr, "loop::run inside a running loop");
+    struct current_guard {
+        explicit current_guard(loop* l) { current_ = l; }
+        ~current_guard() { current_ = nullptr; }
+    } guard(this);
+
+    now_ = std::max(now_, read_clock());
+    detail::task_promise<T> outcome;
+    finished_ = false;
+    auto guarded = with_cancel(std::move(token), std::move(work));
+    auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
+    post(root.frame);
+    while (!finished_) turn(true);
+    return outcome.take();
+}
+
+} // namespace skein
+
+
+// ======== skein/core/wait.hpp, continued
+#include <coroutine>
+#include <cstdint>
+
+namespace skein {
+
+/// One suspended coroutine. Lives in the awaiter, so in the coroutine's frame.
+class waiter : public list_node<waiter>, private detail::cancel_hook {
+public:
+    waiter() noexcept
+        : cancel_hook([](cancel_hook& h) noexcept { static_cast<waiter&>(h).cancel_requested(); }) {
+    }
+    virtual ~waiter() = default;
+
+    /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
+    template <detail::promise_with_context Promise>
+    [[nodiscard]] bool arm(std::coroutine_handle<Promise> h, bool cancellable = true) {
+        handle_ = h;
+        loop_ = &loop::current();
+        detail::cancel_state* cancel = cancellable ? h.promise().cancel : nullptr;
+        if (cancel != nullptr && cancel->requested()) {
+            state_ = state::cancelled;
+            return false;
+        }
+        state_ = state::waiting;
+        if (cancel != nullptr) cancel->add(*this);
+        return true;
+    }
+    [[nodiscard]] bool is_waiting() const noexcept { return state_ == state::waiting; }
+
+    /// Ends the wait well; the coroutine is resumed by the loop. Ignored if it has ended.
+    void wake() noexcept { end(state::woken); }
+
+    /// To be called in await_resume.
+    void throw_if_cancelled() const {
+        if (state_ == state::cancelled) throw cancelled_error();
+    }
+
+protected:
+    /// Called when the task is cancelled while it waits. A leaf whose operation ends later (an Asio
+    /// operation) overrides it, starts the end, and calls end_cancelled() or wake() when it is there.
+    virtual void cancel_requested() noexcept { end_cancelled(); }
+    void end_cancelled() noexcept { end(state::cancelled); }
+
+private:
+    enum class state : std::uint8_t { idle, waiting, woken, cancelled };
+
+    void end(state how) noexcept {
+        if (state_ != state::waiting) return;
+        state_ = how;
+        list_node<waiter>::unlink();
+        list_node<cancel_hook>::unlink();
+        loop_->post(handle_);
+    }
+
+    std::coroutine_handle<> handle_;
+    loop* loop_ = nullptr;
+    state state_ = state::idle;
+
+public:
+    using list_node<waiter>::is_linked;
+    using list_node<waiter>::unlink;
+};
+
+/// Coroutines that wait for the same thing, first come first woken. One loop.
+class wait_queue {
+public:
+    class awaiter : public waiter {
+    public:
+        awaiter(wait_queue& queue, bool cancellable) noexcept
+            : queue_(queue), cancellable_(cancellable) {}
+        bool await_ready() const noexcept { return false; }
+        template <detail::promise_with_context Promise>
+        bool await_suspend(std::coroutine_handle<Promise> h) {
+            if (!arm(h, cancellable_)) return false;
+            queue_.waiters_.push_back(*this);
+            return true;
+        }
+        void await_resume() const { throw_if_cancelled(); }
+
+    private:
+        wait_queue& queue_;
+        bool cancellable_;
+    };
+
+    /// Suspends until woken; throws cancelled.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this, true); }
+    /// Suspends until woken, whatever happens to the task: for joins, which have to end.
+    [[nodiscard]] awaiter wait_uncancellable() noexcept { return awaiter(*this, false); }
+
+    [[nodiscard]] bool empty() const noexcept {
+        return const_cast<wait_queue*>(this)->waiters_.empty();
+    }
+    /// Wakes the first; false if nobody waits.
+    bool wake_one() noexcept {
+        if (waiters_.empty()) return false;
+        waiters_.front().wake();
+        return true;
+    }
+    void wake_all() noexcept {
+        while (wake_one()) {}
+    }
+    /// The line itself, for primitives whose waiters carry more (semaphore, channel).
+    [[nodiscard]] intrusive_list<waiter, waiter>& waiters() noexcept { return waiters_; }
+
+private:
+    intrusive_list<waiter, waiter> waiters_;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/event.hpp, continued
+namespace skein {
+
+class event {
+public:
+    /// Wakes all who wait, and lets later waits pass until reset().
+    void set() noexcept {
+        set_ = true;
+        waiting_.wake_all();
+    }
+    void reset() noexcept { set_ = false; }
+    [[nodiscard]] bool is_set() const noexcept { return set_; }
+
+    class awaiter : public wait_queue::awaiter {
+    public:
+        explicit awaiter(event& e) noexcept : wait_queue::awaiter(e.waiting_, true), event_(e) {}
+        bool await_ready() const noexcept { return event_.set_; }
+
+    private:
+        event& event_;
+    };
+    /// Suspends until set; resumed by the loop. Throws cancelled; the event is not changed by that.
+    [[nodiscard]] awaiter wait() noexcept { return awaiter(*this); }
+
+private:
+    bool set_ = false;
+    wait_queue waiting_;
+};
+
+} // namespace skein
+
+// ======== skein/core/scope.hpp
+// scope: the owner of concurrent tasks. Children end before the parent goes on.
+//
+// The first child that fails cancels its siblings, and join() rethrows its error. When the task that
+// joins is cancelled, the children are cancelled and still waited for. A scope can be used again after
+// a join, unless it was cancelled (by itself, a failed child or the joining task): that stays. Destroying
+// a scope with running children is a bug and is checked: join it first.
+//
+//     scope s;
+//     s.spawn(serve(a));
+//     s.spawn(serve(b));
+//     co_await s.join();
+//
+// with_scope(f, args...) does the same around a body that may throw.
+
+
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+namespace skein {
+
+/// Owns tasks of one loop. Neither copyable nor movable.
+class scope {
+public:
+    scope() noexcept = default;
+    scope(const scope&) = delete;
+    scope& operator=(const scope&) = delete;
+    ~scope() {
+        SKEIN_CHECK(running_ == 0,
+                    "a scope is destroyed while {} of its tasks run; co_await join() first",
+                    running_);
+    }
+
+    /// Starts a task; it runs from the loop's queue, not inside this call. Its error is join()'s.
+    void spawn(task<void> work) {
+        ++running_;
+        auto child = run_child(this, std::move(work));
+        child.frame.promise().cancel = &cancel_;
+        loop::current().post(child.frame);
+    }
+
+    /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
+    /// or cancelled if the joining task was cancelled (then all children were).
+    [[nodiscard]] task<void> join() {
+        auto* outer = co_await detail::current_cancel{};
+        parent_link link(*this);
+        if (outer != nullptr) outer->add(link);
+        while (running_ != 0) {
+            auto ended = idle_.wait_uncancellable();
+            co_await ended;
+        }
+        link.unlink();
+        if (auto failure = std::exchange(failure_, nullptr))
+            std::rethrow_exception(std::move(failure));
+        if (outer != nullptr && outer->requested()) throw cancelled_error();
+    }
+
+    /// Cancels all children, running and future ones. They still have to be joined.
+    void cancel() noexcept { cancel_.request(); }
+    [[nodiscard]] bool cancelled() const noexcept { return cancel_.requested(); }
+    /// How many children run.
+    [[nodiscard]] std::size_t size() const noexcept { return running_; }
+
+private:
+    struct parent_link : detail::cancel_hook {
+        explicit parent_link(scope& s) noexcept
+            : cancel_hook(
+                  [](cancel_hook& h) noexcept { static_cast<parent_link&>(h).owner.cancel(); }),
+              owner(s) {}
+        scope& owner;
+    };
+
+    static detail::self_owned run_child(scope* owner, task<void> work) {
+        std::exception_ptr failure;
+        try {
+            co_await work;
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        work = {};
+        owner->child_ended(std::move(failure));
+    }
+    void child_ended(std::exception_ptr failure) noexcept {
+        if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
+            failure_ = std::move(failure);
+            cancel_.request();
+            if (body_ != nullptr) body_->request();
+        }
+        if (--running_ == 0) idle_.wake_all();
+    }
+    template <class Body, class... Args>
+    friend task<void> with_scope(Body body, Args... args);
+    static bool is_cancelled(const std::exception_ptr& failure) noexcept {
+        try {
+            std::rethrow_exception(failure);
+        } catch (const error& e) {
+            return e.code() == errc::cancelled;
+        } catch (...) {
+            return false;
+        }
+    }
+
+    std::size_t running_ = 0;
+    std::exception_ptr failure_;
+    detail::cancel_state cancel_;
+    detail::cancel_state* body_ = nullptr; // of with_scope: ended by a failed child
+    wait_queue idle_;
+};
+
+/// Runs body(scope&, args...), then joins the scope. If the body throws, the children are cancelled and
+/// waited for, and the body's error is rethrown. If a child fails, the body is cancelled too, and the
+/// child's error is rethrown.
+template <class Body, class... Args>
+[[nodiscard]] task<void> with_scope(Body body, Args... args) {
+    auto* outer = co_await detail::current_cancel{};
+    detail::cancel_state body_cancel(outer);
+    scope children;
+    children.body_ = &body_cancel;
+    std::exception_ptr failure;
+    try {
+        auto work = body(children, std::move(args)...);
+        detail::await_under<void> inner(std::move(work), &body_cancel);
+        co_await inner;
+    } catch (...) {
+        failure = std::current_exception();
+        children.cancel();
+    }
+    children.body_ = nullptr;
+    try {
+        auto joined = children.join();
+        co_await joined;
+    } catch (...) {
+        if (!failure || scope::is_cancelled(failure)) failure = std::current_exception();
+    }
+    if (failure) std::rethrow_exception(std::move(failure));
+}
+
+} // namespace skein
+
+// ======== skein/net/address.hpp
+// Where to listen or to connect, as one short text that people can type and programs can send.
+//
+//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//
+// Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
+
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+
+/// The kinds of address; the text prefix is in the comment.
+enum class scheme : std::uint8_t {
+    tcp = 0,           ///< tcp:host:port
+    unix_path = 1,     ///< unix:/path
+    unix_abstract = 2, ///< unix-abstract:@name (Linux: no file, gone with its socket)
+    sim = 3,           ///< sim:host:port
+};
+
+/// A value; equality and order are by fields. A plain aggregate, so that it can be sent.
+struct address {
+    scheme kind = scheme::tcp;
+    std::string host;       ///< host name or numeric address; path or name for unix kinds
+    std::uint16_t port = 0; ///< 0 for unix kinds
+
+    auto operator<=>(const address&) const = default;
+
+    [[nodiscard]] bool is_unix() const noexcept {
+        return kind == scheme::unix_path || kind == scheme::unix_abstract;
+    }
+    /// True when only processes of this host can reach it. A name other than localhost is not, whatever
+    /// it resolves to: 127.example.org may be anywhere.
+    [[nodiscard]] bool is_loopback() const noexcept;
+
+    static address tcp(std::string host, std::uint16_t port);
+    static address unix_socket(std::string path);
+    static address abstract_unix(std::string name);
+    static address sim(std::string host, std::uint16_t port);
+
+    /// Reads the text form; the error names what is wrong and shows a valid example.
+    [[nodiscard]] static result<address> parse(std::string_view text);
+
+    /// The general factory behind the named ones.
+    static address make(scheme kind, std::string host, std::uint16_t port);
+};
+
+[[nodiscard]] std::string to_string(const address& a);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/address.ipp
+// The text form of addresses, and what it takes to read one.
+
+
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+namespace skein::net {
+
+SKEIN_INLINE bool address::is_loopback() const noexcept {
+    if (kind != scheme::tcp || host == "localhost") return true;
+    in_addr v4{};
+    if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+    in6_addr v6{};
+    return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t port) {
+    address a;
+    a.kind = kind;
+    a.host = std::move(host);
+    a.port = port;
+    return a;
+}
+SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
+    return make(scheme::tcp, std::move(host), port);
+}
+SKEIN_INLINE address address::unix_socket(std::string path) {
+    return make(scheme::unix_path, std::move(path), 0);
+}
+SKEIN_INLINE address address::abstract_unix(std::string name) {
+    if (!name.starts_with('@')) name.insert(name.begin(), '@');
+    return make(scheme::unix_abstract, std::move(name), 0);
+}
+SKEIN_INLINE address address::sim(std::string host, std::uint16_t port) {
+    return make(scheme::sim, std::move(host), port);
+}
+
+SKEIN_INLINE std::string to_string(const address& a) {
+    switch (a.kind) {
+    case scheme::tcp:
+        return a.host.find(':') != std::string::npos ? fmt::format("tcp:[{}]:{}", a.host, a.port)
+                                                     : fmt::format("tcp:{}:{}", a.host, a.port);
+    case scheme::unix_path: return "unix:" + a.host;
+    case scheme::unix_abstract: return "unix-abstract:" + a.host;
+    case scheme::sim: return fmt::format("sim:{}:{}", a.host, a.port);
+    }
+    return "?";
+}
+
+SKEIN_INLINE result<address> address::parse(std::string_view text) {
+    const auto bad = [&](std::string_view why) {
+        return error(errc::invalid_argument, fmt::format("address '{}': {}", text, why))
+            .with_hint("write tcp:host:port, unix:/path or unix-abstract:@name");
+    };
+    const auto colon = text.find(':');
+    if (colon == std::string_view::npos) return bad("no scheme");
+    const auto name = text.substr(0, colon);
+    auto rest = text.substr(colon + 1);
+    if (name == "unix") {
+        if (rest.empty()) return bad("empty path");
+        return address::unix_socket(std::string(rest));
+    }
+    if (name == "unix-abstract") {
+        if (rest.empty() || rest == "@") return bad("empty name");
+        return address::abstract_unix(std::string(rest));
+    }
+    if (name != "tcp" && name != "sim") return bad("unknown scheme");
+
+    const auto last = rest.rfind(':');
+    if (last == std::string_view::npos) return bad("no port");
+    auto host = rest.substr(0, last);
+    const auto digits = rest.substr(last + 1);
+    if (host.starts_with('[') && host.ends_with(']')) {
+        host = host.substr(1, host.size() - 2);
+    } else if (host.find(':') != std::string_view::npos) {
+        return bad("an IPv6 address needs brackets");
+    }
+    if (host.empty()) return bad("empty host");
+    if (digits.empty() || digits.size() > 5) return bad("the port is not a number in 0..65535");
+    unsigned port = 0;
+    for (const char c : digits) {
+        if (c < '0' || c > '9') return bad("the port is not a number in 0..65535");
+        port = port * 10 + static_cast<unsigned>(c - '0');
+    }
+    if (port > 65535) return bad("the port is not a number in 0..65535");
+    return make(name == "tcp" ? scheme::tcp : scheme::sim, std::string(host),
+                static_cast<std::uint16_t>(port));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/limits.hpp
+// What a peer may ask of us: every size and every wait on a connection has a bound here.
+//
+// Memory per connection is at most about max_frame + max_send_queue + max_receive_queue.
+// Nothing is allocated for a peer before it has proven that it knows the token.
+
+
+#include <cstddef>
+#include <cstdint>
+
+namespace skein::net {
+
+/// Bounds of one connection; trivially destructible, so it may stand in an awaited expression.
+struct limits {
+    std::size_t max_frame = limit::frame_bytes;         ///< body bytes of one frame
+    std::size_t max_send_queue = limit::queue_bytes;    ///< send_ready() waits above this
+    std::size_t max_receive_queue = limit::queue_bytes; ///< reading pauses above this
+    std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
+    duration handshake_deadline = time_constants::lan().handshake_timeout;
+    duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
+
+    /// The same sizes with the times of another table, e.g. time_constants::wan().
+    [[nodiscard]] static limits from(const time_constants& table) noexcept {
+        limits l;
+        l.handshake_deadline = table.handshake_timeout;
+        l.close_deadline = table.close_timeout;
+        return l;
+    }
+};
+
+/// When a silent peer is asked, suspected and given up.
+enum class keep_alive_mode : std::uint8_t {
+    automatic, ///< on for TCP and the simulated network, off for Unix sockets (the kernel tells)
+    on,
+    off,
+};
+struct keep_alive {
+    keep_alive_mode mode = keep_alive_mode::automatic;
+    duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
+    duration suspect_after = time_constants::lan().suspect_after;
+    duration dead_after = time_constants::lan().dead_after;
+
+    /// With the times of another table.
+    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
+        keep_alive k;
+        k.ping_after = table.agent_heartbeat;
+        k.suspect_after = table.suspect_after;
+        k.dead_after = table.dead_after;
+        return k;
+    }
+};
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/group.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::net {
+class connection;
+class listener;
+class network;
+class stream;
+struct frame;
+} // namespace skein::net
+
+namespace skein::cluster {
+
+/// What a rank says of itself when it joins.
+struct member_info {
+    std::int32_t rank = 0;
+    std::int32_t world_size = 1;
+    std::int32_t local_rank = 0;
+    std::int32_t local_size = 1;
+    std::string host;
+    std::int64_t pid = 0;
+    std::string job;            ///< group_options::job
+    std::int32_t attempt = 0;   ///< group_options::generation
+    std::uint64_t settings = 0; ///< hash of group_options::settings
+};
+
+/// How a group ended: no failure = every rank left in order.
+struct group_outcome {
+    std::optional<error> failure;
+    int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
+    bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
+};
+
+struct group_options {
+    int world_size = 1;
+    int generation = 0;
+    std::string job; ///< a rank of another job is refused, and so is one of another generation
+    /// What all ranks must have alike. The server's own count; if it has none, those of the rank that
+    /// joins first. A rank of this job that has others ends the group.
+    std::vector<setting> settings;
+    net::token secret;
+    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
+    net::keep_alive alive{net::keep_alive_mode::on, time_constants::lan().group_heartbeat,
+                          time_constants::lan().suspect_after, time_constants::lan().dead_after};
+};
+
+/// The meeting point. Lives on the loop that made it.
+class group_server {
+public:
+    /// Listens at once (port 0: any). `via` must outlive it.
+    ///   errors  permission_denied: other hosts can reach the address, and there is no token
+    group_server(net::network& via, net::address at, group_options options);
+    ~group_server();
+
+    [[nodiscard]] net::address local() const;
+
+    /// Serves the group until it ends; all connections are closed by then. Await it once.
+    [[nodiscard]] task<group_outcome> run();
+
+    /// Ends the group as failed, for a reason from outside (a child process died).
+    void abort(error why, int culprit = -1);
+    /// The ranks that have not joined yet, for messages.
+    [[nodiscard]] std::vector<int> missing() const;
+    /// True when the rank has joined and left in order, or has said that it fails.
+    [[nodiscard]] bool has_left(int rank) const;
+
+private:
+    struct member;
+    task<void> accept_all();
+    task<void> serve(std::unique_ptr<net::stream> from);
+    task<void> watch_deadline();
+    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
+                                        const net::frame& first);
+    [[nodiscard]] std::optional<error> objection(const member_info& to,
+                                                 const std::vector<setting>& settings);
+    void handle(member& from, const net::frame& f);
+    void start_if_complete();
+    void end(group_outcome how);
+    void tell_everyone();
+
+    group_options options_;
+    std::unique_ptr<net::listener> listener_;
+    std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
+    int settings_of_ = 0;                          ///< whose options_.settings are
+    std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
+    std::optional<group_outcome> outcome_;
+    bool running_ = false;
+    event ended_;
+    scope children_;
+};
+
+/// One rank's end of its group.
+class group_client {
+public:
+    /// Told once, when another rank is lost or fails, or when the server is.
+    using lost_callback = unique_function<void(int rank, const error& why)>;
+
+    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
+    /// until all ranks are there.
+    ///   errors  timeout, permission_denied, mismatch (another job, attempt, world size or setting),
+    ///           already_exists (rank taken), cancelled (then the others are told)
+    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
+                                                    member_info self, group_options options,
+                                                    lost_callback lost);
+    ~group_client();
+
+    /// Every rank's blob in rank order; see rendezvous::exchange.
+    [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
+    /// This rank is done: leaves in order and waits until the server has seen it.
+    [[nodiscard]] task<void> leave();
+    /// This rank fails; the server and all others are told why.
+    [[nodiscard]] task<void> fail(error why);
+
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
+    [[nodiscard]] int generation() const noexcept { return generation_; }
+    [[nodiscard]] const member_info& self() const noexcept { return self_; }
+
+private:
+    group_client() = default;
+    task<void> read_all();
+    void handle(const net::frame& f);
+    void lose(int rank, error why);
+    task<void> finish();
+
+    member_info self_;
+    int generation_ = 0;
+    std::shared_ptr<net::connection> link_;
+    std::vector<member_info> members_;
+    std::map<std::string, std::vector<byte_buffer>> gathered_;
+    std::optional<error> lost_;
+    bool leaving_ = false;
+    bool joined_ = false;
+    lost_callback on_lost_;
+    wait_queue changed_;
+    scope reader_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/group.ipp
+// Both ends of the group protocol.
+
+
+// ======== skein/cluster/detail/group_protocol.hpp
+// Frames of the group protocol; comes after cluster/group.hpp. Bodies are wire-encoded.
+
+
+// ======== skein/net/connection.hpp
+// Frames between two authenticated peers over any stream, in order, each at most once.
+//
+// Writes are coalesced: everything sent in one turn of the loop leaves in one system call. Large
+// bodies are scattered and gathered, not copied together. A silent peer is pinged and given up.
+//
+//     auto t = net::connection::connect(network, to, options);
+//     auto c = co_await std::move(t);
+//     c->send(7, 0, id, head, body);              // queued, leaves at the end of the turn
+//     std::optional<net::frame> f = co_await c->receive();
+//     co_await c->close();                         // flushes, then waits for the peer's goodbye
+
+
+// ======== skein/net/detail/out_queue.hpp
+// The outgoing bytes of a connection: small pieces are copied one behind the other into a buffer,
+// large ones stay where they are and are gathered by the system call.
+
+
+#include <cstddef>
 #include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// Bytes that grow without being zeroed first.
+class raw_buffer {
+public:
+    raw_buffer() = default;
+    raw_buffer(raw_buffer&& other) noexcept
+        : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)),
+          capacity_(std::exchange(other.capacity_, 0)) {}
+    raw_buffer& operator=(raw_buffer&& other) noexcept {
+        data_ = std::move(other.data_);
+        size_ = std::exchange(other.size_, 0);
+        capacity_ = std::exchange(other.capacity_, 0);
+        return *this;
+    }
+
+    /// Room for n more bytes at the end; the caller fills it.
+    std::byte* grab(std::size_t n) {
+        if (capacity_ - size_ < n) grow(n);
+        std::byte* const at = data_.get() + size_;
+        size_ += n;
+        return at;
+    }
+    void append(byte_span bytes) {
+        if (!bytes.empty()) std::memcpy(grab(bytes.size()), bytes.data(), bytes.size());
+    }
+    [[nodiscard]] byte_span view() const noexcept { return {data_.get(), size_}; }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+    void clear() noexcept { size_ = 0; }
+
+private:
+    void grow(std::size_t n);
+    std::unique_ptr<std::byte[]> data_;
+    std::size_t size_ = 0, capacity_ = 0;
+};
+
+/// A queue of bytes in pieces. The last piece is open: small writes go there.
+class out_queue {
+public:
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+    [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+    /// Room in the open piece.
+    std::byte* grab(std::size_t n) {
+        bytes_ += n;
+        return open_.grab(n);
+    }
+    void copy(byte_span bytes) {
+        bytes_ += bytes.size();
+        open_.append(bytes);
+    }
+    /// A large piece of its own.
+    void move(byte_buffer bytes);
+    /// A piece that the caller keeps alive until it is written.
+    void borrow(byte_span bytes);
+
+    /// Copies what is left of a borrowed last piece, so that the lender may go.
+    void own_last();
+
+    /// Views of all pieces, in order.
+    void views(std::vector<byte_span>& into) const;
+    /// True when all bytes lie in the open piece; then open() is all there is.
+    [[nodiscard]] bool simple() const noexcept { return pieces_.empty(); }
+    [[nodiscard]] byte_span open() const noexcept { return open_.view().subspan(skip_); }
+
+    /// Forgets the first n bytes, which were written.
+    void consume(std::size_t n) noexcept;
+
+    void clear() noexcept;
+
+private:
+    struct piece {
+        byte_buffer owned;
+        raw_buffer small;
+        byte_span view;
+    };
+    static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
+
+    void seal();
+
+    std::deque<piece> pieces_;
+    raw_buffer open_;
+    std::size_t skip_ = 0; // written bytes at the front of open_
+    std::size_t bytes_ = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/out_queue.ipp
+// The pieces of an outgoing queue.
+
+#include <algorithm>
+
+namespace skein::net::detail {
+
+SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
+    const std::size_t wanted = std::max({size_ + n, capacity_ * 2, std::size_t{4096}});
+    auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
+    if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
+    data_ = std::move(larger);
+    capacity_ = wanted;
+}
+
+SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
+    if (bytes.empty()) return;
+    seal();
+    bytes_ += bytes.size();
+    pieces_.emplace_back();
+    pieces_.back().owned = std::move(bytes);
+    pieces_.back().view = pieces_.back().owned;
+}
+
+SKEIN_INLINE void out_queue::borrow(byte_span bytes) {
+    if (bytes.empty()) return;
+    seal();
+    bytes_ += bytes.size();
+    pieces_.emplace_back();
+    pieces_.back().view = bytes;
+}
+
+SKEIN_INLINE void out_queue::own_last() {
+    if (pieces_.empty()) return;
+    auto& last = pieces_.back();
+    last.owned = to_buffer(last.view);
+    last.view = last.owned;
+}
+
+SKEIN_INLINE void out_queue::views(std::vector<byte_span>& into) const {
+    into.clear();
+    for (const auto& p : pieces_) into.push_back(p.view);
+    if (open_.size() > skip_) into.push_back(open_.view().subspan(skip_));
+}
+
+SKEIN_INLINE void out_queue::consume(std::size_t n) noexcept {
+    bytes_ -= n;
+    while (n > 0 && !pieces_.empty()) {
+        auto& first = pieces_.front();
+        const std::size_t part = std::min(n, first.view.size());
+        first.view = first.view.subspan(part);
+        n -= part;
+        if (first.view.empty()) pieces_.pop_front();
+    }
+    skip_ += n;
+    if (skip_ == open_.size()) {
+        skip_ = 0;
+        if (open_.capacity() > keep_bytes) open_ = raw_buffer();
+        open_.clear();
+    }
+}
+
+SKEIN_INLINE void out_queue::clear() noexcept {
+    pieces_.clear();
+    open_ = raw_buffer();
+    skip_ = bytes_ = 0;
+}
+
+SKEIN_INLINE void out_queue::seal() {
+    if (open_.size() == skip_) return;
+    pieces_.emplace_back();
+    auto& p = pieces_.back();
+    p.small = std::exchange(open_, raw_buffer());
+    p.view = p.small.view().subspan(skip_);
+    skip_ = 0;
+}
+
+} // namespace skein::net::detail
+
+// ======== skein/net/frame.hpp
+// Frames: what a connection carries. A header of 24 bytes, then the body.
+//
+//     u32 length   u16 kind   u16 flags   u64 id   u32 crc of body   u32 crc of the 20 bytes before
+//
+// The length is checked against its limit, and the header against its CRC, before one byte is
+// allocated. All numbers are little-endian.
+
+
+// ======== skein/core/crc32c.hpp
+// CRC-32C (Castagnoli), the checksum of frames and of stored chunks.
+//
+// Uses the SSE4.2 instruction when the CPU has it (asked once, at run time), else eight tables.
+// Both give the same value; crc32c("123456789") is 0xE3069283. Source: RFC 3720 appendix B.4.
+//
+//     std::uint32_t sum = crc32c(head);
+//     sum = crc32c(body, sum);            // the sum of head followed by body
+
+
+#include <array>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+namespace skein {
+
+namespace detail {
+
+/// tables[k][b]: the effect of byte b followed by k zero bytes.
+consteval std::array<std::array<std::uint32_t, 256>, 8> make_crc32c_tables() {
+    std::array<std::array<std::uint32_t, 256>, 8> tables{};
+    for (std::uint32_t b = 0; b < 256; ++b) {
+        std::uint32_t r = b;
+        for (int bit = 0; bit < 8; ++bit) r = (r & 1) != 0 ? (r >> 1) ^ 0x82F63B78u : r >> 1;
+        tables[0][b] = r;
+    }
+    for (std::size_t k = 1; k < 8; ++k)
+        for (std::uint32_t b = 0; b < 256; ++b)
+            tables[k][b] = (tables[k - 1][b] >> 8) ^ tables[0][tables[k - 1][b] & 255];
+    return tables;
+}
+inline constexpr auto crc32c_tables = make_crc32c_tables();
+
+/// The portable form; the state is not inverted here.
+inline std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+    const auto& t = crc32c_tables;
+    for (; n >= 8; n -= 8, p += 8) {
+        const std::uint64_t v = load_le<std::uint64_t>(p) ^ crc;
+        crc = t[7][v & 255] ^ t[6][(v >> 8) & 255] ^ t[5][(v >> 16) & 255] ^ t[4][(v >> 24) & 255] ^
+              t[3][(v >> 32) & 255] ^ t[2][(v >> 40) & 255] ^ t[1][(v >> 48) & 255] ^ t[0][v >> 56];
+    }
+    for (; n > 0; --n, ++p)
+        crc = (crc >> 8) ^ t[0][(crc ^ std::to_integer<std::uint32_t>(*p)) & 255];
+    return crc;
+}
+
+#if defined(__x86_64__)
+/// The linear map "advance a raw CRC state over `zeros` zero bytes", as four tables of bytes.
+struct crc32c_shift {
+    std::array<std::array<std::uint32_t, 256>, 4> tables{};
+
+    explicit crc32c_shift(std::size_t zeros) noexcept {
+        std::array<std::uint32_t, 32> bit{};
+        for (std::uint32_t i = 0; i < 32; ++i) {
+            std::uint32_t crc = 1u << i;
+            for (std::size_t k = 0; k < zeros; ++k) crc = (crc >> 8) ^ crc32c_tables[0][crc & 255];
+            bit[i] = crc;
+        }
+        for (std::size_t k = 0; k < 4; ++k)
+            for (std::uint32_t b = 0; b < 256; ++b)
+                for (std::uint32_t i = 0; i < 8; ++i)
+                    if ((b >> i & 1) != 0) tables[k][b] ^= bit[8 * k + i];
+    }
+    std::uint32_t operator()(std::uint32_t crc) const noexcept {
+        return tables[0][crc & 255] ^ tables[1][crc >> 8 & 255] ^ tables[2][crc >> 16 & 255] ^
+               tables[3][crc >> 24];
+    }
+};
+
+/// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
+__attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_t crc,
+                                                                    const std::byte* p,
+                                                                    std::size_t n) noexcept {
+    constexpr std::size_t lane = 1024;
+    static const crc32c_shift shift(lane);
+    std::uint64_t c = crc;
+    for (; n >= 3 * lane; n -= 3 * lane, p += 3 * lane) {
+        std::uint64_t c1 = 0, c2 = 0;
+        for (std::size_t i = 0; i < lane; i += 8) {
+            c = _mm_crc32_u64(c, load_le<std::uint64_t>(p + i));
+            c1 = _mm_crc32_u64(c1, load_le<std::uint64_t>(p + lane + i));
+            c2 = _mm_crc32_u64(c2, load_le<std::uint64_t>(p + 2 * lane + i));
+        }
+        c = shift(static_cast<std::uint32_t>(c)) ^ c1;
+        c = shift(static_cast<std::uint32_t>(c)) ^ c2;
+    }
+    for (; n >= 8; n -= 8, p += 8) c = _mm_crc32_u64(c, load_le<std::uint64_t>(p));
+    auto r = static_cast<std::uint32_t>(c);
+    for (; n > 0; --n, ++p) r = _mm_crc32_u8(r, std::to_integer<unsigned char>(*p));
+    return r;
+}
+#endif
+
+} // namespace detail
+
+/// True when crc32c() uses the CPU's instruction.
+[[nodiscard]] inline bool crc32c_is_hardware() noexcept {
+#if defined(__x86_64__)
+    static const bool has = __builtin_cpu_supports("sse4.2") != 0;
+    return has;
+#else
+    return false;
+#endif
+}
+
+/// The CRC-32C of `bytes` continued from `seed`, the sum of what came before (0 at the start).
+[[nodiscard]] inline std::uint32_t crc32c(byte_span bytes, std::uint32_t seed = 0) noexcept {
+    const std::uint32_t start = ~seed;
+#if defined(__x86_64__)
+    if (crc32c_is_hardware()) return ~detail::crc32c_sse42(start, bytes.data(), bytes.size());
+#endif
+    return ~detail::crc32c_table(start, bytes.data(), bytes.size());
+}
+
+} // namespace skein
+
+
+// ======== skein/net/frame.hpp, continued
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace skein::net {
+
+/// A frame with its own body. Kinds from first_reserved_kind on belong to the connection itself.
+struct frame {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0; ///< the high bit belongs to the connection, 15 are the user's
+    std::uint64_t id = 0;
+    byte_buffer body;
+};
+
+inline constexpr std::uint16_t first_reserved_kind = 0xff00;
+inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
+
+/// A received frame as a view: valid only during the call that hands it out.
+struct frame_view {
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    byte_span body;
+    byte_buffer* owned = nullptr; ///< set when the body has a buffer of its own (large frames)
+
+    /// The body as an owned buffer: moved when it has its own buffer, else copied. Call once.
+    [[nodiscard]] byte_buffer take_body() const {
+        return owned != nullptr ? std::move(*owned) : to_buffer(body);
+    }
+};
+
+/// The fixed part in front of each body.
+struct frame_header {
+    static constexpr std::size_t bytes = 24;
+
+    std::uint32_t length = 0;
+    std::uint16_t kind = 0;
+    std::uint16_t flags = 0;
+    std::uint64_t id = 0;
+    std::uint32_t body_crc = 0;
+
+    void encode(std::byte* to) const noexcept {
+        store_le(to, length);
+        store_le(to + 4, kind);
+        store_le(to + 6, flags);
+        store_le(to + 8, id);
+        store_le(to + 16, body_crc);
+        store_le(to + 20, crc32c(byte_span(to, 20)));
+    }
+
+    /// Reads a header from `bytes` bytes.
+    ///   errors  malformed (CRC), too_large (body above max_body): nothing was allocated
+    [[nodiscard]] static result<frame_header> decode(const std::byte* from, std::size_t max_body);
+
+    /// The same without a result object, for the hot path: nothing = good.
+    [[nodiscard]] std::optional<error> read(const std::byte* from, std::size_t max_body);
+
+    /// True unless the header carries a CRC that does not fit the body.
+    [[nodiscard]] bool accepts(byte_span body) const noexcept {
+        return (flags & body_crc_flag) == 0 || crc32c(body) == body_crc;
+    }
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/frame.ipp
+// What a frame header must be to be believed.
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE std::optional<error> frame_header::read(const std::byte* from, std::size_t max_body) {
+    length = load_le<std::uint32_t>(from);
+    kind = load_le<std::uint16_t>(from + 4);
+    flags = load_le<std::uint16_t>(from + 6);
+    id = load_le<std::uint64_t>(from + 8);
+    body_crc = load_le<std::uint32_t>(from + 16);
+    if (load_le<std::uint32_t>(from + 20) != crc32c(byte_span(from, 20))) [[unlikely]] {
+        return error(errc::malformed, "frame header with a wrong checksum")
+            .with_hint("the stream is out of step or the peer does not speak this protocol");
+    }
+    if (length > max_body) [[unlikely]] {
+        return error(errc::too_large,
+                     fmt::format("frame of {} bytes is above the limit of {}", length, max_body))
+            .with_hint("send it in pieces or raise limits::max_frame on both sides");
+    }
+    return std::nullopt;
+}
+
+SKEIN_INLINE result<frame_header> frame_header::decode(const std::byte* from,
+                                                       std::size_t max_body) {
+    frame_header h;
+    if (const auto fault = h.read(from, max_body)) return *fault;
+    return h;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/network.hpp
+// How streams come to be: connect and listen, the same in the real and in the simulated world.
+
+
+// ======== skein/net/stream.hpp
+// Ordered bytes between two peers, and the place where new ones arrive: the seam of both worlds.
+//
+// Protocol code sees only these two interfaces; real sockets (real_network) and the simulated
+// network (sim::network) implement them. Calls belong to the thread of the owning loop.
+// At most one read and one write may be under way at a time.
+
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace skein::net {
+
+/// A connected byte stream.
+class stream {
+public:
+    stream() = default;
+    stream(const stream&) = delete;
+    stream& operator=(const stream&) = delete;
+    virtual ~stream() = default;
+
+    /// Waits for at least one byte; `into` must stay valid until then.
+    ///   result  bytes read, 0 = the peer closed its side (or `into` is empty)
+    ///   errors  reset, closed (by us), cancelled (no byte is lost)
+    virtual task<std::size_t> read_some(mut_byte_span into) = 0;
+
+    /// Writes all parts in order; returns when the kernel has all of it.
+    ///   batch   the array and the bytes it names must stay valid until then
+    ///   errors  reset, closed, cancelled (an unknown prefix may have been sent)
+    virtual task<void> write_all(std::span<const byte_span> batch) = 0;
+
+    /// What can be read without waiting: bytes read, 0 = the peer closed, nullopt = would wait.
+    virtual std::optional<std::size_t> try_read(mut_byte_span into) = 0;
+
+    /// Writes what fits without waiting: bytes taken from the front of the batch, 0 = would wait.
+    virtual std::size_t try_write(std::span<const byte_span> batch) = 0;
+
+    /// Tells the peer that no more bytes follow; reading goes on.
+    virtual void close_send() noexcept = 0;
+
+    /// Ends both directions; a waiting read or write throws closed. May be called again.
+    virtual void close() noexcept = 0;
+
+    /// Who is at the other end, for messages.
+    [[nodiscard]] virtual std::string peer_name() const = 0;
+
+    /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
+    [[nodiscard]] virtual bool is_local() const noexcept { return false; }
+};
+
+/// A place that accepts streams.
+class listener {
+public:
+    listener() = default;
+    listener(const listener&) = delete;
+    listener& operator=(const listener&) = delete;
+    virtual ~listener() = default;
+
+    /// Waits for the next stream; throws closed after close().
+    virtual task<std::unique_ptr<stream>> accept() = 0;
+
+    /// The bound address, with the real port where 0 was asked for.
+    [[nodiscard]] virtual address local() const = 0;
+
+    /// Stops listening; a waiting accept throws closed.
+    virtual void close() noexcept = 0;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/network.hpp, continued
+#include <memory>
+
+namespace skein::net {
+
+/// Implemented by real_network and by each host of sim::network.
+class network {
+public:
+    network() = default;
+    network(const network&) = delete;
+    network& operator=(const network&) = delete;
+    virtual ~network() = default;
+
+    /// Connects once; the caller sets a deadline (with_timeout) and retries (net::reconnect_policy).
+    ///   errors  refused, timeout, not_found (name), permission_denied, cancelled
+    virtual task<std::unique_ptr<stream>> connect(address to) = 0;
+
+    /// Binds and listens at once; port 0 picks a free one.
+    ///   errors  already_exists (port or path in use), permission_denied, invalid_argument
+    [[nodiscard]] virtual std::unique_ptr<listener> listen(address at) = 0;
+};
+
+} // namespace skein::net
+
+// ======== skein/net/options.hpp
+// Who we are and what we ask of a peer: given to connection::connect, connection::accept, endpoint.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::net {
+
+/// Who a peer says it is; exchanged in the handshake, after both have proven the token.
+struct identity {
+    std::string name;
+    std::uint64_t build_id = 0;      ///< of the program
+    std::uint64_t registry_hash = 0; ///< of its remote functions and message types
+    std::int64_t pid = 0;
+    std::string host;
+    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
+};
+
+/// How a connection is made; both sides give one.
+struct connection_options {
+    token secret;
+    identity self;
+    limits bounds;
+    keep_alive alive;
+    bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
+    bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/connection.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 
+namespace skein::net {
+
+/// Counts of one connection since it was made.
+struct connection_statistics {
+    std::uint64_t frames_in = 0, frames_out = 0, bytes_in = 0, bytes_out = 0, flushes = 0;
+};
+
+/// One end of a connection. Belongs to one loop; share it by shared_ptr. Dropping the last
+/// shared_ptr aborts it; close() first for an orderly end.
+class connection {
+public:
+    using handle = std::shared_ptr<connection>;
+
+    /// Connects and shakes hands. Only the handshake is bounded (limits::handshake_deadline): put a
+    /// with_timeout around it, or use connect_patiently. `via` must live until then.
+    ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
+    ///           malformed (not our protocol), timeout
+    static task<handle> connect(network& via, address to, connection_options options);
+    /// The other side: shakes hands on an accepted stream.
+    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
+
+    connection(const connection&) = delete;
+    connection& operator=(const connection&) = delete;
+
+    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
+    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+
+    /// Queues a frame; small bodies are copied into the outgoing buffer, large ones moved.
+    ///   errors  closed (after close), the failure of the connection, too_large
+    void send(frame f);
+    /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body = {});
+    /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
+    /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
+    task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span head, byte_span body);
+    /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
+    task<void> send_ready();
+    [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Hands what is queued to the kernel now instead of at the end of the turn.
+    void flush() noexcept;
+
+    /// The next frame in order; nothing after the peer's orderly close.
+    ///   errors  reset, peer_lost (silent), malformed, corrupt, too_large, closed (by us), cancelled
+    task<std::optional<frame>> receive();
+
+    /// Instead of receive(): `handler` is called from the read loop for every frame, in order. The
+    /// view is valid during the call only. An exception from it aborts the connection. Frames that
+    /// have arrived before are handed over inside this call. A handler may set another handler.
+    void set_handler(unique_function<void(const frame_view&)> handler);
+    /// Called once when the connection has ended: nullptr = orderly, else why. At once if it has.
+    void set_closed_handler(unique_function<void(const error*)> handler);
+    /// Back-pressure towards the peer: stops reading (we still tell it that we live) until
+    /// resume_reading() or close(); nothing else undoes it.
+    void pause_reading() noexcept { paused_ = true; }
+    void resume_reading() noexcept;
+
+    /// Orderly end: flushes, says goodbye, waits for the peer's (at most limits::close_deadline).
+    /// Never throws; afterwards the stream is closed and all work of the connection has ended.
+    task<void> close();
+    /// Ends at once; the peer sees a reset or an end of stream, we see `why`.
+    void abort(error why) noexcept { end(std::move(why)); }
+    /// Waits for the end, whoever caused it; throws only cancelled.
+    task<void> wait_closed();
+
+    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    /// Silent for longer than keep_alive::suspect_after right now.
+    [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
+    /// Why it ended; nothing while open or after an orderly end.
+    [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    [[nodiscard]] const connection_statistics& statistics() const noexcept { return statistics_; }
+
+    /// Destroyed by the last owner; all its work has ended by then.
+    ~connection();
+
+private:
+    enum class state : std::uint8_t { open, closing, ended };
+    enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
+
+    connection(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
+    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
+
+    static task<void> read_loop(std::shared_ptr<connection> self);
+    static task<void> write_loop(std::shared_ptr<connection> self);
+    task<void> read_large();
+    void part_ended() noexcept;
+
+    frame_header header_for(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                            byte_span head, byte_span body) const;
+    void check_sendable() const;
+    void send_control(control kind) noexcept;
+    void request_flush() noexcept { loop_.at_turn_end(hook_); }
+    void progress(std::size_t written) noexcept;
+
+    bool parse(); // false: more bytes are needed or it has ended
+    void deliver(const frame_header& h, byte_span body, byte_buffer* owned);
+    void call_handler(const frame_view& view);
+    void on_control(std::uint16_t kind);
+    [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
+    [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
+    void unhold(bool& why) noexcept;
+    void begin_goodbye() noexcept;
+    void maybe_finished() noexcept;
+    void end(std::optional<error> why) noexcept;
+    void on_timer();
+
+    struct flush_hook : turn_hook {
+        explicit flush_hook(connection& c) noexcept
+            : turn_hook([](turn_hook& h) { static_cast<flush_hook&>(h).owner.flush(); }), owner(c) {
+        }
+        connection& owner;
+    };
+    struct alive_timer : timer_node {
+        explicit alive_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<alive_timer&>(t).owner.on_timer(); }),
+              owner(c) {}
+        connection& owner;
+    };
+
+    loop& loop_;
+    std::unique_ptr<stream> stream_;
+    connection_options options_;
+    identity peer_;
+    std::string peer_name_;
+    connection_statistics statistics_;
+
+    // Sending: out_ collects; the write loop takes over only when the kernel would block.
+    detail::out_queue out_;
+    std::size_t in_flight_ = 0; // bytes the write loop is writing
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
+    bool blocked_ = false; // the write loop is at work
+    event wake_writer_;
+    wait_queue drained_;
+    flush_hook hook_{*this};
+
+    // Receiving: one large buffer, many frames per read; a large body gets a buffer of its own.
+    byte_buffer in_;
+    std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
+    std::optional<frame_header> large_;
+    byte_buffer large_body_;
+    std::size_t large_have_ = 0;
+    bool paused_ = false; // by the user
+    bool full_ = false;   // the receive queue is; nothing is read while one of them holds
+    event resumed_;
+    unique_function<void(const frame_view&)> handler_, replacement_;
+    bool in_handler_ = false, replaced_ = false; // a handler may set another one
+    std::deque<frame> received_;
+    std::size_t received_bytes_ = 0;
+    wait_queue receivers_;
+
+    // Life.
+    state state_ = state::open;
+    bool sent_goodbye_ = false, got_goodbye_ = false, suspect_ = false;
+    std::optional<error> failure_;
+    unique_function<void(const error*)> closed_handler_;
+    event ended_;
+    alive_timer timer_{*this};
+    time_point last_heard_{}, timer_due_{};
+    int parts_ = 0;                    // loops that run
+    std::shared_ptr<connection> self_; // while they do
+    scope tasks_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/connection.ipp
+// The machinery of net::connection: sending and receiving.
+//
+// Two loops run while a connection lives: read_loop, and write_loop, which sleeps unless the kernel's
+// buffer is full. Both hold the connection; the last that ends lets the stream go and gives up self_.
+
+
+// ======== skein/core/sleep.hpp
+// Waiting for time, in the time of the loop: virtual under simulation.
+//
+//     co_await sleep_for(10ms);
+
+
+namespace skein {
+
+/// What sleep_for and sleep_until return. Suspends until the time; resumed by the loop; throws
+/// cancelled at once when the task is cancelled.
+class sleep_awaiter : public waiter, private timer_node {
+public:
+    sleep_awaiter(bool relative, duration length, time_point until) noexcept
+        : timer_node([](timer_node& t) { static_cast<sleep_awaiter&>(t).wake(); }),
+          relative_(relative), length_(length), until_(until) {}
+
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        auto& here = loop::current();
+        here.set_timer(*this, relative_ ? deadline_after(here.now(), length_) : until_);
+        return true;
+    }
+    void await_resume() {
+        timer_node::cancel();
+        throw_if_cancelled();
+    }
+
+private:
+    bool relative_;
+    duration length_;
+    time_point until_;
+};
+
+/// Suspends for at least the given time.
+[[nodiscard]] inline sleep_awaiter sleep_for(duration length) noexcept {
+    return {true, length, {}};
+}
+/// Suspends until the loop's time is at least `until`.
+[[nodiscard]] inline sleep_awaiter sleep_until(time_point until) noexcept {
+    return {false, {}, until};
+}
+
+/// What yield returns.
+class yield_awaiter : public waiter {
+public:
+    bool await_ready() const noexcept { return false; }
+    template <detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        wake();
+        return true;
+    }
+    void await_resume() const { throw_if_cancelled(); }
+};
+
+/// Lets everything else that is ready run first. A cancellation point.
+[[nodiscard]] inline yield_awaiter yield() noexcept { return {}; }
+
+} // namespace skein
+
+
+// ======== skein/net/detail/connection.ipp, continued
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
 #include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+inline constexpr std::size_t read_buffer_bytes = std::size_t{128} << 10;
+inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read in place
+inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
+inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
+inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+} // namespace detail
+
+// --- sending ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void connection::check_sendable() const {
+    if (state_ == state::open) return;
+    if (failure_) throw *failure_;
+    throw error(errc::closed, "connection to " + peer_name_ + " is closed");
+}
+
+SKEIN_INLINE frame_header connection::header_for(std::uint16_t kind, std::uint16_t flags,
+                                                 std::uint64_t id, byte_span head,
+                                                 byte_span body) const {
+    const std::size_t bytes = head.size() + body.size();
+    if (bytes > options_.bounds.max_frame || bytes > 0xffffffffu) [[unlikely]] {
+        throw error(errc::too_large, fmt::format("frame of {} bytes to {} is above the limit of {}",
+                                                 bytes, peer_name_, options_.bounds.max_frame))
+            .with_hint("send it in pieces or raise limits::max_frame on both sides");
+    }
+    frame_header h;
+    h.length = static_cast<std::uint32_t>(bytes);
+    h.kind = kind;
+    h.flags = flags & static_cast<std::uint16_t>(~body_crc_flag);
+    h.id = id;
+    if (options_.checksum_bodies && bytes > 0) {
+        h.flags |= body_crc_flag;
+        h.body_crc = crc32c(body, crc32c(head));
+    }
+    return h;
+}
+
+SKEIN_INLINE void connection::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                   byte_span head, byte_span body) {
+    check_sendable();
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    if (body.size() >= detail::direct_write_bytes && !blocked_) {
+        // The kernel copies a large body straight from the caller; only what it refuses is kept.
+        h.encode(out_.grab(frame_header::bytes));
+        out_.copy(head);
+        out_.borrow(body);
+        flush();
+        if (blocked_) out_.own_last();
+        return;
+    }
+    std::byte* to = out_.grab(frame_header::bytes + h.length);
+    h.encode(to);
+    to += frame_header::bytes;
+    if (!head.empty()) std::memcpy(to, head.data(), head.size());
+    if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+SKEIN_INLINE void connection::send(frame f) {
+    if (f.body.size() < limit::gather_bytes) {
+        send(f.kind, f.flags, f.id, f.body);
+        return;
+    }
+    check_sendable();
+    const auto h = header_for(f.kind, f.flags, f.id, f.body, {});
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.move(std::move(f.body));
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
+SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
+                                                  std::uint64_t id, byte_span head,
+                                                  byte_span body) {
+    check_sendable();
+    const auto keep = self_;
+    const auto h = header_for(kind, flags, id, head, body);
+    ++statistics_.frames_out;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.copy(head);
+    out_.borrow(body);
+    queued_total_ += frame_header::bytes + h.length;
+    const std::uint64_t mine = queued_total_;
+    flush();
+    try {
+        while (written_total_ < mine && state_ != state::ended) {
+            auto more = drained_.wait();
+            co_await more;
+        }
+    } catch (...) {
+        end(error(errc::aborted, "a frame to " + peer_name_ + " was cut by cancellation"));
+        throw;
+    }
+    if (written_total_ < mine) check_sendable();
+}
+
+SKEIN_INLINE task<void> connection::send_ready() {
+    const auto keep = self_;
+    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
+        auto more = drained_.wait();
+        co_await more;
+    }
+    check_sendable();
+}
+
+/// Writes what the kernel takes; the rest is the write loop's.
+SKEIN_INLINE void connection::flush() noexcept {
+    if (blocked_ || out_.empty() || state_ == state::ended) return;
+    try {
+        std::size_t written = 0;
+        const std::size_t asked = out_.bytes();
+        if (out_.simple()) {
+            const byte_span all = out_.open();
+            written = stream_->try_write(std::span<const byte_span>(&all, 1));
+        } else {
+            thread_local std::vector<byte_span> parts;
+            out_.views(parts);
+            written = stream_->try_write(parts);
+        }
+        out_.consume(written);
+        ++statistics_.flushes;
+        if (written < asked) {
+            blocked_ = true;
+            wake_writer_.set();
+        }
+        progress(written);
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+}
+
+SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
+    statistics_.bytes_out += written;
+    written_total_ += written;
+    if (!drained_.empty()) drained_.wake_all();
+    if (sent_goodbye_) maybe_finished();
+}
+
+SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::vector<byte_span> parts;
+        while (c.state_ != state::ended) {
+            auto wanted = c.wake_writer_.wait();
+            co_await wanted;
+            c.wake_writer_.reset();
+            while (!c.out_.empty() && c.state_ != state::ended) {
+                detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
+                taken.views(parts);
+                c.in_flight_ = taken.bytes();
+                auto writing = c.stream_->write_all(parts);
+                co_await writing;
+                ++c.statistics_.flushes;
+                c.progress(std::exchange(c.in_flight_, 0));
+            }
+            c.blocked_ = false;
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.in_flight_ = 0;
+    c.part_ended();
+}
+
+SKEIN_INLINE void connection::send_control(control kind) noexcept {
+    if (state_ == state::ended || sent_goodbye_) return;
+    frame_header h;
+    h.kind = kind;
+    h.encode(out_.grab(frame_header::bytes));
+    queued_total_ += frame_header::bytes;
+    request_flush();
+}
+
+// --- receiving --------------------------------------------------------------------------------
+
+SKEIN_INLINE task<void> connection::read_loop(std::shared_ptr<connection> self) {
+    connection& c = *self;
+    try {
+        std::size_t since_yield = 0;
+        while (c.state_ != state::ended) {
+            if (c.is_held()) {
+                c.resumed_.reset();
+                auto resumed = c.resumed_.wait();
+                co_await resumed;
+                c.parse();
+                continue;
+            }
+            if (c.large_) {
+                since_yield += c.large_->length;
+                auto body = c.read_large();
+                co_await body;
+            } else {
+                if (c.begin_ == c.end_) {
+                    c.begin_ = c.end_ = 0;
+                } else if (c.in_.size() - c.end_ < detail::large_body_bytes) {
+                    std::memmove(c.in_.data(), c.in_.data() + c.begin_, c.end_ - c.begin_);
+                    c.end_ -= c.begin_;
+                    c.begin_ = 0;
+                }
+                auto reading = c.stream_->read_some(mut_byte_span(c.in_).subspan(c.end_));
+                const std::size_t got = co_await reading;
+                if (got == 0) {
+                    if (c.got_goodbye_ || c.sent_goodbye_) {
+                        c.end(std::nullopt);
+                    } else {
+                        c.end(error(errc::reset,
+                                    "connection to " + c.peer_name_ + " ended without a goodbye")
+                                  .with_hint("the process there ended or was killed"));
+                    }
+                    break;
+                }
+                c.end_ += got;
+                c.statistics_.bytes_in += got;
+                since_yield += got;
+                c.last_heard_ = c.loop_.now();
+                c.suspect_ = false;
+                c.parse();
+            }
+            if (since_yield >= detail::eager_flush_bytes) { // others get their turn, replies leave
+                since_yield = 0;
+                auto others = yield();
+                co_await others;
+            }
+        }
+    } catch (...) {
+        c.end(to_error(std::current_exception()));
+    }
+    c.part_ended();
+}
+
+/// Hands out the whole frames in in_; prepares for a large one.
+SKEIN_INLINE bool connection::parse() {
+    while (state_ != state::ended && !is_held()) {
+        const std::size_t have = end_ - begin_;
+        if (have < frame_header::bytes) return false;
+        frame_header h;
+        if (const auto fault = h.read(in_.data() + begin_, options_.bounds.max_frame)) {
+            throw error(fault->code(), fault->text() + " from " + peer_name_)
+                .with_hint(fault->hint());
+        }
+        const std::size_t here = have - frame_header::bytes;
+        if (here < h.length) {
+            if (h.length < detail::large_body_bytes) return false;
+            begin_ +=
+                frame_header::bytes; // the body gets a buffer of its own, filled by read_large
+            if (const auto first = std::min<std::size_t>(h.length, detail::first_allocation);
+                large_body_.size() < first) {
+                large_body_.resize(first);
+            }
+            std::memcpy(large_body_.data(), in_.data() + begin_, here);
+            large_have_ = here;
+            begin_ = end_ = 0;
+            large_ = h;
+            return false;
+        }
+        const auto body = byte_span(in_).subspan(begin_ + frame_header::bytes, h.length);
+        begin_ += frame_header::bytes + h.length;
+        deliver(h, body, nullptr);
+    }
+    return true;
+}
+
+/// Reads the rest of a large body straight to its place. Memory follows what has arrived.
+SKEIN_INLINE task<void> connection::read_large() {
+    const frame_header h = *large_;
+    while (large_have_ < h.length) {
+        if (large_have_ == large_body_.size()) {
+            large_body_.resize(std::min<std::size_t>(h.length, 2 * large_have_));
+        }
+        const std::size_t until = std::min<std::size_t>(h.length, large_body_.size());
+        auto reading = stream_->read_some(
+            mut_byte_span(large_body_).subspan(large_have_, until - large_have_));
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset,
+                        fmt::format("connection to {} ended inside a frame ({} of {} bytes)",
+                                    peer_name_, large_have_, h.length));
+        }
+        large_have_ += got;
+        statistics_.bytes_in += got;
+        last_heard_ = loop_.now();
+        suspect_ = false;
+    }
+    large_.reset();
+    large_body_.resize(h.length);
+    deliver(h, large_body_, &large_body_);
+    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+}
+
+SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
+    if (!h.accepts(body)) {
+        throw error(errc::corrupt,
+                    fmt::format("body of frame {} (kind {}, {} bytes) from {} has a wrong "
+                                "checksum",
+                                h.id, h.kind, h.length, peer_name_));
+    }
+    if (h.kind >= first_reserved_kind) {
+        on_control(h.kind);
+        return;
+    }
+    if (got_goodbye_) throw error(errc::malformed, "a frame after the goodbye from " + peer_name_);
+    ++statistics_.frames_in;
+    frame_view view;
+    view.kind = h.kind;
+    view.flags = h.flags & static_cast<std::uint16_t>(~body_crc_flag);
+    view.id = h.id;
+    view.body = body;
+    view.owned = owned;
+    if (handler_) {
+        call_handler(view);
+        return;
+    }
+    frame f;
+    f.kind = view.kind;
+    f.flags = view.flags;
+    f.id = view.id;
+    f.body = view.take_body();
+    received_bytes_ += f.body.size() + frame_header::bytes;
+    received_.push_back(std::move(f));
+    if (received_bytes_ > options_.bounds.max_receive_queue) full_ = true;
+    receivers_.wake_one();
+}
+
+/// Keeps the handler alive while it runs, also when it sets another one.
+SKEIN_INLINE void connection::call_handler(const frame_view& view) {
+    struct running {
+        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        running(const running&) = delete;
+        ~running() {
+            c.in_handler_ = false;
+            if (std::exchange(c.replaced_, false)) c.handler_ = std::move(c.replacement_);
+        }
+        connection& c;
+    } guard(*this);
+    handler_(view);
+}
+
+SKEIN_INLINE task<std::optional<frame>> connection::receive() {
+    const auto keep = self_;
+    while (received_.empty()) {
+        if (state_ == state::ended) {
+            if (failure_) throw *failure_;
+            co_return std::nullopt;
+        }
+        if (got_goodbye_) co_return std::nullopt;
+        auto more = receivers_.wait();
+        co_await more;
+    }
+    std::optional<frame> next(std::move(received_.front()));
+    received_.pop_front();
+    received_bytes_ -= next->body.size() + frame_header::bytes;
+    if (received_bytes_ <= options_.bounds.max_receive_queue / 2) unhold(full_);
+    if (!received_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    co_return next;
+}
+
+SKEIN_INLINE void connection::set_handler(unique_function<void(const frame_view&)> handler) {
+    const auto keep = self_;
+    if (in_handler_) {
+        replacement_ = std::move(handler);
+        replaced_ = true;
+        return;
+    }
+    handler_ = std::move(handler);
+    try {
+        while (handler_ && !received_.empty()) {
+            frame f = std::move(received_.front());
+            received_.pop_front();
+            received_bytes_ -= f.body.size() + frame_header::bytes;
+            frame_view view;
+            view.kind = f.kind;
+            view.flags = f.flags;
+            view.id = f.id;
+            view.body = f.body;
+            view.owned = &f.body;
+            call_handler(view);
+        }
+    } catch (...) {
+        end(to_error(std::current_exception()));
+    }
+    if (received_bytes_ == 0) unhold(full_);
+}
+
+SKEIN_INLINE void connection::resume_reading() noexcept { unhold(paused_); }
+
+/// Ends one reason not to read; reading goes on when it was the last.
+SKEIN_INLINE void connection::unhold(bool& why) noexcept {
+    if (!std::exchange(why, false)) return;
+    if (!is_held()) resumed_.set();
+}
+
+SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
+    switch (kind) {
+    case ping: // bytes that are under way say as much as a pong, and pings must not fill our queue
+        if (is_drained()) send_control(pong);
+        return;
+    case pong: return;
+    case goodbye:
+        got_goodbye_ = true;
+        receivers_.wake_all();
+        begin_goodbye();
+        maybe_finished();
+        return;
+    default:
+        throw error(errc::malformed,
+                    fmt::format("unknown control frame {:#x} from {}", kind, peer_name_));
+    }
+}
+
+} // namespace skein::net
+
+// ======== skein/net/detail/connection_life.ipp
+// How a net::connection begins and ends; comes after detail/connection.ipp.
+
+
+// ======== skein/core/log.hpp
+// Structured log lines: one event, one line, text for people and JSON for machines.
+//
+//     logging::info("net", "connection accepted", {{"peer", name}, {"bytes", n}});
+//     12:30:01.250 I net connection accepted peer=tcp:10.0.0.2:6380 bytes=120
+//
+// SKEIN_LOG_LEVEL = trace | debug | info | warn | error | off (default info), SKEIN_LOG = json for
+// JSON lines. A line goes to standard error in one write, so that lines of several processes do not
+// mix. Thread-safe.
+
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+namespace skein::logging {
+
+enum class level : std::uint8_t { trace, debug, info, warn, error, off };
+
+/// key=value of a line. Numbers stay numbers in JSON; everything else is text.
+struct field {
+    std::string key, value;
+    bool is_number = false;
+
+    template <class T>
+    field(std::string_view name, const T& v) : key(name) {
+        if constexpr (std::same_as<T, bool>) {
+            value = v ? "true" : "false";
+            is_number = true;
+        } else if constexpr (std::is_floating_point_v<T>) {
+            value = fmt::format("{}", v);
+            is_number = v - v == T(0); // finite
+        } else if constexpr (std::is_arithmetic_v<T> && !std::same_as<T, char>) {
+            value = fmt::format("{}", v);
+            is_number = true;
+        } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+            value = std::string_view(v);
+        } else if constexpr (requires { std::chrono::duration<double>(v); }) {
+            value = fmt::format("{:.6g}s", std::chrono::duration<double>(v).count());
+        } else {
+            value = fmt::format("{}", v);
+        }
+    }
+};
+
+/// One event, as a sink gets it. Views live for the call only.
+struct record {
+    level severity = level::info;
+    std::string_view component, text;
+    std::span<const field> fields;
+    std::chrono::milliseconds wall{}; ///< since 1970-01-01 UTC
+};
+
+/// A byte that a terminal may take for a command.
+[[nodiscard]] constexpr bool is_control(char c) noexcept {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+
+/// Quotes text for JSON; bytes that are not UTF-8 are passed on as they are.
+void append_json_string(std::string& to, std::string_view text);
+
+/// The line for people, without a line end: HH:MM:SS.mmm I component text key=value.
+[[nodiscard]] std::string format_text(const record& r);
+/// The line for machines, without a line end.
+[[nodiscard]] std::string format_json(const record& r);
+
+/// True if a line of this level would be written: ask before building something expensive.
+[[nodiscard]] bool enabled(level l) noexcept;
+void set_level(level l) noexcept;
+[[nodiscard]] level get_level() noexcept;
+
+/// Replaces where lines go (empty: standard error again). The sink is called from any thread.
+using sink = std::function<void(const record&)>;
+void set_sink(sink to);
+
+/// Writes one line.
+void write(level severity, std::string_view component, std::string_view text,
+           std::span<const field> fields);
+
+using fields = std::initializer_list<field>;
+inline void trace(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::trace, component, text, {f.begin(), f.size()});
+}
+inline void debug(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::debug, component, text, {f.begin(), f.size()});
+}
+inline void info(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::info, component, text, {f.begin(), f.size()});
+}
+inline void warn(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::warn, component, text, {f.begin(), f.size()});
+}
+inline void error(std::string_view component, std::string_view text, fields f = {}) {
+    write(level::error, component, text, {f.begin(), f.size()});
+}
+
+} // namespace skein::logging
+
+
+// ======== skein/core/detail/log.ipp
+// How log lines are made and where they go.
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <mutex>
+
+#include <unistd.h>
+
+namespace skein::logging {
+
+SKEIN_INLINE void append_json_string(std::string& to, std::string_view text) {
+    to += '"';
+    for (const char c : text) {
+        switch (c) {
+        case '"': to += "\\\""; break;
+        case '\\': to += "\\\\"; break;
+        case '\n': to += "\\n"; break;
+        case '\r': to += "\\r"; break;
+        case '\t': to += "\\t"; break;
+        default:
+            if (is_control(c))
+                to += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+            else
+                to += c;
+        }
+    }
+    to += '"';
+}
+
+SKEIN_INLINE std::string format_text(const record& r) {
+    const std::time_t seconds = static_cast<std::time_t>(r.wall.count() / 1000);
+    std::tm parts{};
+    ::localtime_r(&seconds, &parts);
+    std::string line =
+        fmt::format("{:02}:{:02}:{:02}.{:03} {} {} ", parts.tm_hour, parts.tm_min, parts.tm_sec,
+                    r.wall.count() % 1000, "TDIWE?"[static_cast<int>(r.severity)], r.component);
+    for (const char c : r.text) {
+        if (c == '\n' || !is_control(c))
+            line += c == '\n' ? ' ' : c;
+        else // text may come from a peer: no escape sequences for the reader's terminal
+            line += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    }
+    for (const auto& f : r.fields) {
+        line += ' ';
+        line += f.key;
+        line += '=';
+        if (f.value.empty() || f.value.find_first_of(" \"=") != std::string::npos ||
+            std::any_of(f.value.begin(), f.value.end(), is_control))
+            append_json_string(line, f.value);
+        else
+            line += f.value;
+    }
+    return line;
+}
+
+SKEIN_INLINE std::string format_json(const record& r) {
+    static constexpr std::string_view names[] = {"trace", "debug", "info", "warn", "error", "off"};
+    std::string line =
+        fmt::format("{{\"time_ms\":{},\"level\":\"{}\",\"component\":", r.wall.count(),
+                    names[static_cast<int>(r.severity)]);
+    append_json_string(line, r.component);
+    line += ",\"text\":";
+    append_json_string(line, r.text);
+    for (const auto& f : r.fields) {
+        line += ',';
+        append_json_string(line, f.key);
+        line += ':';
+        if (f.is_number)
+            line += f.value;
+        else
+            append_json_string(line, f.value);
+    }
+    line += '}';
+    return line;
+}
+
+namespace detail {
+SKEIN_INLINE level level_from_environment() noexcept {
+    const char* text = std::getenv("SKEIN_LOG_LEVEL");
+    const std::string_view name = text == nullptr ? "info" : text;
+    if (name == "trace") return level::trace;
+    if (name == "debug") return level::debug;
+    if (name == "warn") return level::warn;
+    if (name == "error") return level::error;
+    if (name == "off") return level::off;
+    return level::info;
+}
+
+struct state {
+    std::atomic<level> threshold{level_from_environment()};
+    std::mutex mutex; // guards `target`
+    std::shared_ptr<const sink> target;
+};
+SKEIN_INLINE state& the_state() {
+    static state* const s = new state; // never destroyed: lines may come from late destructors
+    return *s;
+}
+
+SKEIN_INLINE void to_stderr(const record& r) {
+    static const bool json = [] {
+        const char* mode = std::getenv("SKEIN_LOG");
+        return mode != nullptr && std::string_view(mode) == "json";
+    }();
+    std::string line = json ? format_json(r) : format_text(r);
+    line += '\n';
+    std::string_view rest = line;
+    while (!rest.empty()) {
+        const auto n = ::write(STDERR_FILENO, rest.data(), rest.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return; // nowhere left to complain
+        rest.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+} // namespace detail
+
+SKEIN_INLINE bool enabled(level l) noexcept {
+    return l >= detail::the_state().threshold.load(std::memory_order_relaxed) && l != level::off;
+}
+SKEIN_INLINE void set_level(level l) noexcept { detail::the_state().threshold = l; }
+SKEIN_INLINE level get_level() noexcept { return detail::the_state().threshold; }
+
+SKEIN_INLINE void set_sink(sink to) {
+    auto next = to ? std::make_shared<const sink>(std::move(to)) : nullptr;
+    auto& s = detail::the_state();
+    const std::lock_guard lock(s.mutex);
+    s.target.swap(next);
+}
+
+SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
+                  std::span<const field> fields) {
+    if (!enabled(severity)) return;
+    record r;
+    r.severity = severity;
+    r.component = component;
+    r.text = text;
+    r.fields = fields;
+    r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now().time_since_epoch());
+    auto& s = detail::the_state();
+    std::shared_ptr<const sink> target;
+    {
+        const std::lock_guard lock(s.mutex);
+        target = s.target;
+    }
+    if (target)
+        (*target)(r);
+    else
+        detail::to_stderr(r);
+}
+
+} // namespace skein::logging
+
+// ======== skein/core/timeout.hpp
+// A limit on how long a task may take, in the loop's time.
+//
+//     auto answer = with_timeout(client.ask(question), 2s);
+//     auto text = co_await std::move(answer);            // or throws errc::timeout
+
+
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// Runs work; at `until` cancels it, waits for its end, and throws errc::timeout. A value that is
+/// there in time, or that the work still gives after being cancelled, is delivered.
+template <class T>
+[[nodiscard]] task<T> with_deadline(task<T> work, time_point until) {
+    auto* outer = co_await detail::current_cancel{};
+    struct limit : timer_node {
+        explicit limit(detail::cancel_state* parent)
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<limit&>(t);
+                  self.passed = true;
+                  self.cancel_work.request();
+              }),
+              cancel_work(parent) {}
+        bool passed = false;
+        detail::cancel_state cancel_work;
+    } timer(outer);
+    const auto begin = loop::current().now();
+    loop::current().set_timer(timer, until);
+    detail::await_under<T> inner(std::move(work), &timer.cancel_work);
+    try {
+        co_return co_await inner;
+    } catch (const error& e) {
+        const bool ours = e.code() == errc::cancelled && timer.passed;
+        if (!ours || (outer != nullptr && outer->requested())) throw;
+        throw error(errc::timeout,
+                    fmt::format("no answer within {:.3g} s", to_seconds(until - begin)));
+    }
+}
+
+/// The same with a length from now on.
+template <class T>
+[[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
+    co_return co_await timed;
+}
+
+} // namespace skein
+
+// ======== skein/net/handshake.hpp
+// Mutual proof of the token, then the exchange of identities; before anything else is decoded.
+//
+//   connecting side                          accepting side
+//   hello: magic version role nonce   --->
+//                                     <---   hello, proof
+//   status, proof, identity, mac      --->
+//                                     <---   status, identity, mac
+//
+// proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
+// keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
+
+
+#include <cstdint>
 
 namespace skein::net {
 
@@ -5547,7 +6197,34 @@ inline constexpr std::uint16_t protocol_version = 1;
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
 
-namespace detail {
+/// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
+///   result  the peer's identity
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, build),
+///           too_large, reset
+task<identity> handshake(stream& with, side mine, const connection_options& options);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/handshake.ipp
+// Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
+
+
+// ======== skein/net/detail/handshake.hpp
+// What the two sides of a handshake send each other.
+
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+namespace skein::net {
+enum class side : std::uint16_t; // of handshake.hpp
+} // namespace skein::net
+
+namespace skein::net::detail {
 
 enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build_differs = 2 };
 
@@ -5590,67 +6267,27 @@ struct verdict {
     }
 };
 
-/// "an HTTP request", "a TLS client", or the first bytes.
-inline std::string describe_foreign(byte_span first) {
-    const auto text = as_text(first);
-    for (const char* verb :
-         {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
-        if (text.starts_with(
-                std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
-            return "it looks like HTTP";
-        }
-    }
-    if (first.size() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) {
-        return "it looks like TLS";
-    }
-    if (text.starts_with("SSH-")) return "it looks like SSH";
-    return "it begins with the bytes " +
-           skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
-}
-
 /// Judges a hello as far as it has arrived; nothing = good so far.
-[[nodiscard]] inline std::optional<error> check_hello(byte_span so_far, side from) {
-    const std::size_t known = std::min(so_far.size(), hello::magic.size());
-    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
-        return error(errc::malformed,
-                     "the peer does not speak this protocol: " + describe_foreign(so_far))
-            .with_hint("another program is at the other end; check address and port");
-    }
-    if (so_far.size() < hello::bytes) return std::nullopt;
-    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
-        return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
-                                                 theirs, protocol_version))
-            .with_hint("build both sides from the same version of skein");
-    }
-    if (load_le<std::uint16_t>(so_far.data() + 12) != static_cast<std::uint16_t>(from)) {
-        return error(errc::malformed, "the peer claims the same role as we have")
-            .with_hint("our own bytes may be coming back (an echo service or a proxy loop)");
-    }
-    return std::nullopt;
-}
+[[nodiscard]] std::optional<error> check_hello(byte_span so_far, side from);
+task<void> read_exactly(stream* from, mut_byte_span into);
+task<void> write_one(stream* to, byte_span bytes);
 
-inline error token_refused(const token& ours) {
-    return error(errc::permission_denied, "the peer has another token")
-        .with_hint(fmt::format("give both sides the same token (ours has the fingerprint {})",
-                               ours.empty() ? "none" : ours.fingerprint()));
-}
+} // namespace skein::net::detail
 
-inline task<void> read_exactly(stream* from, mut_byte_span into) {
-    while (!into.empty()) {
-        auto reading = from->read_some(into);
-        const std::size_t got = co_await reading;
-        if (got == 0) {
-            throw error(errc::reset, "the peer closed the connection during the handshake")
-                .with_hint("its log says why: another token, another build, or it is stopping");
-        }
-        into = into.subspan(got);
-    }
-}
 
-inline task<void> write_one(stream* to, byte_span bytes) {
-    auto writing = to->write_all(std::span<const byte_span>(&bytes, 1));
-    co_await writing;
-}
+// ======== skein/net/detail/handshake.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
 
 /// One side's half of the secrets of a handshake.
 struct handshake_keys {
@@ -5670,9 +6307,70 @@ struct handshake_keys {
     }
 };
 
+/// "an HTTP request", "a TLS client", or the first bytes.
+SKEIN_INLINE std::string describe_foreign(byte_span first) {
+    const auto text = as_text(first);
+    for (const char* verb :
+         {"GET ", "POST ", "HEAD ", "PUT ", "OPTIONS ", "DELETE ", "CONNECT ", "HTTP/"}) {
+        if (text.starts_with(
+                std::string_view(verb).substr(0, std::max<std::size_t>(text.size(), 3)))) {
+            return "it looks like HTTP";
+        }
+    }
+    if (first.size() >= 2 && first[0] == std::byte{0x16} && first[1] == std::byte{0x03}) {
+        return "it looks like TLS";
+    }
+    if (text.starts_with("SSH-")) return "it looks like SSH";
+    return "it begins with the bytes " +
+           skein::to_hex(first.first(std::min<std::size_t>(first.size(), 8)));
+}
+
+SKEIN_INLINE std::optional<error> check_hello(byte_span so_far, side from) {
+    const std::size_t known = std::min(so_far.size(), hello::magic.size());
+    if (std::memcmp(so_far.data(), hello::magic.data(), known) != 0) {
+        return error(errc::malformed,
+                     "the peer does not speak this protocol: " + describe_foreign(so_far))
+            .with_hint("another program is at the other end; check address and port");
+    }
+    if (so_far.size() < hello::bytes) return std::nullopt;
+    if (const auto theirs = load_le<std::uint16_t>(so_far.data() + 8); theirs != protocol_version) {
+        return error(errc::mismatch, fmt::format("the peer speaks protocol version {}, we speak {}",
+                                                 theirs, protocol_version))
+            .with_hint("build both sides from the same version of skein");
+    }
+    if (load_le<std::uint16_t>(so_far.data() + 12) != static_cast<std::uint16_t>(from)) {
+        return error(errc::malformed, "the peer claims the same role as we have")
+            .with_hint("our own bytes may be coming back (an echo service or a proxy loop)");
+    }
+    return std::nullopt;
+}
+
+SKEIN_INLINE error token_refused(const token& ours) {
+    return error(errc::permission_denied, "the peer has another token")
+        .with_hint(fmt::format("give both sides the same token (ours has the fingerprint {})",
+                               ours.empty() ? "none" : ours.fingerprint()));
+}
+
+SKEIN_INLINE task<void> read_exactly(stream* from, mut_byte_span into) {
+    while (!into.empty()) {
+        auto reading = from->read_some(into);
+        const std::size_t got = co_await reading;
+        if (got == 0) {
+            throw error(errc::reset, "the peer closed the connection during the handshake")
+                .with_hint("its log says why: another token, another build, or it is stopping");
+        }
+        into = into.subspan(got);
+    }
+}
+
+SKEIN_INLINE task<void> write_one(stream* to, byte_span bytes) {
+    auto writing = to->write_all(std::span<const byte_span>(&bytes, 1));
+    co_await writing;
+}
+
 /// Sends a verdict, and our identity with its MAC if the status is good or build_differs.
-inline task<void> send_verdict(stream* to, handshake_status status, sha256_digest proof,
-                               byte_buffer identity_bytes, sha256_digest mac) {
+SKEIN_INLINE task<void> send_verdict(stream* to, handshake_status status, sha256_digest proof,
+                                     byte_buffer identity_bytes, sha256_digest mac) {
     verdict v;
     v.fill(status, proof, identity_bytes.size());
     byte_buffer out = to_buffer(byte_span(v.raw));
@@ -5685,8 +6383,8 @@ inline task<void> send_verdict(stream* to, handshake_status status, sha256_diges
 }
 
 /// Reads the identity that follows a verdict: its length was checked, its MAC is.
-inline task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most, side sender,
-                                    const handshake_keys* keys) {
+SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::size_t most,
+                                          side sender, const handshake_keys* keys) {
     if (bytes > most) {
         throw error(errc::too_large,
                     fmt::format("identity of {} bytes is above the limit of {}", bytes, most));
@@ -5708,7 +6406,8 @@ inline task<identity> read_identity(stream* from, std::size_t bytes, std::size_t
     co_return peer;
 }
 
-inline std::optional<error> check_build(const connection_options& mine, const identity& peer) {
+SKEIN_INLINE std::optional<error> check_build(const connection_options& mine,
+                                              const identity& peer) {
     if (!mine.require_same_build) return std::nullopt;
     const bool same_build = peer.build_id == mine.self.build_id;
     if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
@@ -5721,14 +6420,80 @@ inline std::optional<error> check_build(const connection_options& mine, const id
         .with_hint("start the same executable on both sides");
 }
 
+/// The rest of the connecting side, from the peer's proof on.
+SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_options* options,
+                                              const handshake_keys* keys, byte_buffer self) {
+    const sha256_digest none{};
+    verdict v;
+    sha256_digest proof{};
+    auto reading_proof = read_exactly(with, proof);
+    co_await reading_proof;
+    const bool good = equal_constant_time(proof, keys->accepting_proof);
+    if (!good) {
+        auto refusing =
+            send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
+        co_await refusing;
+        throw token_refused(options->secret);
+    }
+    const auto mac = keys->mac(side::connecting, self);
+    auto sending =
+        send_verdict(with, handshake_status::good, keys->connecting_proof, std::move(self), mac);
+    co_await sending;
+    auto reading_verdict = read_exactly(with, v.raw);
+    co_await reading_verdict;
+    if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
+        throw token_refused(options->secret);
+    }
+    auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
+                                 side::accepting, keys);
+    identity peer = co_await reading;
+    if (auto fault = check_build(*options, peer)) throw *fault;
+    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+        throw error(errc::mismatch,
+                    fmt::format("'{}' (pid {} at {}) refuses another build of the program",
+                                peer.name, peer.pid, peer.host))
+            .with_hint("start the same executable on both sides");
+    }
+    co_return peer;
+}
+
+/// The rest of the accepting side, from its answer to the hello on.
+SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_options* options,
+                                             const handshake_keys* keys, byte_buffer self,
+                                             byte_span out) {
+    const sha256_digest none{};
+    verdict v;
+    byte_buffer answer = to_buffer(byte_span(out));
+    append(answer, keys->accepting_proof);
+    auto answering = write_one(with, answer);
+    co_await answering;
+    auto reading_verdict = read_exactly(with, v.raw);
+    co_await reading_verdict;
+    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
+        throw token_refused(options->secret);
+    }
+    if (!equal_constant_time(v.proof(), keys->connecting_proof)) {
+        auto refusing =
+            send_verdict(with, handshake_status::token_differs, none, byte_buffer(), none);
+        co_await refusing;
+        throw token_refused(options->secret);
+    }
+    auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
+                                 side::connecting, keys);
+    identity peer = co_await reading;
+    const auto fault = check_build(*options, peer);
+    const auto mac = keys->mac(side::accepting, self);
+    auto telling =
+        send_verdict(with, fault ? handshake_status::build_differs : handshake_status::good, none,
+                     std::move(self), mac);
+    co_await telling;
+    if (fault) throw *fault;
+    co_return peer;
+}
+
 } // namespace detail
 
-/// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
-///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, build),
-///           too_large, reset
-inline task<identity> handshake(stream& with, side mine, const connection_options& options) {
-    using detail::handshake_status;
+SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options) {
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
@@ -5755,82 +6520,30 @@ inline task<identity> handshake(stream& with, side mine, const connection_option
         if (fault) throw *fault;
     }
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
-    const sha256_digest none{};
-    detail::verdict v;
-
-    if (connecting) {
-        sha256_digest proof{};
-        auto reading_proof = detail::read_exactly(&with, proof);
-        co_await reading_proof;
-        const bool good = equal_constant_time(proof, keys.accepting_proof);
-        if (!good) {
-            auto refusing = detail::send_verdict(&with, handshake_status::token_differs, none,
-                                                 byte_buffer(), none);
-            co_await refusing;
-            throw detail::token_refused(options.secret);
-        }
-        const auto mac = keys.mac(mine, self);
-        auto sending = detail::send_verdict(&with, handshake_status::good, keys.connecting_proof,
-                                            std::move(self), mac);
-        co_await sending;
-        auto reading_verdict = detail::read_exactly(&with, v.raw);
-        co_await reading_verdict;
-        if (v.status() == static_cast<std::uint32_t>(handshake_status::token_differs)) {
-            throw detail::token_refused(options.secret);
-        }
-        auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity,
-                                             theirs, &keys);
-        identity peer = co_await reading;
-        if (auto fault = detail::check_build(options, peer)) throw *fault;
-        if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
-            throw error(errc::mismatch,
-                        fmt::format("'{}' (pid {} at {}) refuses another build of the program",
-                                    peer.name, peer.pid, peer.host))
-                .with_hint("start the same executable on both sides");
-        }
-        co_return peer;
-    }
-
-    byte_buffer answer = to_buffer(byte_span(out.raw));
-    append(answer, keys.accepting_proof);
-    auto answering = detail::write_one(&with, answer);
-    co_await answering;
-    auto reading_verdict = detail::read_exactly(&with, v.raw);
-    co_await reading_verdict;
-    if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
-        throw detail::token_refused(options.secret);
-    }
-    if (!equal_constant_time(v.proof(), keys.connecting_proof)) {
-        auto refusing =
-            detail::send_verdict(&with, handshake_status::token_differs, none, byte_buffer(), none);
-        co_await refusing;
-        throw detail::token_refused(options.secret);
-    }
-    auto reading = detail::read_identity(&with, v.identity_bytes(), options.bounds.max_identity,
-                                         theirs, &keys);
-    identity peer = co_await reading;
-    const auto fault = detail::check_build(options, peer);
-    const auto mac = keys.mac(mine, self);
-    auto telling = detail::send_verdict(
-        &with, fault ? handshake_status::build_differs : handshake_status::good, none,
-        std::move(self), mac);
-    co_await telling;
-    if (fault) throw *fault;
+    auto rest = connecting
+                    ? detail::finish_connecting(&with, &options, &keys, std::move(self))
+                    : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);
+    auto peer = co_await rest;
     co_return peer;
 }
 
 } // namespace skein::net
 
 
-// ======== skein/net/detail/connection_life.hpp, continued
+// ======== skein/net/detail/connection_life.ipp, continued
+#include <exception>
 #include <utility>
+
+#include <fmt/core.h>
 
 namespace skein::net {
 
+SKEIN_INLINE connection::~connection() = default;
+
 // --- making one -------------------------------------------------------------------------------
 
-inline task<identity> connection::greet(stream* over, bool connecting,
-                                        const connection_options* options) {
+SKEIN_INLINE task<identity> connection::greet(stream* over, bool connecting,
+                                              const connection_options* options) {
     std::optional<error> failure;
     try {
         auto shaking = with_timeout(
@@ -5850,8 +6563,8 @@ inline task<identity> connection::greet(stream* over, bool connecting,
     throw e;
 }
 
-inline task<connection::handle> connection::connect(network& via, address to,
-                                                    connection_options options) {
+SKEIN_INLINE task<connection::handle> connection::connect(network& via, address to,
+                                                          connection_options options) {
     auto connecting = via.connect(std::move(to));
     auto over = co_await connecting;
     auto greeting = greet(over.get(), true, &options);
@@ -5859,15 +6572,15 @@ inline task<connection::handle> connection::connect(network& via, address to,
     co_return start(std::move(over), std::move(options), std::move(peer));
 }
 
-inline task<connection::handle> connection::accept(std::unique_ptr<stream> from,
-                                                   connection_options options) {
+SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
+                                                         connection_options options) {
     auto greeting = greet(from.get(), false, &options);
     identity peer = co_await greeting;
     co_return start(std::move(from), std::move(options), std::move(peer));
 }
 
-inline connection::connection(std::unique_ptr<stream> over, connection_options options,
-                              identity peer)
+SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_options options,
+                                    identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)),
       peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
@@ -5883,8 +6596,8 @@ inline connection::connection(std::unique_ptr<stream> over, connection_options o
     }
 }
 
-inline connection::handle connection::start(std::unique_ptr<stream> over,
-                                            connection_options options, identity peer) {
+SKEIN_INLINE connection::handle connection::start(std::unique_ptr<stream> over,
+                                                  connection_options options, identity peer) {
     std::shared_ptr<connection> core(
         new connection(std::move(over), std::move(options), std::move(peer)));
     core->self_ = core;
@@ -5900,7 +6613,7 @@ inline connection::handle connection::start(std::unique_ptr<stream> over,
 
 // --- life and end -----------------------------------------------------------------------------
 
-inline void connection::begin_goodbye() noexcept {
+SKEIN_INLINE void connection::begin_goodbye() noexcept {
     if (state_ != state::open) return;
     state_ = state::closing;
     send_control(goodbye);
@@ -5909,11 +6622,11 @@ inline void connection::begin_goodbye() noexcept {
 }
 
 /// Both sides have said goodbye and all our bytes are out: the orderly end.
-inline void connection::maybe_finished() noexcept {
+SKEIN_INLINE void connection::maybe_finished() noexcept {
     if (got_goodbye_ && sent_goodbye_ && is_drained()) end(std::nullopt);
 }
 
-inline void connection::end(std::optional<error> why) noexcept {
+SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     if (state_ == state::ended) return;
     const auto keep = self_;
     state_ = state::ended;
@@ -5940,7 +6653,7 @@ inline void connection::end(std::optional<error> why) noexcept {
     }
 }
 
-inline void connection::set_closed_handler(unique_function<void(const error*)> handler) {
+SKEIN_INLINE void connection::set_closed_handler(unique_function<void(const error*)> handler) {
     if (state_ == state::ended) {
         if (handler) handler(failure_ ? &*failure_ : nullptr);
         return;
@@ -5950,19 +6663,19 @@ inline void connection::set_closed_handler(unique_function<void(const error*)> h
 
 /// The last loop to end lets the stream go at once (the world may end before the next turn), and the
 /// connection itself when the scope has seen the end of its child.
-inline void connection::part_ended() noexcept {
+SKEIN_INLINE void connection::part_ended() noexcept {
     if (--parts_ > 0) return;
     stream_.reset();
     loop_.post([last = std::move(self_)] { last->handler_ = nullptr; });
 }
 
-inline task<void> connection::wait_closed() {
+SKEIN_INLINE task<void> connection::wait_closed() {
     const auto keep = self_;
     auto ended = ended_.wait();
     co_await ended;
 }
 
-inline task<void> connection::close() {
+SKEIN_INLINE task<void> connection::close() {
     const auto keep = self_;
     begin_goodbye();
     if (is_held()) { // what the peer still sends is not wanted, its goodbye is
@@ -5989,7 +6702,7 @@ inline task<void> connection::close() {
     }
 }
 
-inline void connection::on_timer() {
+SKEIN_INLINE void connection::on_timer() {
     const auto keep = self_;
     const auto& alive = options_.alive;
     const auto now = loop_.now();
@@ -6019,164 +6732,33 @@ inline void connection::on_timer() {
 } // namespace skein::net
 
 
-// ======== skein/cluster/group.hpp, continued
-#include <chrono>
+// ======== skein/cluster/detail/group_protocol.hpp, continued
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-namespace skein::cluster {
-
-/// What a rank says of itself when it joins.
-struct member_info {
-    std::int32_t rank = 0;
-    std::int32_t world_size = 1;
-    std::int32_t local_rank = 0;
-    std::int32_t local_size = 1;
-    std::string host;
-    std::int64_t pid = 0;
-};
-
-/// How a group ended: no failure = every rank left in order.
-struct group_outcome {
-    std::optional<error> failure;
-    int culprit = -1;      ///< the rank that was lost or failed; -1 if nobody in particular
-    bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
-};
-
-struct group_options {
-    int world_size = 1;
-    int generation = 0;
-    net::token secret;
-    duration join_deadline = std::chrono::seconds(60);
-    std::size_t max_blob = std::size_t{16} << 20; ///< bytes of one rank's blob in an exchange
-    net::keep_alive alive{net::keep_alive_mode::on, std::chrono::milliseconds(100),
-                          std::chrono::seconds(1), std::chrono::seconds(3)};
-};
-
-/// The meeting point. Lives on the loop that made it.
-class group_server {
-public:
-    /// Listens at once (port 0: any). `via` must outlive it.
-    group_server(net::network& via, net::address at, group_options options);
-    ~group_server();
-
-    [[nodiscard]] net::address local() const;
-
-    /// Serves the group until it ends; all connections are closed by then. Await it once.
-    [[nodiscard]] task<group_outcome> run();
-
-    /// Ends the group as failed, for a reason from outside (a child process died).
-    void abort(error why, int culprit = -1);
-    /// The ranks that have not joined yet, for messages.
-    [[nodiscard]] std::vector<int> missing() const;
-    /// True when the rank has joined and left in order, or has said that it fails.
-    [[nodiscard]] bool has_left(int rank) const;
-
-private:
-    struct member;
-    task<void> accept_all();
-    task<void> serve(std::unique_ptr<net::stream> from);
-    task<void> watch_deadline();
-    [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
-                                        const net::frame& first);
-    void handle(member& from, const net::frame& f);
-    void start_if_complete();
-    void end(group_outcome how);
-    void tell_everyone();
-
-    group_options options_;
-    std::unique_ptr<net::listener> listener_;
-    std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
-    std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
-    std::optional<group_outcome> outcome_;
-    bool running_ = false;
-    event ended_;
-    scope children_;
-};
-
-/// One rank's end of its group.
-class group_client {
-public:
-    /// Told once, when another rank is lost or fails, or when the server is.
-    using lost_callback = unique_function<void(int rank, const error& why)>;
-
-    /// Connects (again and again until the deadline: the server may not be up yet), joins, and waits
-    /// until all ranks are there.
-    ///   errors  timeout, permission_denied, mismatch (another world size), already_exists (rank taken)
-    static task<std::unique_ptr<group_client>> join(net::network& via, net::address at,
-                                                    member_info self, group_options options,
-                                                    lost_callback lost);
-    ~group_client();
-
-    /// Every rank's blob in rank order; see rendezvous::exchange.
-    [[nodiscard]] task<std::vector<byte_buffer>> exchange(std::string key, byte_buffer mine);
-    /// This rank is done: leaves in order and waits until the server has seen it.
-    [[nodiscard]] task<void> leave();
-    /// This rank fails; the server and all others are told why.
-    [[nodiscard]] task<void> fail(error why);
-
-    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
-    [[nodiscard]] int generation() const noexcept { return generation_; }
-    [[nodiscard]] const member_info& self() const noexcept { return self_; }
-
-private:
-    group_client() = default;
-    task<void> read_all();
-    void handle(const net::frame& f);
-    void lose(int rank, error why);
-    task<void> finish();
-
-    member_info self_;
-    int generation_ = 0;
-    std::shared_ptr<net::connection> link_;
-    std::vector<member_info> members_;
-    std::map<std::string, std::vector<byte_buffer>> gathered_;
-    std::optional<error> lost_;
-    bool leaving_ = false;
-    bool joined_ = false;
-    lost_callback on_lost_;
-    wait_queue changed_;
-    scope reader_;
-};
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/group.hpp
-// Frames and state of the group protocol. Bodies are wire-encoded aggregates.
-
-
-#include <algorithm>
-#include <utility>
-
-#include <fmt/core.h>
-#include <fmt/format.h>
-
-namespace skein::cluster {
-namespace detail {
+namespace skein::cluster::detail {
 
 /// Kinds of frames; client to server unless said.
 namespace kind {
 inline constexpr std::uint16_t join = 0x0101;       ///< join_body
 inline constexpr std::uint16_t contribute = 0x0102; ///< blob_body
 inline constexpr std::uint16_t leave = 0x0103;      ///< empty
-inline constexpr std::uint16_t failed = 0x0104;     ///< failed_body
-inline constexpr std::uint16_t refused = 0x0181;    ///< server: failed_body
+inline constexpr std::uint16_t failed = 0x0104;     ///< loss_body
+inline constexpr std::uint16_t refused = 0x0181;    ///< server: loss_body
 inline constexpr std::uint16_t formed = 0x0182;     ///< server: formed_body
 inline constexpr std::uint16_t gathered = 0x0183;   ///< server: gathered_body
-inline constexpr std::uint16_t lost = 0x0184;       ///< server: failed_body
+inline constexpr std::uint16_t lost = 0x0184;       ///< server: loss_body
 } // namespace kind
 
-struct failed_body {
-    std::int32_t rank = -1;
-    std::uint16_t code = 0;
-    std::string text;
-    std::string hint;
+struct join_body {
+    member_info self;
+    std::vector<setting> settings;
 };
+/// Which rank (-1: nobody in particular), and why.
+using loss_body = std::tuple<std::int32_t, error>;
 struct formed_body {
     std::int32_t generation = 0;
     std::vector<member_info> members;
@@ -6190,22 +6772,6 @@ struct gathered_body {
     std::vector<byte_buffer> blobs;
 };
 
-inline failed_body to_body(int rank, const error& why) {
-    failed_body body;
-    body.rank = rank;
-    body.code = static_cast<std::uint16_t>(why.code());
-    body.text = why.text();
-    if (!why.where().empty()) body.text = why.where() + ": " + body.text;
-    if (!why.cause().empty()) body.text += ": " + why.cause();
-    body.hint = why.hint();
-    return body;
-}
-inline error to_error(const failed_body& body) {
-    error e(static_cast<errc>(body.code), body.text);
-    if (!body.hint.empty()) e.with_hint(body.hint);
-    return e;
-}
-
 template <class Body>
 void send(net::connection& link, std::uint16_t kind, const Body& body) {
     net::frame f;
@@ -6214,13 +6780,79 @@ void send(net::connection& link, std::uint16_t kind, const Body& body) {
     link.send(std::move(f));
 }
 
-inline net::connection_options link_options(const group_options& options, std::string name) {
+} // namespace skein::cluster::detail
+
+// ======== skein/core/awaitable.hpp
+// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns into
+// one (a remote ref has such an overload beside it).
+
+
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+/// A task is already one.
+template <class T>
+[[nodiscard]] task<T> as_task(task<T> work) noexcept {
+    return work;
+}
+
+/// Anything that as_task turns into a task.
+template <class A>
+concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
+
+/// What awaiting an A gives.
+template <task_like A>
+using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
+
+/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting task
+/// it gives errc::cancelled like any other error.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(task<T> work) {
+    try {
+        if constexpr (std::is_void_v<T>) {
+            co_await work;
+            co_return result<void>{};
+        } else {
+            co_return result<T>(co_await work);
+        }
+    } catch (...) {
+        co_return to_error(std::current_exception());
+    }
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/group.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace skein::cluster {
+namespace detail {
+
+SKEIN_INLINE net::connection_options link_options(const group_options& options, std::string name) {
     net::connection_options o;
     o.secret = options.secret;
     o.self.name = std::move(name);
     o.alive = options.alive;
     o.bounds.max_frame = options.max_blob * static_cast<std::size_t>(options.world_size) + 65536;
     return o;
+}
+
+/// Where other hosts can reach, everybody could be a rank of a world without a secret.
+SKEIN_INLINE void require_secret(const net::address& at, const net::token& secret) {
+    if (!secret.empty() || at.is_loopback()) return;
+    throw error(errc::permission_denied,
+                fmt::format("a group at {} without a token", net::to_string(at)))
+        .with_hint("64 zeros are no secret: give all ranks the same random SKEIN_TOKEN");
 }
 
 } // namespace detail
@@ -6233,15 +6865,17 @@ struct group_server::member {
     bool left = false;
 };
 
-inline group_server::group_server(net::network& via, net::address at, group_options options)
-    : options_(std::move(options)), listener_(via.listen(std::move(at))),
-      members_(static_cast<std::size_t>(options_.world_size)) {}
+SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
+    : options_(std::move(options)), members_(static_cast<std::size_t>(options_.world_size)) {
+    detail::require_secret(at, options_.secret);
+    listener_ = via.listen(std::move(at));
+}
 
-inline group_server::~group_server() = default;
+SKEIN_INLINE group_server::~group_server() = default;
 
-inline net::address group_server::local() const { return listener_->local(); }
+SKEIN_INLINE net::address group_server::local() const { return listener_->local(); }
 
-inline std::vector<int> group_server::missing() const {
+SKEIN_INLINE std::vector<int> group_server::missing() const {
     std::vector<int> ranks;
     for (std::size_t r = 0; r < members_.size(); ++r) {
         if (!members_[r]) ranks.push_back(static_cast<int>(r));
@@ -6249,12 +6883,12 @@ inline std::vector<int> group_server::missing() const {
     return ranks;
 }
 
-inline bool group_server::has_left(int rank) const {
+SKEIN_INLINE bool group_server::has_left(int rank) const {
     const auto& m = members_[static_cast<std::size_t>(rank)];
     return m && m->left;
 }
 
-inline task<group_outcome> group_server::run() {
+SKEIN_INLINE task<group_outcome> group_server::run() {
     children_.spawn(accept_all());
     children_.spawn(watch_deadline());
     std::exception_ptr stopped;
@@ -6278,14 +6912,14 @@ inline task<group_outcome> group_server::run() {
     co_return *outcome_;
 }
 
-inline void group_server::abort(error why, int culprit) {
+SKEIN_INLINE void group_server::abort(error why, int culprit) {
     group_outcome how;
     how.failure = std::move(why);
     how.culprit = culprit;
     end(std::move(how));
 }
 
-inline task<void> group_server::accept_all() {
+SKEIN_INLINE task<void> group_server::accept_all() {
     for (;;) {
         std::unique_ptr<net::stream> from;
         try {
@@ -6300,14 +6934,14 @@ inline task<void> group_server::accept_all() {
     }
 }
 
-inline task<void> group_server::watch_deadline() {
+SKEIN_INLINE task<void> group_server::watch_deadline() {
     constexpr duration patience = std::chrono::seconds(10);
     auto left = options_.join_deadline;
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
         if (running_ || outcome_) co_return;
         logging::warn("cluster", fmt::format("still waiting for rank {} of {} to join",
-                                         fmt::join(missing(), ", "), options_.world_size));
+                                             fmt::join(missing(), ", "), options_.world_size));
         left -= patience;
     }
     co_await sleep_for(left);
@@ -6319,7 +6953,7 @@ inline task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
+SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     std::shared_ptr<net::connection> link;
     member* self = nullptr;
     std::optional<error> why;
@@ -6327,13 +6961,13 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
         auto shaken =
             net::connection::accept(std::move(from), detail::link_options(options_, "group"));
         link = co_await shaken;
-        auto first_frame = with_timeout(link->receive(), std::chrono::seconds(5));
+        auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
         auto first = co_await first_frame;
         if (!first) co_return;
         auto admitted = admit(link, *first);
         if (!admitted) {
-            detail::send(*link, detail::kind::refused, detail::to_body(-1, admitted.error()));
-            auto closed = link->close();
+            detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
+            auto closed = shield(link->close()); // it has to read why
             co_await closed;
             co_return;
         }
@@ -6359,39 +6993,66 @@ inline task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     end(std::move(how));
 }
 
-inline result<group_server::member*> group_server::admit(std::shared_ptr<net::connection> link,
-                                                         const net::frame& first) {
+SKEIN_INLINE result<group_server::member*> group_server::admit(
+    std::shared_ptr<net::connection> link, const net::frame& first) {
     if (first.kind != detail::kind::join) {
         return error(errc::malformed,
                      fmt::format("a group expects join first, got kind {}", first.kind));
     }
-    auto info = wire::decode<member_info>(first.body);
-    if (!info) return info.error();
-    if (info->world_size != options_.world_size) {
-        return error(errc::mismatch,
-                     fmt::format("rank {} thinks of a world of {}, this group is of {}", info->rank,
-                                 info->world_size, options_.world_size))
-            .with_hint("two jobs share one address, or were started with different sizes");
-    }
-    if (info->rank < 0 || info->rank >= options_.world_size) {
-        return error(errc::mismatch,
-                     fmt::format("rank {} in a world of {}", info->rank, options_.world_size));
-    }
-    auto& place = members_[static_cast<std::size_t>(info->rank)];
-    if (place) {
-        return error(errc::already_exists,
-                     fmt::format("rank {} is taken by pid {} at {}", info->rank, place->info.pid,
-                                 place->info.host))
-            .with_hint("is an earlier run of the job still alive?");
-    }
-    if (outcome_) return *outcome_->failure;
+    auto body = wire::decode<detail::join_body>(first.body);
+    if (!body) return body.error();
+    if (auto why = objection(body->self, body->settings)) return *why;
+    auto& place = members_[static_cast<std::size_t>(body->self.rank)];
     place = std::make_unique<member>();
-    place->info = std::move(*info);
+    place->info = std::move(body->self);
     place->link = std::move(link);
     return place.get();
 }
 
-inline void group_server::start_if_complete() {
+/// Why this rank cannot be one of ours; nothing if it can.
+SKEIN_INLINE std::optional<error> group_server::objection(const member_info& to,
+                                                          const std::vector<setting>& settings) {
+    if (to.world_size != options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} thinks of a world of {}, this group is of {}", to.rank,
+                                 to.world_size, options_.world_size))
+            .with_hint("two jobs share one address, or were started with different sizes");
+    }
+    if (to.rank < 0 || to.rank >= options_.world_size) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} in a world of {}", to.rank, options_.world_size));
+    }
+    if (to.job != options_.job) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} is of job '{}', this group is of job '{}'", to.rank,
+                                 to.job, options_.job))
+            .with_hint("two jobs share one address and one token");
+    }
+    if (to.attempt != options_.generation) {
+        return error(errc::mismatch,
+                     fmt::format("rank {} is of attempt {}, this group is of attempt {}", to.rank,
+                                 to.attempt, options_.generation))
+            .with_hint("a process of an attempt that has failed is still alive");
+    }
+    const auto& place = members_[static_cast<std::size_t>(to.rank)];
+    if (place) {
+        return error(errc::already_exists, fmt::format("rank {} is taken by pid {} at {}", to.rank,
+                                                       place->info.pid, place->info.host))
+            .with_hint("is an earlier run of the job still alive?");
+    }
+    if (outcome_) return outcome_->failure;
+    if (options_.settings.empty()) {
+        options_.settings = settings;
+        settings_of_ = to.rank;
+    }
+    if (to.settings == hash_of(options_.settings)) return std::nullopt;
+    auto differs = difference(to.rank, settings, settings_of_, options_.settings);
+    // It is a rank of this very job: there is no other to wait for.
+    if (differs) abort(*differs, to.rank);
+    return differs;
+}
+
+SKEIN_INLINE void group_server::start_if_complete() {
     if (running_ || outcome_ || !missing().empty()) return;
     running_ = true;
     detail::formed_body body;
@@ -6403,7 +7064,7 @@ inline void group_server::start_if_complete() {
     }
 }
 
-inline void group_server::handle(member& from, const net::frame& f) {
+SKEIN_INLINE void group_server::handle(member& from, const net::frame& f) {
     if (f.kind == detail::kind::leave) {
         from.left = true;
         const bool all = std::all_of(members_.begin(), members_.end(),
@@ -6412,11 +7073,11 @@ inline void group_server::handle(member& from, const net::frame& f) {
         return;
     }
     if (f.kind == detail::kind::failed) {
-        auto body = wire::decode<detail::failed_body>(f.body);
+        auto body = wire::decode<detail::loss_body>(f.body);
         group_outcome how;
         how.culprit = from.info.rank;
         how.reported = true;
-        how.failure = body ? detail::to_error(*body) : body.error();
+        how.failure = body ? std::get<error>(*body) : body.error();
         from.left = true;
         end(std::move(how));
         return;
@@ -6448,16 +7109,16 @@ inline void group_server::handle(member& from, const net::frame& f) {
     }
 }
 
-inline void group_server::end(group_outcome how) {
+SKEIN_INLINE void group_server::end(group_outcome how) {
     if (outcome_) return;
     outcome_ = std::move(how);
     tell_everyone();
     ended_.set();
 }
 
-inline void group_server::tell_everyone() {
+SKEIN_INLINE void group_server::tell_everyone() {
     if (!outcome_->failure) return;
-    const auto body = detail::to_body(outcome_->culprit, *outcome_->failure);
+    const detail::loss_body body(outcome_->culprit, *outcome_->failure);
     for (auto& m : members_) {
         if (m && m->link && !m->left && m->info.rank != outcome_->culprit && m->link->is_open()) {
             detail::send(*m->link, detail::kind::lost, body);
@@ -6467,11 +7128,16 @@ inline void group_server::tell_everyone() {
 
 // ---- client
 
-inline task<std::unique_ptr<group_client>> group_client::join(net::network& via, net::address at,
-                                                              member_info self,
-                                                              group_options options,
-                                                              lost_callback lost) {
+SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
+                                                                    net::address at,
+                                                                    member_info self,
+                                                                    group_options options,
+                                                                    lost_callback lost) {
     const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
+    detail::require_secret(at, options.secret);
+    self.job = options.job;
+    self.attempt = options.generation;
+    self.settings = hash_of(options.settings);
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
     client->on_lost_ = std::move(lost);
@@ -6503,7 +7169,8 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
-        detail::send(*client->link_, detail::kind::join, self);
+        detail::send(*client->link_, detail::kind::join,
+                     detail::join_body{self, std::move(options.settings)});
         while (!client->joined_ && !client->lost_) {
             auto changed = client->changed_.wait();
             co_await changed;
@@ -6512,17 +7179,19 @@ inline task<std::unique_ptr<group_client>> group_client::join(net::network& via,
     } catch (const error& e) {
         failure = e;
     }
-    if (failure) {
-        auto finished = shield(client->finish());
-        co_await finished;
+    if (failure) { // one that gives up says so: the others must not wait for it
+        auto finished =
+            failure->code() == errc::cancelled ? client->fail(*failure) : client->finish();
+        auto ended = shield(std::move(finished));
+        co_await ended;
         throw *failure;
     }
     co_return client;
 }
 
-inline group_client::~group_client() = default;
+SKEIN_INLINE group_client::~group_client() = default;
 
-inline task<void> group_client::read_all() {
+SKEIN_INLINE task<void> group_client::read_all() {
     try {
         for (;;) {
             auto next = link_->receive();
@@ -6541,7 +7210,7 @@ inline task<void> group_client::read_all() {
     changed_.wake_all();
 }
 
-inline void group_client::handle(const net::frame& f) {
+SKEIN_INLINE void group_client::handle(const net::frame& f) {
     switch (f.kind) {
     case detail::kind::formed: {
         auto body = wire::decode<detail::formed_body>(f.body);
@@ -6559,9 +7228,9 @@ inline void group_client::handle(const net::frame& f) {
     }
     case detail::kind::refused:
     case detail::kind::lost: {
-        auto body = wire::decode<detail::failed_body>(f.body);
+        auto body = wire::decode<detail::loss_body>(f.body);
         if (!body) throw body.error();
-        lose(body->rank, detail::to_error(*body));
+        lose(std::get<0>(*body), std::get<1>(*body));
         break;
     }
     default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
@@ -6569,14 +7238,15 @@ inline void group_client::handle(const net::frame& f) {
     changed_.wake_all();
 }
 
-inline void group_client::lose(int rank, error why) {
+SKEIN_INLINE void group_client::lose(int rank, error why) {
     if (lost_) return;
     lost_ = std::move(why);
     if (joined_ && on_lost_) on_lost_(rank, *lost_);
     changed_.wake_all();
 }
 
-inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, byte_buffer mine) {
+SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
+                                                                   byte_buffer mine) {
     if (lost_) throw *lost_;
     detail::blob_body body;
     body.key = key;
@@ -6594,7 +7264,7 @@ inline task<std::vector<byte_buffer>> group_client::exchange(std::string key, by
     }
 }
 
-inline task<void> group_client::leave() {
+SKEIN_INLINE task<void> group_client::leave() {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
         net::frame f;
@@ -6605,16 +7275,16 @@ inline task<void> group_client::leave() {
     co_await finished;
 }
 
-inline task<void> group_client::fail(error why) {
+SKEIN_INLINE task<void> group_client::fail(error why) {
     leaving_ = true;
     if (!lost_ && link_->is_open()) {
-        detail::send(*link_, detail::kind::failed, detail::to_body(self_.rank, why));
+        detail::send(*link_, detail::kind::failed, detail::loss_body(self_.rank, why));
     }
     auto finished = shield(finish());
     co_await finished;
 }
 
-inline task<void> group_client::finish() {
+SKEIN_INLINE task<void> group_client::finish() {
     leaving_ = true;
     auto closed = link_->close();
     co_await closed;
@@ -6632,8 +7302,6 @@ inline task<void> group_client::finish() {
 // address every rank computes alike, and the secret is the user's own: SKEIN_TOKEN, SKEIN_TOKEN_FILE, or
 // ~/.config/skein/token, made on first use, which hosts with a common home folder share.
 
-
-#include <string>
 
 namespace skein::cluster {
 
@@ -6663,10 +7331,65 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/meeting.hpp
+// ======== skein/cluster/detail/meeting.ipp
 // The token file and the addresses of cluster/meeting.hpp.
 
 
+// ======== skein/core/unique_fd.hpp
+// A file descriptor with one owner, and the pipe that is most often behind it.
+//
+//     auto [to_read, to_write] = skein::make_pipe();
+
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// Closes its file descriptor in the destructor; -1 is none.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        reset(other.release());
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+    /// The caller owns it from here on.
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+    /// Closes what it has and takes fd.
+    void reset(int fd = -1) noexcept {
+        const int old = std::exchange(fd_, fd);
+        if (old >= 0) ::close(old);
+    }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
+/// descriptors left.
+[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/meeting.ipp, continued
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6674,17 +7397,19 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein::cluster {
 
-inline bool is_supervised(const variable_reader& read) {
+SKEIN_INLINE bool is_supervised(const variable_reader& read) {
     return read(group_variable).has_value() && read("SKEIN_RANK").has_value();
 }
 
-inline net::address meeting_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address meeting_point(const launch_environment& where,
+                                        const variable_reader& read) {
     if (const auto given = read(group_variable)) return net::address::parse(*given).value();
     const bool one_host = where.local_size == where.world_size;
     if (where.master_port <= 0 || where.master_port > 65535) {
@@ -6703,7 +7428,8 @@ inline net::address meeting_point(const launch_environment& where, const variabl
     return net::address::tcp(where.master_host, static_cast<std::uint16_t>(where.master_port));
 }
 
-inline net::address listening_point(const launch_environment& where, const variable_reader& read) {
+SKEIN_INLINE net::address listening_point(const launch_environment& where,
+                                          const variable_reader& read) {
     auto at = meeting_point(where, read);
     if (!at.is_loopback()) at.host = "0.0.0.0";
     return at;
@@ -6711,19 +7437,22 @@ inline net::address listening_point(const launch_environment& where, const varia
 
 namespace detail {
 
-inline std::string read_token_file(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+SKEIN_INLINE std::string read_token_file(const std::string& path) {
+    // A pipe in its place must not make us wait for a writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         const auto code = errno == ENOENT   ? errc::not_found
                           : errno == EACCES ? errc::permission_denied
                                             : errc::io;
         throw error(code, fmt::format("open token file {}: {}", path, std::strerror(errno)));
     }
+    const unique_fd file(fd);
+    struct stat info{};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        throw error(errc::invalid_argument, fmt::format("token file {} is no regular file", path));
+    }
     char text[256];
     const auto n = ::read(fd, text, sizeof text);
-    struct stat info{};
-    ::fstat(fd, &info);
-    ::close(fd);
     if ((info.st_mode & 077) != 0) {
         throw error(errc::permission_denied,
                     fmt::format("token file {} can be read by others (mode {:o})", path,
@@ -6735,7 +7464,7 @@ inline std::string read_token_file(const std::string& path) {
 }
 
 /// Makes the file with a new token unless another process is first.
-inline void make_token_file(const std::string& path) {
+SKEIN_INLINE void make_token_file(const std::string& path) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const auto draft = fmt::format("{}.{}.{:x}", path, ::getpid(), system_random().next());
@@ -6755,7 +7484,7 @@ inline void make_token_file(const std::string& path) {
 
 } // namespace detail
 
-inline net::token group_token(const variable_reader& read) {
+SKEIN_INLINE net::token group_token(const variable_reader& read) {
     if (const auto given = read(token_variable)) return net::token::from_hex(*given).value();
     std::string path;
     if (const auto file = read("SKEIN_TOKEN_FILE")) {
@@ -6791,52 +7520,63 @@ inline net::token group_token(const variable_reader& read) {
 // The control thread never computes, so a long kernel cannot miss a heartbeat.
 
 
-// ======== skein/cluster/rendezvous.hpp
-// What a rank needs to know of its world before it can communicate: who is there, and a way to
-// exchange small blobs (addresses, shared-memory names, hashes).
-//
-// The training layers see only this interface. cluster::membership implements it over the control
-// connection of a rank; dist::local_rendezvous implements it for threads of one process.
-
-
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace skein::cluster {
 
-/// One rank's view of its world. Blocking; called on the compute thread.
-class rendezvous {
+struct membership_options {
+    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    /// How long exchange() waits for the slowest rank.
+    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
+    int stop_fd = -1;
+};
+
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
+/// the destructor without either looks to the others like a crash.
+class membership final : public rendezvous {
 public:
-    rendezvous() = default;
-    rendezvous(const rendezvous&) = delete;
-    rendezvous& operator=(const rendezvous&) = delete;
-    virtual ~rendezvous() = default;
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
+    ///           is in use
+    membership(launch_environment where, net::token secret, membership_options options = {});
+    ~membership() override;
 
-    [[nodiscard]] virtual int rank() const = 0;
-    [[nodiscard]] virtual int world_size() const = 0;
-    [[nodiscard]] virtual int local_rank() const = 0;
-    [[nodiscard]] virtual int local_size() const = 0;
-    /// Grows with every restart of the group; messages of an older generation mean nothing.
-    [[nodiscard]] virtual int generation() const = 0;
-    /// The same text for all ranks of one host.
-    [[nodiscard]] virtual std::string host() const = 0;
+    [[nodiscard]] int rank() const override;
+    [[nodiscard]] int world_size() const override;
+    [[nodiscard]] int local_rank() const override;
+    [[nodiscard]] int local_size() const override;
+    [[nodiscard]] int generation() const override;
+    [[nodiscard]] std::string host() const override;
+    [[nodiscard]] net::token secret() const override;
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept;
 
-    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
-    /// key is used once.
-    ///   errors  peer_lost (names the rank), timeout, too_large
-    virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
 
-    /// The secret of this world, for the connections that ranks make among themselves.
-    [[nodiscard]] virtual net::token secret() const = 0;
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
+    /// What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(duration limit);
 
-    /// `lost` is called once, on the control thread, when a rank is lost or fails: abort what waits for
-    /// it. It is called at once if that has happened. An empty function takes it back; after that call
-    /// returns it does not run.
-    virtual void on_lost(unique_function<void(int rank, const error& why)> lost) = 0;
+    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
+    void leave();
+    /// This rank fails; the others are told why.
+    void fail(const error& why);
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
 };
 
 } // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/membership.ipp
+// The control thread of a membership and what lives on it.
+
 
 // ======== skein/net/loop_thread.hpp
 // A thread of its own with a real loop: where sockets live while another thread computes.
@@ -6856,6 +7596,47 @@ public:
 //
 // One thread runs it (concurrency hint 1). Any Asio object made on context() can be used in its
 // tasks with skein::use_task.
+
+
+#include <memory>
+#include <optional>
+
+namespace skein::net {
+
+namespace detail {
+struct asio_context;
+}
+
+/// A loop over system time and sockets.
+class real_loop final : public loop {
+public:
+    real_loop();
+
+    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
+    /// nothing has happened for a while. Must not be called while the loop runs.
+    ~real_loop() override;
+
+    /// The asio::io_context; for callers that include net/use_task.hpp.
+    [[nodiscard]] auto& context() noexcept;
+
+protected:
+    time_point read_clock() noexcept override;
+    void poll(std::optional<time_point> until, bool may_block) override;
+    void notify() noexcept override;
+
+private:
+    const std::unique_ptr<detail::asio_context> context_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/real_loop.ipp
+// The real world's loop: time from the system's steady clock, events from Asio.
+
+
+// ======== skein/net/detail/asio_context.hpp
+// What a real_loop is made of; real_loop.hpp only names it, so that it needs no Asio.
 
 
 // ======== skein/net/asio.hpp
@@ -6899,66 +7680,69 @@ public:
 #include <asio/write.hpp>
 
 
-// ======== skein/net/real_loop.hpp, continued
+// ======== skein/net/detail/asio_context.hpp, continued
+namespace skein::net::detail {
+
+struct asio_context {
+    asio::io_context io{1};
+    asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/real_loop.ipp, continued
 #include <chrono>
-#include <optional>
 
 namespace skein::net {
+namespace detail {
 
-/// A loop over system time and sockets.
-class real_loop final : public loop {
-public:
-    real_loop() : loop(system_now()), work_(context_.get_executor()) {}
+SKEIN_INLINE time_point steady_now() noexcept {
+    return time_point(
+        std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()));
+}
 
-    /// Lets work that was aborted but not awaited (connections whose last owner let go) end: runs until
-    /// nothing has happened for a while. Must not be called while the loop runs.
-    ~real_loop() override {
-        if (try_current() == nullptr) run(settle(&context_));
+SKEIN_INLINE task<void> settle(asio::io_context* io) {
+    for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
+        idle = io->poll() != 0 ? 0 : idle + 1;
+        auto others = yield();
+        co_await others;
     }
+}
 
-    [[nodiscard]] asio::io_context& context() noexcept { return context_; }
+} // namespace detail
 
-protected:
-    time_point read_clock() noexcept override { return system_now(); }
+SKEIN_INLINE real_loop::real_loop()
+    : loop(detail::steady_now()), context_(std::make_unique<detail::asio_context>()) {}
 
-    void poll(std::optional<time_point> until, bool may_block) override {
-        // One handler at a time: what it wakes runs before the next, and Asio asks the kernel only
-        // when none is left.
-        if (!may_block) {
-            context_.poll_one();
-        } else if (!until) {
-            context_.run_one();
-        } else {
-            context_.run_one_until(
-                std::chrono::steady_clock::time_point(until->time_since_epoch()));
-        }
+SKEIN_INLINE real_loop::~real_loop() {
+    if (try_current() == nullptr) run(detail::settle(&context_->io));
+}
+
+SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
+
+SKEIN_INLINE void real_loop::poll(std::optional<time_point> until, bool may_block) {
+    // One handler at a time: what it wakes runs before the next, and Asio asks the kernel only
+    // when none is left.
+    auto& io = context_->io;
+    if (!may_block) {
+        io.poll_one();
+    } else if (!until) {
+        io.run_one();
+    } else {
+        io.run_one_until(std::chrono::steady_clock::time_point(until->time_since_epoch()));
     }
+}
 
-    void notify() noexcept override {
-        asio::post(context_, [] {});
-    }
-
-private:
-    static time_point system_now() noexcept {
-        return time_point(std::chrono::duration_cast<duration>(
-            std::chrono::steady_clock::now().time_since_epoch()));
-    }
-    static task<void> settle(asio::io_context* io) {
-        for (int idle = 0, n = 0; idle < 16 && n < 10'000; ++n) {
-            idle = io->poll() != 0 ? 0 : idle + 1;
-            auto others = yield();
-            co_await others;
-        }
-    }
-
-    asio::io_context context_{1};
-    asio::executor_work_guard<asio::io_context::executor_type> work_;
-};
+SKEIN_INLINE void real_loop::notify() noexcept {
+    asio::post(context_->io, [] {});
+}
 
 } // namespace skein::net
 
 
 // ======== skein/net/loop_thread.hpp, continued
+#include <concepts>
 #include <condition_variable>
 #include <exception>
 #include <future>
@@ -6969,28 +7753,15 @@ private:
 #include <type_traits>
 #include <utility>
 
-#include <pthread.h>
-#include <signal.h>
-
 namespace skein::net {
 
 /// Stops and joins in the destructor; all tasks started through run() have ended by then.
 class loop_thread {
 public:
-    explicit loop_thread(std::string name) {
-        std::promise<void> ready;
-        auto started = ready.get_future();
-        thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
-        started.get();
-    }
+    explicit loop_thread(std::string name);
     loop_thread(const loop_thread&) = delete;
     loop_thread& operator=(const loop_thread&) = delete;
-    ~loop_thread() {
-        SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
-                    "a loop_thread is destroyed on its own thread");
-        loop_->post_from_any_thread([this] { stop_->set(); });
-        thread_.join();
-    }
+    ~loop_thread();
 
     /// Calls f() on the loop's thread; f returns task<T>, which is run to its end there.
     ///   result  T; an exception of f or of the task is rethrown here
@@ -7047,28 +7818,7 @@ private:
         answer->ended.notify_one();
     }
 
-    static task<void> until_stopped(event* stop, scope* tasks) {
-        auto stopped = stop->wait();
-        co_await stopped;
-        tasks->cancel();
-        auto joined = tasks->join();
-        co_await joined;
-    }
-
-    void main(const std::string& name, std::promise<void>& ready) {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
-        real_loop here;
-        event stop;
-        scope tasks;
-        loop_ = &here;
-        stop_ = &stop;
-        tasks_ = &tasks;
-        ready.set_value();
-        here.run(until_stopped(&stop, &tasks));
-    }
+    void main(const std::string& name, std::promise<void>& ready);
 
     // Written by the thread before `ready`, then only read.
     real_loop* loop_ = nullptr;
@@ -7079,37 +7829,109 @@ private:
 
 } // namespace skein::net
 
-// ======== skein/net/real_network.hpp
-// TCP and Unix sockets behind net::network.
+
+// ======== skein/net/detail/loop_thread.ipp
+// The thread behind a loop_thread.
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE task<void> run_until_stopped(event* stop, scope* tasks) {
+    auto stopped = stop->wait();
+    co_await stopped;
+    tasks->cancel();
+    auto joined = tasks->join();
+    co_await joined;
+}
+
+} // namespace detail
+
+SKEIN_INLINE loop_thread::loop_thread(std::string name) {
+    std::promise<void> ready;
+    auto started = ready.get_future();
+    thread_ = std::thread([this, name = std::move(name), &ready] { main(name, ready); });
+    started.get();
+}
+
+SKEIN_INLINE loop_thread::~loop_thread() {
+    SKEIN_CHECK(std::this_thread::get_id() != thread_.get_id(),
+                "a loop_thread is destroyed on its own thread");
+    loop_->post_from_any_thread([this] { stop_->set(); });
+    thread_.join();
+}
+
+SKEIN_INLINE void loop_thread::main(const std::string& name, std::promise<void>& ready) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    real_loop here;
+    event stop;
+    scope tasks;
+    loop_ = &here;
+    stop_ = &stop;
+    tasks_ = &tasks;
+    ready.set_value();
+    here.run(detail::run_until_stopped(&stop, &tasks));
+}
+
+} // namespace skein::net
+
+// ======== skein/net/readable_fd.hpp
+// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can poll.
 //
-//     net::real_loop loop;
-//     net::real_network network(loop);
-//     auto listener = network.listen(net::address::tcp("127.0.0.1", 0));
-//
-// TCP gets TCP_NODELAY; a Unix path is removed when its listener closes, and taken over when nobody
-// listens there any more. Streams and listeners must not outlive the loop.
+//     auto ended = net::wait_readable(loop, child.pidfd());
+//     co_await ended;
 
 
-// ======== skein/net/detail/socket_stream.hpp
-// Sockets as net::stream and net::listener. See real_network.hpp.
-//
-// Reading tries the system call first when more is likely to be there (the last read filled its
-// buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
-// connection costs one failed recv per message, as a bare Asio program does.
+namespace skein::net {
+
+/// Suspends until fd is readable or its other end has gone; reads nothing.
+///   fd      stays the caller's; must be open when this starts
+///   errors  io (not a descriptor that can be polled), cancelled
+[[nodiscard]] task<void> wait_readable(real_loop& on, int fd);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/readable_fd.ipp
+// A descriptor on Asio's poller for the time of one wait.
 
 
 // ======== skein/net/system_error.hpp
 // From errno and Asio's error codes to skein::error, the same mapping everywhere.
 
 
-#include <cerrno>
 #include <string>
 #include <system_error>
 
 namespace skein::net {
 
 /// The kind of failure behind an errno value.
-[[nodiscard]] inline errc errc_of(int system) noexcept {
+[[nodiscard]] errc errc_of(int system) noexcept;
+/// The kind of failure behind a code of Asio or of the system.
+[[nodiscard]] errc errc_of(const std::error_code& code) noexcept;
+
+/// "what: Connection refused", with the kind from the code.
+[[nodiscard]] error code_error(const std::error_code& code, std::string what);
+[[nodiscard]] error system_error(int system, std::string what);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/system_error.ipp
+// The one table from errno and Asio's codes to kinds of failure.
+
+
+#include <cerrno>
+#include <utility>
+
+namespace skein::net {
+
+SKEIN_INLINE errc errc_of(int system) noexcept {
     switch (system) {
     case ECANCELED: return errc::cancelled;
     case ETIMEDOUT: return errc::timeout;
@@ -7142,8 +7964,7 @@ namespace skein::net {
     }
 }
 
-/// The kind of failure behind a code of Asio or of the system.
-[[nodiscard]] inline errc errc_of(const std::error_code& code) noexcept {
+SKEIN_INLINE errc errc_of(const std::error_code& code) noexcept {
     if (code == asio::error::operation_aborted) return errc::cancelled;
     if (code == asio::error::eof) return errc::closed;
     if (code == asio::error::host_not_found || code == asio::error::host_not_found_try_again ||
@@ -7157,11 +7978,11 @@ namespace skein::net {
     return errc::io;
 }
 
-/// "what: Connection refused", with the kind from the code.
-[[nodiscard]] inline error code_error(const std::error_code& code, std::string what) {
+SKEIN_INLINE error code_error(const std::error_code& code, std::string what) {
     return error(errc_of(code), std::move(what)).with_cause(code.message());
 }
-[[nodiscard]] inline error system_error(int system, std::string what) {
+
+SKEIN_INLINE error system_error(int system, std::string what) {
     return code_error(std::error_code(system, std::system_category()), std::move(what));
 }
 
@@ -7196,6 +8017,8 @@ struct use_task_t {};
 inline constexpr use_task_t<false> use_task{};
 /// Gives result<...> instead of throwing (cancellation of the task still throws).
 inline constexpr use_task_t<true> use_task_result{};
+
+inline auto& net::real_loop::context() noexcept { return context_->io; }
 
 namespace net::detail {
 
@@ -7392,29 +8215,104 @@ public:
 };
 
 
-// ======== skein/net/detail/socket_stream.hpp, continued
+// ======== skein/net/detail/readable_fd.ipp, continued
+#include <cerrno>
+#include <system_error>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+
+namespace skein::net {
+
+SKEIN_INLINE task<void> wait_readable(real_loop& on, int fd) {
+    // A copy: Asio wants to own what it waits for.
+    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        throw code_error(std::error_code(errno, std::system_category()),
+                         fmt::format("cannot wait for file descriptor {}", fd));
+    }
+    asio::posix::stream_descriptor watched(on.context(), copy);
+    auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);
+    co_await readable;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/real_network.hpp
+// TCP and Unix sockets behind net::network.
+//
+//     net::real_loop loop;
+//     net::real_network network(loop);
+//     auto listener = network.listen(net::address::tcp("127.0.0.1", 0));
+//
+// TCP gets TCP_NODELAY; a Unix path is removed when its listener closes, and taken over when nobody
+// listens there any more. Streams and listeners must not outlive the loop.
+
+
+#include <memory>
+#include <string>
+
+namespace skein::net {
+
+/// The real world's network. Cheap; one per loop.
+class real_network final : public network {
+public:
+    explicit real_network(real_loop& on) noexcept : loop_(on) {}
+
+    task<std::unique_ptr<stream>> connect(address to) override;
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    real_loop& loop_;
+};
+
+/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
+/// parent. Owns fd from now on, also when it throws.
+///   errors  io (not a socket)
+[[nodiscard]] std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer);
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/real_network.ipp
+// Making sockets: connect, listen, and what may go wrong with either.
+
+
+// ======== skein/net/detail/socket_stream.hpp
+// Sockets as net::stream and net::listener; for real_network.ipp only.
+//
+// Reading tries the system call first when more is likely to be there (the last read filled its
+// buffer); otherwise it goes to Asio at once, whose own attempt comes first. That way an idle
+// connection costs one failed recv per message, as a bare Asio program does.
+
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <coroutine>
-#include <cstring>
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <fmt/core.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 namespace skein::net::detail {
 
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
-inline void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+void close_on_exec(int fd) noexcept;
+
+/// The text of a TCP peer.
+std::string endpoint_text(const asio::ip::tcp::endpoint& e);
 
 /// Opens a socket that no child inherits, from its first moment on.
 template <class Socket>
@@ -7633,103 +8531,6 @@ private:
     bool reading_ = false, writing_ = false;
 };
 
-inline std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(e.address().to_string(), e.port()));
-}
-
-/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
-/// then it ends alone and its handler owns all of this.
-struct name_lookup {
-    explicit name_lookup(asio::io_context& on) : resolver(on) {}
-    asio::ip::tcp::resolver resolver;
-    asio::ip::tcp::resolver::results_type found;
-    std::error_code code;
-    event done;
-};
-
-inline task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
-    const auto lookup = std::make_shared<name_lookup>(on->context());
-    lookup->resolver.async_resolve(
-        name.host, std::to_string(name.port),
-        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
-            lookup->code = code;
-            lookup->found = std::move(found);
-            lookup->done.set();
-        });
-    auto ended = lookup->done.wait();
-    co_await ended;
-    if (lookup->code) {
-        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
-                                                 to_string(name), name.host))
-            .with_cause(lookup->code.message())
-            .with_hint("check the spelling, or give the numeric address");
-    }
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
-    co_return candidates;
-}
-
-inline task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
-    std::vector<asio::ip::tcp::endpoint> candidates;
-    std::error_code code;
-    const auto numeric = asio::ip::make_address(to.host, code);
-    if (!code) {
-        candidates.emplace_back(numeric, to.port);
-    } else {
-        auto looking = resolve(on, to);
-        candidates = co_await looking;
-    }
-
-    std::optional<error> last;
-    for (const auto& candidate : candidates) {
-        asio::ip::tcp::socket socket(on->context());
-        if (const auto failed = open_socket(socket, candidate.protocol())) {
-            last = code_error(failed, "cannot make a socket");
-            continue;
-        }
-        auto done = co_await socket.async_connect(candidate, use_task_result);
-        if (done) {
-            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
-                                                                     to_string(to));
-        }
-        last = done.error();
-    }
-    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
-        .with_cause(last ? last->cause() : "the name has no address")
-        .with_hint("is the program there running, and is this the right port?");
-}
-
-/// The socket address of a unix kind; throws invalid_argument when it does not fit.
-inline asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
-    std::string path = a.host;
-    if (a.kind == scheme::unix_abstract) path[0] = '\0';
-    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
-    if (path.size() > most) {
-        throw error(errc::invalid_argument,
-                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
-                                to_string(a), most, path.size()))
-            .with_hint("use a shorter folder, or unix-abstract:@name");
-    }
-    return asio::local::stream_protocol::endpoint(path);
-}
-
-inline task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
-    const auto endpoint = unix_endpoint(to);
-    asio::local::stream_protocol::socket socket(on->context());
-    if (const auto failed = open_socket(socket, endpoint.protocol()))
-        throw code_error(failed, "connect " + to_string(to) + " failed");
-    auto done = co_await socket.async_connect(endpoint, use_task_result);
-    if (!done) {
-        const errc kind =
-            done.error().code() == errc::not_found ? errc::refused : done.error().code();
-        throw error(kind, "connect " + to_string(to) + " failed")
-            .with_cause(done.error().cause())
-            .with_hint("is the program there running?");
-    }
-    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
-                                                                            to_string(to));
-}
-
 /// A listening socket. Knows which file it made, and removes just that one.
 template <class Protocol>
 class socket_listener final : public listener {
@@ -7785,6 +8586,124 @@ private:
     ino_t inode_ = 0;
 };
 
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/real_network.ipp, continued
+#include <cerrno>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
+    return to_string(address::tcp(e.address().to_string(), e.port()));
+}
+
+/// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
+/// then it ends alone and its handler owns all of this.
+struct name_lookup {
+    explicit name_lookup(asio::io_context& on) : resolver(on) {}
+    asio::ip::tcp::resolver resolver;
+    asio::ip::tcp::resolver::results_type found;
+    std::error_code code;
+    event done;
+};
+
+SKEIN_INLINE task<std::vector<asio::ip::tcp::endpoint>> resolve(real_loop* on, address name) {
+    const auto lookup = std::make_shared<name_lookup>(on->context());
+    lookup->resolver.async_resolve(
+        name.host, std::to_string(name.port),
+        [lookup](const std::error_code& code, asio::ip::tcp::resolver::results_type found) {
+            lookup->code = code;
+            lookup->found = std::move(found);
+            lookup->done.set();
+        });
+    auto ended = lookup->done.wait();
+    co_await ended;
+    if (lookup->code) {
+        throw error(errc::not_found, fmt::format("connect {}: cannot resolve the name '{}'",
+                                                 to_string(name), name.host))
+            .with_cause(lookup->code.message())
+            .with_hint("check the spelling, or give the numeric address");
+    }
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    for (const auto& entry : lookup->found) candidates.push_back(entry.endpoint());
+    co_return candidates;
+}
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connect_tcp(real_loop* on, address to) {
+    std::vector<asio::ip::tcp::endpoint> candidates;
+    std::error_code code;
+    const auto numeric = asio::ip::make_address(to.host, code);
+    if (!code) {
+        candidates.emplace_back(numeric, to.port);
+    } else {
+        auto looking = resolve(on, to);
+        candidates = co_await looking;
+    }
+
+    std::optional<error> last;
+    for (const auto& candidate : candidates) {
+        asio::ip::tcp::socket socket(on->context());
+        if (const auto failed = open_socket(socket, candidate.protocol())) {
+            last = code_error(failed, "cannot make a socket");
+            continue;
+        }
+        auto done = co_await socket.async_connect(candidate, use_task_result);
+        if (done) {
+            co_return std::make_unique<socket_stream<asio::ip::tcp>>(std::move(socket),
+                                                                     to_string(to));
+        }
+        last = done.error();
+    }
+    throw error(last ? last->code() : errc::not_found, "connect " + to_string(to) + " failed")
+        .with_cause(last ? last->cause() : "the name has no address")
+        .with_hint("is the program there running, and is this the right port?");
+}
+
+/// The socket address of a unix kind; throws invalid_argument when it does not fit.
+SKEIN_INLINE asio::local::stream_protocol::endpoint unix_endpoint(const address& a) {
+    std::string path = a.host;
+    if (a.kind == scheme::unix_abstract) path[0] = '\0';
+    constexpr std::size_t most = sizeof(sockaddr_un::sun_path) - 1;
+    if (path.size() > most) {
+        throw error(errc::invalid_argument,
+                    fmt::format("{}: a socket path may have {} bytes, this one has {}",
+                                to_string(a), most, path.size()))
+            .with_hint("use a shorter folder, or unix-abstract:@name");
+    }
+    return asio::local::stream_protocol::endpoint(path);
+}
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connect_unix(real_loop* on, address to) {
+    const auto endpoint = unix_endpoint(to);
+    asio::local::stream_protocol::socket socket(on->context());
+    if (const auto failed = open_socket(socket, endpoint.protocol()))
+        throw code_error(failed, "connect " + to_string(to) + " failed");
+    auto done = co_await socket.async_connect(endpoint, use_task_result);
+    if (!done) {
+        const errc kind =
+            done.error().code() == errc::not_found ? errc::refused : done.error().code();
+        throw error(kind, "connect " + to_string(to) + " failed")
+            .with_cause(done.error().cause())
+            .with_hint("is the program there running?");
+    }
+    co_return std::make_unique<socket_stream<asio::local::stream_protocol>>(std::move(socket),
+                                                                            to_string(to));
+}
+
 /// Opens, binds and listens; throws with what the user can do.
 template <class Protocol>
 typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoint& at,
@@ -7815,7 +8734,7 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     return acceptor;
 }
 
-inline std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
+SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
     const std::string host = at.host == "localhost" ? "127.0.0.1"
                              : at.host == "*"       ? "0.0.0.0"
@@ -7839,7 +8758,7 @@ inline std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
 }
 
 /// Removes a socket file whose listener is gone; throws when somebody is there, or no socket.
-inline void take_over_path(const address& at) {
+SKEIN_INLINE void take_over_path(const address& at) {
     struct stat info{};
     if (::lstat(at.host.c_str(), &info) != 0) return;
     if (!S_ISSOCK(info.st_mode)) {
@@ -7861,7 +8780,7 @@ inline void take_over_path(const address& at) {
     ::unlink(at.host.c_str());
 }
 
-inline std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
+SKEIN_INLINE std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
     const auto endpoint = unix_endpoint(at);
     if (at.kind == scheme::unix_path) take_over_path(at);
     auto acceptor = bound<asio::local::stream_protocol>(
@@ -7870,48 +8789,29 @@ inline std::unique_ptr<listener> listen_unix(real_loop& on, address at) {
                                                                            std::move(at));
 }
 
-} // namespace skein::net::detail
+} // namespace detail
 
-
-// ======== skein/net/real_network.hpp, continued
-#include <memory>
-
-namespace skein::net {
-
-/// The real world's network. Cheap; one per loop.
-class real_network final : public network {
-public:
-    explicit real_network(real_loop& on) noexcept : loop_(on) {}
-
-    task<std::unique_ptr<stream>> connect(address to) override {
-        switch (to.kind) {
-        case scheme::tcp: return detail::connect_tcp(&loop_, std::move(to));
-        case scheme::unix_path:
-        case scheme::unix_abstract: return detail::connect_unix(&loop_, std::move(to));
-        case scheme::sim: break;
-        }
-        throw error(errc::not_supported, "connect " + to_string(to) + ": not a real address");
+SKEIN_INLINE task<std::unique_ptr<stream>> real_network::connect(address to) {
+    switch (to.kind) {
+    case scheme::tcp: return detail::connect_tcp(&loop_, std::move(to));
+    case scheme::unix_path:
+    case scheme::unix_abstract: return detail::connect_unix(&loop_, std::move(to));
+    case scheme::sim: break;
     }
+    throw error(errc::not_supported, "connect " + to_string(to) + ": not a real address");
+}
 
-    std::unique_ptr<listener> listen(address at) override {
-        switch (at.kind) {
-        case scheme::tcp: return detail::listen_tcp(loop_, at);
-        case scheme::unix_path:
-        case scheme::unix_abstract: return detail::listen_unix(loop_, at);
-        case scheme::sim: break;
-        }
-        throw error(errc::not_supported, "listen " + to_string(at) + ": not a real address");
+SKEIN_INLINE std::unique_ptr<listener> real_network::listen(address at) {
+    switch (at.kind) {
+    case scheme::tcp: return detail::listen_tcp(loop_, at);
+    case scheme::unix_path:
+    case scheme::unix_abstract: return detail::listen_unix(loop_, at);
+    case scheme::sim: break;
     }
+    throw error(errc::not_supported, "listen " + to_string(at) + ": not a real address");
+}
 
-private:
-    real_loop& loop_;
-};
-
-/// Takes over a connected Unix stream socket, e.g. one end of a socketpair or one inherited from a
-/// parent. Owns fd from now on, also when it throws.
-///   errors  io (not a socket)
-[[nodiscard]] inline std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd,
-                                                               std::string peer) {
+SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, std::string peer) {
     asio::local::stream_protocol::socket socket(on.context());
     std::error_code fault;
     socket.assign(asio::local::stream_protocol(), fd, fault);
@@ -7938,108 +8838,20 @@ private:
 // task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
 
 
-// ======== skein/core/unique_fd.hpp
-// A file descriptor with one owner, and the pipe that is most often behind it.
-//
-//     auto [to_read, to_write] = skein::make_pipe();
-
-
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein {
-
-/// Closes its file descriptor in the destructor; -1 is none.
-class unique_fd {
-public:
-    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
-    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
-    unique_fd& operator=(unique_fd&& other) noexcept {
-        reset(other.release());
-        return *this;
-    }
-    ~unique_fd() { reset(); }
-
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-    /// The caller owns it from here on.
-    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-    /// Closes what it has and takes fd.
-    void reset(int fd = -1) noexcept {
-        const int old = std::exchange(fd_, fd);
-        if (old >= 0) ::close(old);
-    }
-
-private:
-    int fd_;
-};
-
-/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
-/// descriptors left.
-[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
-
-} // namespace skein
-
-
-// ======== skein/rt/process.hpp, continued
-#include <algorithm>
-#include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
+#include <sys/types.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-extern char** environ;
 
 namespace skein::rt {
 
 /// "SIGKILL" for 9; "signal 64" for one without a name.
-[[nodiscard]] inline std::string signal_name(int number) {
-    switch (number) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGTRAP: return "SIGTRAP";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGXCPU: return "SIGXCPU";
-    default: return "signal " + std::to_string(number);
-    }
-}
+[[nodiscard]] std::string signal_name(int number);
 
 /// How a process ended.
 class exit_status {
@@ -8055,35 +8867,20 @@ public:
     [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
     [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
     /// "exited with 3" or "killed by signal 9 (SIGKILL)".
-    [[nodiscard]] std::string describe() const {
-        if (exited()) return fmt::format("exited with {}", code());
-        return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
-                           dumped_core() ? ", core dumped" : "");
-    }
+    [[nodiscard]] std::string describe() const;
 
 private:
     int raw_;
 };
 
 /// How this host calls itself.
-[[nodiscard]] inline std::string host_name() {
-    char text[256] = {};
-    ::gethostname(text, sizeof text - 1);
-    return text;
-}
+[[nodiscard]] std::string host_name();
 
 /// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
-[[nodiscard]] inline std::string process_title(std::string_view program, std::string_view part) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
-}
+[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
 
 /// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
-inline void name_process(std::string_view part) {
-    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
-}
+void name_process(std::string_view part);
 
 /// What to start and how.
 struct process_options {
@@ -8109,7 +8906,138 @@ inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 
 /// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
 /// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
-inline bool leave_last_words(std::string_view text) noexcept {
+bool leave_last_words(std::string_view text) noexcept;
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() noexcept = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
+    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept;
+    child_process& operator=(child_process&& other) noexcept;
+    ~child_process();
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept;
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept;
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept;
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking();
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words();
+
+private:
+    void reap(int flags) noexcept;
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process.ipp
+// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
+
+
+// ======== skein/rt/detail/process.hpp
+// What other bodies need of rt/detail/process.ipp.
+
+
+#include <string_view>
+
+namespace skein::rt::detail {
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+[[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/process.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace skein::rt {
+
+SKEIN_INLINE std::string signal_name(int number) {
+    switch (number) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "signal " + std::to_string(number);
+    }
+}
+
+SKEIN_INLINE std::string exit_status::describe() const {
+    if (exited()) return fmt::format("exited with {}", code());
+    return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
+                       dumped_core() ? ", core dumped" : "");
+}
+
+SKEIN_INLINE std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
+
+SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    constexpr std::size_t kept = 15;
+    const auto tail = (":" + std::string(part)).substr(0, kept);
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
+SKEIN_INLINE void name_process(std::string_view part) {
+    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
+}
+
+SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
     const char* number = std::getenv(last_words_variable);
     if (number == nullptr) return false;
     auto bytes = std::min<std::size_t>(text.size(), 4096);
@@ -8132,14 +9060,14 @@ struct child_plan {
     int report; // write {step, errno} here if something fails
 };
 
-[[noreturn]] inline void child_failed(const child_plan& plan, int step) {
+[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
     int message[2] = {step, errno};
     [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
     ::_exit(127);
 }
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
-inline error cannot_start(std::string_view executable, std::string_view step, int number) {
+SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
     const auto code = number == ENOENT   ? errc::not_found
                       : number == EACCES ? errc::permission_denied
                                          : errc::io;
@@ -8150,14 +9078,14 @@ inline error cannot_start(std::string_view executable, std::string_view step, in
 }
 
 /// Closes (on exec) all descriptors but the standard three.
-inline void close_others_on_exec(int first) noexcept {
+SKEIN_INLINE void close_others_on_exec(int first) noexcept {
 #ifdef SYS_close_range
     if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
 #endif
     for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-inline void open_over(const child_plan& plan, const char* path, int target, int flags) {
+SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
     int fd = ::open(path, flags | O_CLOEXEC, 0644);
     if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
     // dup2 onto itself would keep close-on-exec.
@@ -8165,7 +9093,7 @@ inline void open_over(const child_plan& plan, const char* path, int target, int 
 }
 
 /// Runs in the child; only async-signal-safe calls.
-[[noreturn]] inline void become(child_plan& plan) {
+[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
     if (plan.own_group) ::setpgid(0, 0);
     if (plan.die_with_parent) {
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -8200,7 +9128,7 @@ inline void open_over(const child_plan& plan, const char* path, int target, int 
     child_failed(plan, 4);
 }
 
-inline std::vector<std::string> merged_environment(const process_options& how) {
+SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
     auto replaced = [&](std::string_view entry) {
         auto name = entry.substr(0, entry.find('='));
         for (auto& [key, value] : how.env)
@@ -8216,7 +9144,7 @@ inline std::vector<std::string> merged_environment(const process_options& how) {
     return out;
 }
 
-inline std::vector<char*> c_strings(std::vector<std::string>& strings) {
+SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
     std::vector<char*> out;
     for (auto& s : strings) out.push_back(s.data());
     out.push_back(nullptr);
@@ -8225,98 +9153,75 @@ inline std::vector<char*> c_strings(std::vector<std::string>& strings) {
 
 } // namespace detail
 
-/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
-class child_process {
-public:
-    child_process() = default;
+SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
+    *this = std::move(other);
+}
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
-    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
-    [[nodiscard]] static child_process spawn(process_options how);
+SKEIN_INLINE child_process& child_process::operator=(child_process&& other) noexcept {
+    std::swap(pid_, other.pid_);
+    std::swap(own_group_, other.own_group_);
+    std::swap(pidfd_, other.pidfd_);
+    std::swap(words_, other.words_);
+    std::swap(status_, other.status_);
+    return *this;
+}
 
-    child_process(child_process&& other) noexcept { *this = std::move(other); }
-    child_process& operator=(child_process&& other) noexcept {
-        std::swap(pid_, other.pid_);
-        std::swap(own_group_, other.own_group_);
-        std::swap(pidfd_, other.pidfd_);
-        std::swap(words_, other.words_);
-        std::swap(status_, other.status_);
-        return *this;
+SKEIN_INLINE child_process::~child_process() {
+    if (!running()) return;
+    kill(SIGKILL);
+    wait_blocking();
+}
+
+SKEIN_INLINE void child_process::kill(int signal) noexcept {
+    if (running()) ::kill(pid_, signal);
+}
+
+SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
+    if (!running()) return;
+    if (own_group_) ::kill(-pid_, signal);
+    ::kill(pid_, signal);
+}
+
+SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
+    if (running()) reap(WNOHANG);
+    return status_;
+}
+
+SKEIN_INLINE exit_status child_process::wait_blocking() {
+    SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
+    if (running()) reap(0);
+    return *status_;
+}
+
+SKEIN_INLINE std::string child_process::last_words() {
+    std::string text;
+    char piece[4096];
+    for (;;) {
+        auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
+        if (n <= 0 || text.size() > 65536) return text;
+        text.append(piece, std::size_t(n));
     }
-    ~child_process() {
-        if (!running()) return;
-        kill(SIGKILL);
-        wait_blocking();
-    }
+}
 
-    /// -1 for a default-constructed object. Kept after the end for messages.
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-    /// Readable when the process has ended; owned by this object.
-    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-    /// True until its end was seen by one of the waits or try_wait().
-    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
-    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
-
-    /// Sends a signal; nothing happens if it has ended.
-    void kill(int signal) noexcept {
-        if (running()) ::kill(pid_, signal);
+SKEIN_INLINE void child_process::reap(int flags) noexcept {
+    int raw = 0;
+    pid_t got = 0;
+    if (own_group_) {
+        // Seen, but not yet reaped: until then the group's number belongs to nobody else.
+        siginfo_t seen{};
+        while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
+               errno == EINTR) {}
+        if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
     }
-    /// Sends a signal to its process group (needs own_group); reaches its children too.
-    void kill_group(int signal) noexcept {
-        if (!running()) return;
-        if (own_group_) ::kill(-pid_, signal);
-        ::kill(pid_, signal);
-    }
+    do {
+        got = ::waitpid(pid_, &raw, flags);
+    } while (got < 0 && errno == EINTR);
+    if (got == pid_) status_ = exit_status(raw);
+    // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
+    if (got < 0) status_ = exit_status(0xff00);
+}
 
-    /// The exit status if it has ended; does not block.
-    std::optional<exit_status> try_wait() noexcept {
-        if (running()) reap(WNOHANG);
-        return status_;
-    }
-    /// Blocks the thread until it ends.
-    exit_status wait_blocking() {
-        SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
-        if (running()) reap(0);
-        return *status_;
-    }
-
-    /// The text the child left with leave_last_words(); call it after its end. May be empty.
-    [[nodiscard]] std::string last_words() {
-        std::string text;
-        char piece[4096];
-        for (;;) {
-            auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
-            if (n <= 0 || text.size() > 65536) return text;
-            text.append(piece, std::size_t(n));
-        }
-    }
-
-private:
-    void reap(int flags) noexcept {
-        int raw = 0;
-        pid_t got = 0;
-        if (own_group_) {
-            // Seen, but not yet reaped: until then the group's number belongs to nobody else.
-            siginfo_t seen{};
-            while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
-                   errno == EINTR) {}
-            if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
-        }
-        do {
-            got = ::waitpid(pid_, &raw, flags);
-        } while (got < 0 && errno == EINTR);
-        if (got == pid_) status_ = exit_status(raw);
-        // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
-        if (got < 0) status_ = exit_status(0xff00);
-    }
-
-    pid_t pid_ = -1;
-    bool own_group_ = false;
-    unique_fd pidfd_, words_;
-    std::optional<exit_status> status_;
-};
-
-inline child_process child_process::spawn(process_options how) {
+SKEIN_INLINE child_process child_process::spawn(process_options how) {
     SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
     if (how.executable.empty()) how.executable = how.argv[0];
 
@@ -8398,73 +9303,47 @@ inline child_process child_process::spawn(process_options how) {
 } // namespace skein::rt
 
 
-// ======== skein/cluster/membership.hpp, continued
+// ======== skein/cluster/detail/membership.ipp, continued
 #include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
+#include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace skein::cluster {
 
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
-/// the destructor without either looks to the others like a crash.
-class membership final : public rendezvous {
+class membership::impl {
 public:
-    /// exchange_deadline is how long exchange() waits for the slowest rank.
-    ///   errors  those of group_client::join; already_exists: rank 0's port is in use
-    membership(launch_environment where, net::token secret,
-               duration join_deadline = std::chrono::seconds(60),
-               duration exchange_deadline = std::chrono::seconds(120))
-        : where_(std::move(where)), secret_(secret), exchange_deadline_(exchange_deadline),
-          control_("control") {
-        control_.run([&] { return join_group(join_deadline); });
+    impl(launch_environment place, net::token shared, membership_options options)
+        : where(std::move(place)), secret(shared), host(rt::host_name()),
+          options_(std::move(options)), control_("control") {
+        control_.run([this] { return join_unless_stopped(); });
     }
-    ~membership() override {
+    ~impl() {
         control_.run([this] { return leave_hard(); });
     }
+    impl(const impl&) = delete;
+    impl& operator=(const impl&) = delete;
 
-    [[nodiscard]] int rank() const override { return where_.rank; }
-    [[nodiscard]] int world_size() const override { return where_.world_size; }
-    [[nodiscard]] int local_rank() const override { return where_.local_rank; }
-    [[nodiscard]] int local_size() const override { return where_.local_size; }
-    [[nodiscard]] int generation() const override { return generation_; }
-    [[nodiscard]] std::string host() const override { return host_; }
-    [[nodiscard]] net::token secret() const override { return secret_; }
-    [[nodiscard]] const std::vector<member_info>& members() const noexcept { return members_; }
-
-    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
-        auto blob = to_buffer(mine);
-        return control_.run([&] { return exchange_within(std::string(key), std::move(blob)); });
+    std::vector<byte_buffer> exchange(std::string key, byte_buffer mine) {
+        return control_.run([&] { return exchange_within(std::move(key), std::move(mine)); });
+    }
+    void leave(std::optional<error> why) {
+        control_.run([&] { return end(std::move(why)); });
     }
 
-    void on_lost(unique_function<void(int, const error&)> lost) override {
-        const std::lock_guard lock(lost_mutex_);
-        on_lost_ = std::move(lost);
-        if (lost_ && on_lost_) on_lost_(lost_->first, lost_->second);
-    }
-
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
-    /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit) {
-        std::unique_lock lock(lost_mutex_);
-        return lost_seen_.wait_for(lock, limit, [&] { return lost_.has_value(); });
-    }
-
-    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
-    void leave() {
-        control_.run([this] { return end(std::nullopt); });
-    }
-    /// This rank fails; the others are told why.
-    void fail(const error& why) {
-        control_.run([this, &why] { return end(why); });
-    }
+    // Written by the constructor, then only read.
+    launch_environment where;
+    net::token secret;
+    std::string host;
+    int generation = 0;
+    std::vector<member_info> members;
+    loss_listeners losses;
 
 private:
     /// What lives on the control thread.
@@ -8481,59 +9360,92 @@ private:
         (void)co_await run; // the ranks learn the outcome from the protocol
     }
 
-    task<void> join_group(duration deadline) {
-        state_ = std::make_unique<on_thread>(control_.loop());
+    [[nodiscard]] member_info self() const {
+        member_info me;
+        me.rank = where.rank;
+        me.world_size = where.world_size;
+        me.local_rank = where.local_rank;
+        me.local_size = where.local_size;
+        me.host = host;
+        me.pid = ::getpid();
+        return me;
+    }
+
+    [[nodiscard]] group_options group() const {
         group_options options;
-        options.world_size = where_.world_size;
-        options.generation = where_.attempt;
-        options.secret = secret_;
-        options.join_deadline = deadline;
+        options.world_size = where.world_size;
+        options.generation = where.attempt;
+        options.job = where.job_id;
+        options.settings = options_.settings;
+        options.secret = secret;
+        options.join_deadline = options_.join_deadline;
         // A supervisor that is stopped for a while (Ctrl-Z) is not lost: its death closes the socket and
         // the kernel ends this process.
         if (is_supervised()) options.alive.mode = net::keep_alive_mode::automatic;
-        const auto at = meeting_point(where_);
-        if (where_.rank == 0 && !is_supervised()) {
-            state_->server =
-                std::make_unique<group_server>(state_->network, listening_point(where_), options);
-            state_->serving.spawn(serve(state_->server.get()));
-        }
-        member_info self;
-        self.rank = where_.rank;
-        self.world_size = where_.world_size;
-        self.local_rank = where_.local_rank;
-        self.local_size = where_.local_size;
-        self.host = host_ = rt::host_name();
-        self.pid = ::getpid();
+        return options;
+    }
+
+    /// When fd is readable, asks the work of `stop` to end.
+    static task<void> watch(net::real_loop* loop, int fd, cancel_source stop) {
+        auto asked = net::wait_readable(*loop, fd);
+        co_await asked;
+        stop.request();
+    }
+
+    task<void> join_unless_stopped() {
+        state_ = std::make_unique<on_thread>(control_.loop());
+        cancel_source stop;
+        scope watching;
+        if (options_.stop_fd >= 0) watching.spawn(watch(&control_.loop(), options_.stop_fd, stop));
         std::exception_ptr failure;
         try {
-            auto joined =
-                group_client::join(state_->network, at, std::move(self), options,
-                                   [this](int rank, const error& why) { lose(rank, why); });
-            state_->client = co_await joined;
+            auto joined = with_cancel(stop.token(), join_group());
+            co_await joined;
         } catch (...) {
             failure = std::current_exception();
         }
-        if (failure) {
-            auto cleared = clear(true);
-            co_await cleared;
-            std::rethrow_exception(failure);
+        watching.cancel();
+        auto watched = as_result(watching.join()); // without a watcher it is as good
+        (void)co_await watched;
+        if (!failure) co_return;
+        const error stopped(
+            errc::cancelled,
+            fmt::format("rank {} was stopped while the ranks were meeting", where.rank));
+        if (stop.requested() && state_->server) state_->server->abort(stopped, where.rank);
+        auto cleared = clear(true);
+        co_await cleared;
+        if (stop.requested()) throw stopped;
+        std::rethrow_exception(failure);
+    }
+
+    task<void> join_group() {
+        const auto options = group();
+        const auto at = meeting_point(where);
+        if (where.rank == 0 && !is_supervised()) {
+            state_->server =
+                std::make_unique<group_server>(state_->network, listening_point(where), options);
+            state_->serving.spawn(serve(state_->server.get()));
         }
-        members_ = state_->client->members();
-        generation_ = state_->client->generation();
+        auto joined =
+            group_client::join(state_->network, at, self(), options,
+                               [this](int rank, const error& why) { losses.tell(rank, why); });
+        state_->client = co_await joined;
+        members = state_->client->members();
+        generation = state_->client->generation();
     }
 
     task<std::vector<byte_buffer>> exchange_within(std::string key, byte_buffer mine) {
         if (!state_ || !state_->client)
             throw error(errc::closed, "exchange after leaving the group");
-        auto exchanged =
-            with_timeout(state_->client->exchange(key, std::move(mine)), exchange_deadline_);
+        auto exchanged = with_timeout(state_->client->exchange(key, std::move(mine)),
+                                      options_.exchange_deadline);
         try {
             co_return co_await exchanged;
         } catch (const error& e) {
             if (e.code() != errc::timeout) throw;
             throw error(errc::timeout,
                         fmt::format("rank {} waited {:.3g} s for the other ranks at '{}'",
-                                    where_.rank, to_seconds(exchange_deadline_), key));
+                                    where.rank, to_seconds(options_.exchange_deadline), key));
         }
     }
 
@@ -8568,26 +9480,35 @@ private:
         state_.reset();
     }
 
-    void lose(int rank, const error& why) {
-        const std::lock_guard lock(lost_mutex_);
-        lost_.emplace(rank, why);
-        lost_seen_.notify_all();
-        if (on_lost_) on_lost_(rank, why);
-    }
-
-    launch_environment where_;
-    net::token secret_;
-    duration exchange_deadline_;
-    std::string host_;
-    int generation_ = 0;
-    std::vector<member_info> members_;
-    std::mutex lost_mutex_;
-    std::condition_variable lost_seen_;
-    std::optional<std::pair<int, error>> lost_;
-    unique_function<void(int, const error&)> on_lost_;
+    membership_options options_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
+
+SKEIN_INLINE membership::membership(launch_environment where, net::token secret,
+                                    membership_options options)
+    : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
+SKEIN_INLINE membership::~membership() = default;
+
+SKEIN_INLINE int membership::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int membership::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int membership::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int membership::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int membership::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string membership::host() const { return impl_->host; }
+SKEIN_INLINE net::token membership::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& membership::members() const noexcept {
+    return impl_->members;
+}
+SKEIN_INLINE std::vector<byte_buffer> membership::exchange(std::string_view key, byte_span mine) {
+    return impl_->exchange(std::string(key), to_buffer(mine));
+}
+SKEIN_INLINE subscription membership::on_lost(loss_listeners::listener lost) {
+    return impl_->losses.add(std::move(lost));
+}
+SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE void membership::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::cluster
 
@@ -8658,52 +9579,9 @@ struct supervisor_outcome {
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/supervisor.hpp
+// ======== skein/cluster/detail/supervisor.ipp
 // One attempt = one group server + N children. It ends when the group has ended and every child is gone.
 
-
-// ======== skein/core/awaitable.hpp
-// What all, any, race and as_completed accept: tasks, and whatever an overload of as_task turns into
-// one (a remote ref has such an overload beside it).
-
-
-#include <exception>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-/// A task is already one.
-template <class T>
-[[nodiscard]] task<T> as_task(task<T> work) noexcept {
-    return work;
-}
-
-/// Anything that as_task turns into a task.
-template <class A>
-concept task_like = requires(A&& a) { as_task(std::forward<A>(a)); };
-
-/// What awaiting an A gives.
-template <task_like A>
-using awaited_t = typename decltype(as_task(std::declval<A>()))::value_type;
-
-/// Runs work and gives its outcome as a value: never throws, but for cancellation of the awaiting task
-/// it gives errc::cancelled like any other error.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(task<T> work) {
-    try {
-        if constexpr (std::is_void_v<T>) {
-            co_await work;
-            co_return result<void>{};
-        } else {
-            co_return result<T>(co_await work);
-        }
-    } catch (...) {
-        co_return to_error(std::current_exception());
-    }
-}
-
-} // namespace skein
 
 // ======== skein/net/signals.hpp
 // Signals of the process as something to await.
@@ -8714,27 +9592,57 @@ template <class T>
 
 
 #include <initializer_list>
+#include <memory>
 
 namespace skein::net {
+
+namespace detail {
+struct signal_watch;
+}
 
 /// Takes the signals over while it lives: they do not end the process. Belongs to one loop; several
 /// objects may watch the same signal, each sees it.
 class signals {
 public:
-    signals(real_loop& on, std::initializer_list<int> numbers) : set_(on.context()) {
-        for (const int number : numbers) set_.add(number);
-    }
+    signals(real_loop& on, std::initializer_list<int> numbers);
+    signals(signals&& other) noexcept;
+    signals& operator=(signals&& other) noexcept;
+    ~signals();
 
     /// Suspends until the next of the signals; one that came since the last call counts. Gives its
     /// number; throws cancelled, then none is lost.
-    [[nodiscard]] task<int> next() {
-        auto waited = set_.async_wait(use_task);
-        co_return co_await waited;
-    }
+    [[nodiscard]] task<int> next();
 
 private:
-    asio::signal_set set_;
+    std::unique_ptr<detail::signal_watch> watch_;
 };
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/signals.ipp
+// Asio's signal_set behind net::signals.
+
+
+namespace skein::net {
+
+struct detail::signal_watch {
+    explicit signal_watch(real_loop& on) : set(on.context()) {}
+    asio::signal_set set;
+};
+
+SKEIN_INLINE signals::signals(real_loop& on, std::initializer_list<int> numbers)
+    : watch_(std::make_unique<detail::signal_watch>(on)) {
+    for (const int number : numbers) watch_->set.add(number);
+}
+SKEIN_INLINE signals::signals(signals&& other) noexcept = default;
+SKEIN_INLINE signals& signals::operator=(signals&& other) noexcept = default;
+SKEIN_INLINE signals::~signals() = default;
+
+SKEIN_INLINE task<int> signals::next() {
+    auto waited = watch_->set.async_wait(use_task);
+    co_return co_await waited;
+}
 
 } // namespace skein::net
 
@@ -8745,45 +9653,27 @@ private:
 //     rt::exit_status status = co_await ended;
 
 
-// ======== skein/net/readable_fd.hpp
-// Waiting until a file descriptor can be read: pipes, pidfds, eventfds, whatever the kernel can poll.
-//
-//     auto ended = net::wait_readable(loop, child.pidfd());
-//     co_await ended;
-
-
-#include <cerrno>
-#include <system_error>
-
-#include <fcntl.h>
-
 namespace skein::net {
-
-/// Suspends until fd is readable or its other end has gone; reads nothing.
-///   fd      stays the caller's; must be open when this starts
-///   errors  io (not a descriptor that can be polled), cancelled
-[[nodiscard]] inline task<void> wait_readable(real_loop& on, int fd) {
-    // A copy: Asio wants to own what it waits for.
-    const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) {
-        throw code_error(std::error_code(errno, std::system_category()),
-                         fmt::format("cannot wait for file descriptor {}", fd));
-    }
-    asio::posix::stream_descriptor watched(on.context(), copy);
-    auto readable = watched.async_wait(asio::posix::stream_descriptor::wait_read, use_task);
-    co_await readable;
+class real_loop;
 }
 
-} // namespace skein::net
-
-
-// ======== skein/rt/process_wait.hpp, continued
 namespace skein::rt {
 
 /// Suspends until the child has ended; reaps it.
 ///   child   must outlive the task
 ///   errors  cancelled: the child is not touched, wait again later
-[[nodiscard]] inline task<exit_status> wait(net::real_loop& on, child_process& child) {
+[[nodiscard]] task<exit_status> wait(net::real_loop& on, child_process& child);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process_wait.ipp
+// The body of rt/process_wait.hpp.
+
+
+namespace skein::rt {
+
+SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
     while (!child.try_wait()) {
         auto ended = net::wait_readable(on, child.pidfd());
         co_await ended;
@@ -8794,19 +9684,24 @@ namespace skein::rt {
 } // namespace skein::rt
 
 
-// ======== skein/cluster/detail/supervisor.hpp, continued
+// ======== skein/cluster/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include <fmt/core.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
 
 namespace skein::cluster::detail {
 
 /// argv of this process, as the kernel keeps it.
-inline std::vector<std::string> own_arguments() {
+SKEIN_INLINE std::vector<std::string> own_arguments() {
     std::ifstream in("/proc/self/cmdline", std::ios::binary);
     const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     std::vector<std::string> argv;
@@ -8820,7 +9715,7 @@ inline std::vector<std::string> own_arguments() {
     return argv;
 }
 
-inline task<void> wait_until_set(event* e) {
+SKEIN_INLINE task<void> wait_until_set(event* e) {
     auto waited = e->wait();
     co_await waited;
 }
@@ -9108,7 +10003,7 @@ private:
 
 namespace skein::cluster {
 
-inline supervisor_outcome supervise(supervisor_options options) {
+SKEIN_INLINE supervisor_outcome supervise(supervisor_options options) {
     SKEIN_CHECK(options.workers > 0, "a job of {} workers", options.workers);
     net::real_loop loop;
     detail::job work(loop, std::move(options));
@@ -10661,15 +11556,9 @@ private:
 //     auto c = co_await dialing;
 
 
-#include <algorithm>
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-
-#include <fmt/core.h>
 
 namespace skein::net {
 
@@ -10687,14 +11576,8 @@ public:
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
     ///           without a token
     endpoint(network& via, const address& at, connection_options options,
-             endpoint_limits bounds = {})
-        : options_(std::move(options)), handshakes_(bounds.concurrent_handshakes) {
-        if (options_.secret.empty() && !at.is_loopback()) {
-            throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
-                .with_hint("give a token, or listen on 127.0.0.1");
-        }
-        listener_ = via.listen(at);
-    }
+             endpoint_limits bounds = {});
+    ~endpoint();
 
     [[nodiscard]] address local() const { return listener_->local(); }
 
@@ -10703,10 +11586,7 @@ public:
     /// that cannot be accepted are logged, too, and accepting goes on. Returns when all ended.
     ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
     ///           (invalid_argument, not_supported)
-    [[nodiscard]] task<void> serve(handler serve_one) {
-        handler_ = std::move(serve_one);
-        return with_scope(&endpoint::accept_loop, this);
-    }
+    [[nodiscard]] task<void> serve(handler serve_one);
 
     /// Stops accepting; connections that are served go on.
     void close() noexcept { listener_->close(); }
@@ -10716,70 +11596,8 @@ public:
     [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
 
 private:
-    static task<void> accept_loop(scope& children, endpoint* self) {
-        auto* cancel = co_await skein::detail::current_cancel{};
-        for (;;) {
-            auto slot = self->handshakes_.acquire(1);
-            co_await slot;
-            std::unique_ptr<stream> next;
-            std::optional<error> fault;
-            try {
-                auto accepting = self->listener_->accept();
-                next = co_await accepting;
-            } catch (const error& e) {
-                fault = e;
-            }
-            if (!fault) {
-                children.spawn(one(self, std::move(next)));
-                continue;
-            }
-            self->handshakes_.release(1);
-            if (fault->code() == errc::closed) co_return;
-            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-                throw *fault;
-            if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
-                throw *fault;
-            // Out of descriptors, a network that is down, a firewall's no, or a stream that
-            // broke before we took it: go on later.
-            logging::warn("net", "accept failed", {{"what", fault->what()}});
-            auto pause = sleep_for(std::chrono::milliseconds(100));
-            co_await pause;
-        }
-    }
-
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from) {
-        auto* cancel = co_await skein::detail::current_cancel{};
-        const auto cancelled = [cancel] { return cancel != nullptr && cancel->requested(); };
-        const std::string peer = from->peer_name();
-        connection::handle c;
-        std::optional<error> fault;
-        try {
-            auto greeting = connection::accept(std::move(from), self->options_);
-            c = co_await greeting;
-        } catch (...) {
-            fault = to_error(std::current_exception());
-        }
-        self->handshakes_.release(1);
-        if (fault) {
-            if (fault->code() == errc::cancelled && cancelled()) throw *fault;
-            ++self->refused_;
-            logging::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
-            co_return;
-        }
-        ++self->accepted_;
-        try {
-            auto serving = self->handler_(c);
-            co_await serving;
-        } catch (...) {
-            fault = to_error(std::current_exception());
-        }
-        if (fault) c->abort(*fault);
-        auto closing = shield(c->close());
-        co_await closing;
-        if (!fault) co_return;
-        if (fault->code() == errc::cancelled && cancelled()) throw *fault;
-        logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-    }
+    static task<void> accept_loop(scope& children, endpoint* self);
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from);
 
     connection_options options_;
     semaphore handshakes_;
@@ -10797,13 +11615,7 @@ struct reconnect_policy {
     duration connect_timeout = time_constants::lan().connect_timeout; ///< of one try
 
     /// The pause after the given failed try (from 1 on).
-    [[nodiscard]] duration delay(int tries, random_source& random) const {
-        duration d = first_delay;
-        for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
-        d = std::min(d, most_delay);
-        const double part = 1.0 - jitter * random.unit();
-        return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
-    }
+    [[nodiscard]] duration delay(int tries, random_source& random) const;
     /// Worth another try: nobody there yet, or the way broke. A wrong token or build is not.
     [[nodiscard]] static bool is_transient(errc code) noexcept {
         return code == errc::refused || code == errc::timeout || code == errc::reset ||
@@ -10813,9 +11625,125 @@ struct reconnect_policy {
 
 /// Connects, again and again as the policy says. `via` and `random` must outlive the task.
 ///   errors  the last one, with the number of tries and the time they took; not transient ones at once
-inline task<connection::handle> connect_patiently(network& via, address to,
-                                                  connection_options options,
-                                                  reconnect_policy policy, random_source& random) {
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy, random_source& random);
+
+/// The same with the randomness of the loop that runs it.
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy = {});
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/endpoint.ipp
+// The accept loop of an endpoint, and the patience of its clients.
+
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                endpoint_limits bounds)
+    : options_(std::move(options)), handshakes_(bounds.concurrent_handshakes) {
+    if (options_.secret.empty() && !at.is_loopback()) {
+        throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
+            .with_hint("give a token, or listen on 127.0.0.1");
+    }
+    listener_ = via.listen(at);
+}
+
+SKEIN_INLINE endpoint::~endpoint() = default;
+
+SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return with_scope(&endpoint::accept_loop, this);
+}
+
+SKEIN_INLINE task<void> endpoint::accept_loop(scope& children, endpoint* self) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        auto slot = self->handshakes_.acquire(1);
+        co_await slot;
+        std::unique_ptr<stream> next;
+        std::optional<error> fault;
+        try {
+            auto accepting = self->listener_->accept();
+            next = co_await accepting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (!fault) {
+            children.spawn(one(self, std::move(next)));
+            continue;
+        }
+        self->handshakes_.release(1);
+        if (fault->code() == errc::closed) co_return;
+        if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+            throw *fault;
+        if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
+            throw *fault;
+        // Out of descriptors, a network that is down, a firewall's no, or a stream that
+        // broke before we took it: go on later.
+        logging::warn("net", "accept failed", {{"what", fault->what()}});
+        auto pause = sleep_for(std::chrono::milliseconds(100));
+        co_await pause;
+    }
+}
+
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    const std::string peer = from->peer_name();
+    connection::handle c;
+    std::optional<error> fault;
+    try {
+        auto greeting = connection::accept(std::move(from), self->options_);
+        c = co_await greeting;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    self->handshakes_.release(1);
+    if (fault) {
+        if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+            throw *fault;
+        ++self->refused_;
+        logging::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
+        co_return;
+    }
+    ++self->accepted_;
+    try {
+        auto serving = self->handler_(c);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) c->abort(*fault);
+    auto closing = shield(c->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
+}
+
+SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
+    duration d = first_delay;
+    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
+    d = std::min(d, most_delay);
+    const double part = 1.0 - jitter * random.unit();
+    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+}
+
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy,
+                                                        random_source& random) {
     const auto begin = loop::current().now();
     for (int tries = 1;; ++tries) {
         std::optional<error> fault;
@@ -10840,10 +11768,9 @@ inline task<connection::handle> connect_patiently(network& via, address to,
     }
 }
 
-/// The same with the randomness of the loop that runs it.
-inline task<connection::handle> connect_patiently(network& via, address to,
-                                                  connection_options options,
-                                                  reconnect_policy policy = {}) {
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy) {
     auto connecting =
         connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
     auto made = co_await connecting;
@@ -10861,7 +11788,9 @@ inline task<connection::handle> connect_patiently(network& via, address to,
 // On a simulated loop the work runs inline and its end comes after a drawn time.
 
 
+#include <concepts>
 #include <condition_variable>
+#include <coroutine>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -10871,60 +11800,24 @@ inline task<connection::handle> connect_patiently(network& via, address to,
 #include <utility>
 #include <vector>
 
-#include <signal.h>
-
 namespace skein::net {
 
 /// A pool of threads for blocking work. The destructor waits for the work in it.
 class offload_pool {
 public:
-    explicit offload_pool(unsigned threads) {
-        SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
-        for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
-    }
+    explicit offload_pool(unsigned threads);
     offload_pool(const offload_pool&) = delete;
     offload_pool& operator=(const offload_pool&) = delete;
-    ~offload_pool() {
-        {
-            const std::lock_guard lock(mutex_);
-            stopping_ = true;
-        }
-        wake_.notify_all();
-        for (auto& t : threads_) t.join();
-    }
+    ~offload_pool();
 
     /// Thread-safe.
-    void submit(unique_function<void()> work) {
-        {
-            const std::lock_guard lock(mutex_);
-            queue_.push_back(std::move(work));
-        }
-        wake_.notify_one();
-    }
+    void submit(unique_function<void()> work);
 
     /// The process's own pool: as many threads as there are cores, two at least, made when first used.
-    static offload_pool& shared() {
-        static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
-        return pool;
-    }
+    static offload_pool& shared();
 
 private:
-    void main() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, nullptr);
-        std::unique_lock lock(mutex_);
-        for (;;) {
-            wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-            if (queue_.empty()) return;
-            auto work = std::move(queue_.front());
-            queue_.pop_front();
-            lock.unlock();
-            work();
-            work = nullptr;
-            lock.lock();
-        }
-    }
+    void main();
 
     std::mutex mutex_; // guards queue_ and stopping_
     std::condition_variable wake_;
@@ -10958,10 +11851,7 @@ private:
     unique_function<void()> call_;
 };
 
-inline task<void> pause(duration length) {
-    auto sleeping = sleep_for(length);
-    co_await sleeping;
-}
+task<void> pause(duration length);
 
 } // namespace detail
 
@@ -11003,1275 +11893,65 @@ template <class F>
 
 } // namespace skein::net
 
-// ======== skein/net/sim_disk.hpp
-// A disk in memory that forgets like a real one: at a crash, what was not synced is lost, kept, or torn.
-//
-//     net::sim_disk disk(loop.random(), {.capacity = 1 << 20});
-//     disk.replace("run/manifest.json", bytes);
-//     disk.crash();                       // power loss: open files are gone, the random source decides
-//
-// Content is durable after file::sync, names (creation, rename, removal) after sync_dir of their folder.
-// Renames are atomic. Unsynced writes survive a crash whole, in part, or not at all, each on its own.
 
-
-// ======== skein/net/sim_faults.hpp
-// What goes wrong in a simulated world, and how often. Drawn per seed ("swarm": each seed has its own
-// mix, one in five has none), so that rare combinations are met and false alarms are seen.
-
-
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-
-namespace skein::net {
-
-/// Kinds of faults that are counted.
-enum class fault : std::uint8_t {
-    delay,        ///< a chunk came much later than usual
-    partial_read, ///< fewer bytes than were there
-    partial_write,
-    connect_refused, ///< although somebody listens
-    reset,           ///< a stream broke
-    block,           ///< one direction between two hosts went silent
-    partition,       ///< both directions
-    heal,
-    crash, ///< a host went away
-    disk_io,
-    disk_full,
-    disk_lost, ///< unsynced data gone at a crash
-    disk_torn, ///< half a write survived a crash
-};
-inline constexpr std::size_t fault_kinds = 13;
-
-[[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
-    constexpr std::array<std::string_view, fault_kinds> names = {
-        "delay",     "partial_read", "partial_write", "connect_refused", "reset",
-        "block",     "partition",    "heal",          "crash",           "disk_io",
-        "disk_full", "disk_lost",    "disk_torn"};
-    return names[static_cast<std::size_t>(f)];
-}
-
-/// Counts by kind.
-struct fault_counts {
-    std::array<std::uint64_t, fault_kinds> by_kind{};
-    void add(fault f) noexcept { ++by_kind[static_cast<std::size_t>(f)]; }
-    [[nodiscard]] std::uint64_t of(fault f) const noexcept {
-        return by_kind[static_cast<std::size_t>(f)];
-    }
-    [[nodiscard]] std::uint64_t total() const noexcept {
-        std::uint64_t n = 0;
-        for (const auto k : by_kind) n += k;
-        return n;
-    }
-};
-
-/// Rates; all zero = a perfect world with ordinary delays.
-struct sim_faults {
-    duration least_delay = std::chrono::microseconds(20);
-    duration most_delay = std::chrono::microseconds(500);
-    double slow_chunk = 0; ///< of chunks: come up to `slow_delay` later
-    duration slow_delay = std::chrono::milliseconds(50);
-    double partial_read = 0;                     ///< of reads
-    double partial_write = 0;                    ///< of writes
-    double refuse = 0;                           ///< of connects
-    double reset = 0;                            ///< of writes: the stream breaks
-    double disk_io = 0;                          ///< of disk calls: EIO
-    std::size_t window = std::size_t{256} << 10; ///< bytes under way per direction
-    /// Between two random events on the links (block, partition, heal); zero = none by themselves.
-    duration link_fault_every{0};
-    duration link_fault_lasts = std::chrono::seconds(2);
-
-    /// A mix drawn from `random`. Reset and link faults are drawn too if `harsh`.
-    static sim_faults draw(random_source& random, bool harsh = true) {
-        sim_faults f;
-        const bool calm = random.below(5) == 0;
-        // Always the same number of draws: a mix differs from another in values, not in the sequence.
-        const auto rate = [&](double most) {
-            const bool on = random.below(2) == 0;
-            const double value = random.unit() * most;
-            return on && !calm ? value : 0.0;
-        };
-        f.slow_chunk = rate(0.05);
-        f.partial_read = rate(0.5);
-        f.partial_write = rate(0.5);
-        f.refuse = rate(0.3);
-        f.reset = rate(0.01);
-        f.disk_io = rate(0.02);
-        const double link = rate(1.0);
-        const std::uint64_t small_window = random.below(4);
-        if (!harsh) f.reset = 0;
-        if (harsh && link > 0)
-            f.link_fault_every = std::chrono::milliseconds(500 + static_cast<int>(link * 5000));
-        if (!calm && small_window == 0)
-            f.window = 1024 + static_cast<std::size_t>(random.below(8192));
-        return f;
-    }
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/sim_disk.hpp, continued
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-/// Room and fault rates of a simulated disk.
-struct sim_disk_options {
-    std::uint64_t capacity = std::uint64_t{1} << 40;
-    double io_error = 0; ///< of calls that read, write or sync
-};
-
-/// One machine's disk. Single-threaded; the random source must outlive it.
-class sim_disk final : public disk {
-public:
-    explicit sim_disk(random_source& random, sim_disk_options options = {},
-                      fault_counts* counts = nullptr)
-        : random_(random), options_(options), counts_(counts) {}
-
-    /// Power loss: open files fail from now on with errc::closed, what was not synced is drawn.
-    void crash();
-
-    [[nodiscard]] sim_disk_options& options() noexcept { return options_; }
-    /// Flips one bit of a file's content at rest; false if there is no such byte.
-    bool flip_bit(const std::string& path, std::uint64_t bit);
-
-    result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
-    result<void> rename(const std::string& from, const std::string& to) override;
-    result<void> sync_dir(const std::string& path) override;
-    result<std::vector<dir_entry>> list(const std::string& path) override;
-    result<void> remove(const std::string& path) override;
-    result<void> make_dirs(const std::string& path) override;
-    result<std::uint64_t> free_space(const std::string&) override {
-        const auto used = used_bytes();
-        return used < options_.capacity ? options_.capacity - used : 0;
-    }
-    result<dir_entry> status(const std::string& path) override;
-
-private:
-    struct change {
-        std::uint64_t offset = 0;
-        byte_buffer bytes;
-        bool is_truncate = false; // to `offset` bytes
-    };
-    struct inode {
-        byte_buffer now, durable;
-        std::vector<change> unsynced;
-    };
-    using inode_ptr = std::shared_ptr<inode>;
-    /// A change of names: `path` becomes target (null: is removed); a rename removes `from` as well.
-    struct name_change {
-        std::string path, from;
-        inode_ptr target;
-        bool is_folder = false;
-    };
-    /// What becomes durable at once, by a sync of one of these folders.
-    struct step {
-        std::vector<name_change> parts;
-        std::set<std::string> parents;
-    };
-    struct names {
-        std::map<std::string, inode_ptr> files;
-        std::set<std::string> folders{".", "/"};
-        void apply(const name_change& c) {
-            if (!c.from.empty()) files.erase(c.from);
-            if (c.is_folder) {
-                if (c.target)
-                    folders.insert(c.path);
-                else
-                    folders.erase(c.path);
-            } else if (c.target) {
-                files[c.path] = c.target;
-            } else {
-                files.erase(c.path);
-            }
-        }
-    };
-
-    class handle;
-
-    static std::string clean(const std::string& path) {
-        std::string out;
-        for (const char c : path) {
-            if (c == '/' && !out.empty() && out.back() == '/') continue;
-            out += c;
-        }
-        while (out.size() > 1 && out.back() == '/') out.pop_back();
-        return out.empty() ? "." : out;
-    }
-    static void apply(byte_buffer& to, const change& c, std::size_t part) {
-        if (c.is_truncate) {
-            to.resize(c.offset);
-            return;
-        }
-        if (part == 0) return;
-        if (to.size() < c.offset + part) to.resize(c.offset + part);
-        std::copy_n(c.bytes.begin(), part, to.begin() + static_cast<std::ptrdiff_t>(c.offset));
-    }
-    static error missing(const std::string& path) {
-        return error(errc::not_found, "no such file or folder: " + path);
-    }
-    [[nodiscard]] bool io_fault() {
-        if (options_.io_error <= 0 || random_.unit() >= options_.io_error) return false;
-        count(fault::disk_io);
-        return true;
-    }
-    void count(fault f) {
-        if (counts_ != nullptr) counts_->add(f);
-    }
-    void change_names(name_change c) {
-        step s;
-        s.parents.insert(parent_path(c.path));
-        if (!c.from.empty()) s.parents.insert(parent_path(c.from));
-        now_.apply(c);
-        s.parts.push_back(std::move(c));
-        journal_.push_back(std::move(s));
-    }
-    [[nodiscard]] std::uint64_t used_bytes() const {
-        std::uint64_t used = 0;
-        for (const auto& [path, node] : now_.files) used += node->now.size();
-        return used;
-    }
-    result<void> write(const std::string& path, inode& node, std::uint64_t offset, byte_span bytes);
-
-    random_source& random_;
-    sim_disk_options options_;
-    fault_counts* counts_;
-    names now_, durable_;
-    std::vector<step> journal_; // changes of names that are not durable, in order
-    std::uint64_t life_ = 0;    // counts crashes: handles of an earlier life are dead
-};
-
-class sim_disk::handle final : public file {
-public:
-    handle(sim_disk& on, std::string path, inode_ptr node, bool writable)
-        : disk_(on), path_(std::move(path)), node_(std::move(node)), writable_(writable),
-          life_(on.life_) {}
-
-    result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
-        if (auto bad = check(false, true)) return *bad;
-        if (offset >= node_->now.size()) return std::size_t{0};
-        const std::size_t n = std::min<std::size_t>(into.size(), node_->now.size() - offset);
-        std::copy_n(node_->now.begin() + static_cast<std::ptrdiff_t>(offset), n, into.begin());
-        return n;
-    }
-    result<void> write_at(std::uint64_t offset, byte_span bytes) override {
-        if (auto bad = check(true, true)) return *bad;
-        return disk_.write(path_, *node_, offset, bytes);
-    }
-    result<void> append(byte_span bytes) override {
-        if (auto bad = check(true, true)) return *bad;
-        return disk_.write(path_, *node_, node_->now.size(), bytes);
-    }
-    result<std::uint64_t> size() override {
-        if (auto bad = check(false, false)) return *bad;
-        return std::uint64_t{node_->now.size()};
-    }
-    result<void> truncate(std::uint64_t bytes) override {
-        if (auto bad = check(true, true)) return *bad;
-        change c;
-        c.offset = bytes;
-        c.is_truncate = true;
-        apply(node_->now, c, 0);
-        node_->unsynced.push_back(std::move(c));
-        return {};
-    }
-    result<void> sync() override {
-        if (auto bad = check(false, true)) {
-            // A failed sync drops the dirty pages: a second one would succeed and prove nothing.
-            if (bad->code() == errc::io) node_->unsynced.clear();
-            return *bad;
-        }
-        node_->durable = node_->now;
-        node_->unsynced.clear();
-        return {};
-    }
-    result<void> close() override {
-        closed_ = true;
-        return {};
-    }
-
-private:
-    std::optional<error> check(bool writing, bool may_fail) {
-        if (closed_ || life_ != disk_.life_) return error(errc::closed, path_ + " is closed");
-        if (writing && !writable_)
-            return error(errc::permission_denied, path_ + " is open for reading");
-        if (may_fail && disk_.io_fault())
-            return error(errc::io, path_ + ": simulated input/output error");
-        return std::nullopt;
-    }
-    sim_disk& disk_;
-    std::string path_;
-    inode_ptr node_;
-    bool writable_, closed_ = false;
-    std::uint64_t life_;
-};
-
-inline result<void> sim_disk::write(const std::string& path, inode& node, std::uint64_t offset,
-                                    byte_span bytes) {
-    const std::uint64_t grows =
-        offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
-    const auto room = free_space(path);
-    change c;
-    c.offset = offset;
-    if (grows > *room) { // what fits is written, as a kernel does
-        count(fault::disk_full);
-        const std::uint64_t missing_bytes = grows - *room;
-        bytes = bytes.first(bytes.size() - std::min<std::uint64_t>(bytes.size(), missing_bytes));
-        c.bytes = to_buffer(bytes);
-        apply(node.now, c, bytes.size());
-        node.unsynced.push_back(std::move(c));
-        return error(errc::disk_full, fmt::format("write {}: no space left, {} bytes do not fit",
-                                                  path, missing_bytes));
-    }
-    c.bytes = to_buffer(bytes);
-    apply(node.now, c, bytes.size());
-    node.unsynced.push_back(std::move(c));
-    return {};
-}
-
-inline result<std::unique_ptr<file>> sim_disk::open(const std::string& raw, open_mode mode) {
-    const std::string path = clean(raw);
-    if (now_.folders.contains(path)) return error(errc::invalid_argument, path + " is a folder");
-    const auto found = now_.files.find(path);
-    if (mode == open_mode::create_new && found != now_.files.end()) {
-        return error(errc::already_exists, path + " is there already");
-    }
-    inode_ptr node;
-    if (found != now_.files.end()) {
-        node = found->second;
-        if (mode == open_mode::write && !node->now.empty()) {
-            change c;
-            c.is_truncate = true;
-            apply(node->now, c, 0);
-            node->unsynced.push_back(std::move(c));
-        }
-    } else {
-        if (mode == open_mode::read || !now_.folders.contains(parent_path(path)))
-            return missing(path);
-        node = std::make_shared<inode>();
-        name_change c;
-        c.path = path;
-        c.target = node;
-        change_names(std::move(c));
-    }
-    return std::unique_ptr<file>(
-        std::make_unique<handle>(*this, path, node, mode != open_mode::read));
-}
-
-inline result<void> sim_disk::rename(const std::string& raw_from, const std::string& raw_to) {
-    const std::string from = clean(raw_from), to = clean(raw_to);
-    if (now_.folders.contains(from)) { // a folder moves with all that is in it
-        if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
-        step s;
-        s.parents = {parent_path(from), parent_path(to)};
-        for (const auto& path : now_.folders) {
-            if (path != from && !path.starts_with(from + "/")) continue;
-            name_change made, gone;
-            made.path = to + path.substr(from.size());
-            made.is_folder = gone.is_folder = true;
-            made.target = std::make_shared<inode>();
-            gone.path = path;
-            s.parts.push_back(std::move(made));
-            s.parts.push_back(std::move(gone));
-        }
-        for (const auto& [path, node] : now_.files) {
-            if (!path.starts_with(from + "/")) continue;
-            name_change c;
-            c.path = to + path.substr(from.size());
-            c.from = path;
-            c.target = node;
-            s.parts.push_back(std::move(c));
-        }
-        for (const auto& c : s.parts) now_.apply(c);
-        journal_.push_back(std::move(s));
-        return {};
-    }
-    const auto found = now_.files.find(from);
-    if (found == now_.files.end()) return missing(from);
-    if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
-    name_change c;
-    c.path = to;
-    c.from = from;
-    c.target = found->second;
-    change_names(std::move(c));
-    return {};
-}
-
-inline result<void> sim_disk::sync_dir(const std::string& raw) {
-    const std::string path = clean(raw);
-    if (!now_.folders.contains(path)) return missing(path);
-    if (io_fault()) return error(errc::io, path + ": simulated input/output error");
-    std::vector<step> left;
-    for (auto& s : journal_) {
-        if (s.parents.contains(path)) {
-            for (const auto& c : s.parts) durable_.apply(c);
-        } else {
-            left.push_back(std::move(s));
-        }
-    }
-    journal_ = std::move(left);
-    return {};
-}
-
-inline result<std::vector<dir_entry>> sim_disk::list(const std::string& raw) {
-    const std::string path = clean(raw);
-    if (!now_.folders.contains(path)) return missing(path);
-    std::vector<dir_entry> out;
-    const auto add = [&](const std::string& entry, bool folder, std::uint64_t bytes) {
-        if (entry == "." || entry == "/" || parent_path(entry) != path) return;
-        dir_entry e;
-        e.name = entry.substr(entry.find_last_of('/') + 1);
-        e.is_directory = folder;
-        e.bytes = bytes;
-        out.push_back(std::move(e));
-    };
-    for (const auto& folder : now_.folders) add(folder, true, 0);
-    for (const auto& [name, node] : now_.files) add(name, false, node->now.size());
-    std::sort(out.begin(), out.end(),
-              [](const dir_entry& a, const dir_entry& b) { return a.name < b.name; });
-    return out;
-}
-
-inline result<void> sim_disk::remove(const std::string& raw) {
-    const std::string path = clean(raw);
-    name_change c;
-    c.path = path;
-    if (now_.folders.contains(path)) {
-        const auto inside = list(path);
-        if (!inside->empty())
-            return error(errc::io, "remove " + path + ": the folder is not empty");
-        c.is_folder = true;
-    } else if (!now_.files.contains(path)) {
-        return missing(path);
-    }
-    change_names(std::move(c));
-    return {};
-}
-
-inline result<void> sim_disk::make_dirs(const std::string& raw) {
-    const std::string path = clean(raw);
-    if (now_.folders.contains(path)) return {};
-    if (now_.files.contains(path)) return error(errc::already_exists, path + " is a file");
-    if (auto above = make_dirs(parent_path(path)); !above) return above;
-    name_change c;
-    c.path = path;
-    c.is_folder = true;
-    c.target = std::make_shared<inode>();
-    change_names(std::move(c));
-    return {};
-}
-
-inline result<dir_entry> sim_disk::status(const std::string& raw) {
-    const std::string path = clean(raw);
-    dir_entry e;
-    e.name = path.substr(path.find_last_of('/') + 1);
-    if (now_.folders.contains(path)) {
-        e.is_directory = true;
-        return e;
-    }
-    const auto found = now_.files.find(path);
-    if (found == now_.files.end()) return missing(path);
-    e.bytes = found->second->now.size();
-    return e;
-}
-
-inline bool sim_disk::flip_bit(const std::string& path, std::uint64_t bit) {
-    const auto found = now_.files.find(clean(path));
-    if (found == now_.files.end() || bit / 8 >= found->second->now.size()) return false;
-    const auto flip = [&](byte_buffer& in) {
-        if (bit / 8 < in.size()) in[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-    };
-    flip(found->second->now);
-    flip(found->second->durable);
-    return true;
-}
-
-inline void sim_disk::crash() {
-    ++life_;
-    // Names: the changes that had reached the medium by themselves, in their order.
-    const std::uint64_t kept = random_.below(journal_.size() + 1);
-    for (std::uint64_t i = 0; i < kept; ++i) {
-        for (const auto& c : journal_[i].parts) durable_.apply(c);
-    }
-    journal_.clear();
-    now_ = durable_;
-    // Content: every unsynced write has its own fate. Files in the order of their names; a file that
-    // has two names is done once.
-    for (auto& [path, node] : now_.files) {
-        for (const auto& c : node->unsynced) {
-            switch (random_.below(3)) {
-            case 0: count(fault::disk_lost); break;
-            case 1:
-                count(fault::disk_torn);
-                apply(node->durable, c,
-                      static_cast<std::size_t>(random_.below(c.bytes.size() + 1)));
-                break;
-            default: apply(node->durable, c, c.bytes.size()); break;
-            }
-        }
-        node->unsynced.clear();
-        node->now = node->durable;
-    }
-}
-
-} // namespace skein::net
-
-// ======== skein/net/sim_loop.hpp
-// The simulated world's loop: virtual time, one thread, everything drawn from one seed.
-//
-//     net::sim_loop loop(seed);
-//     loop.run(scenario());              // an hour of virtual time takes what its events take
-//     loop.trace_hash();                 // the same for the same seed, on every compiler
-//
-// The kernel is one heap of (time, drawn key, number): events of the same time run in a drawn order.
-// A world in which nothing can happen any more although a task waits is an error, not a hang.
+// ======== skein/net/detail/offload.ipp
+// The threads of an offload_pool.
 
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <utility>
-#include <vector>
 
-#include <fmt/core.h>
+#include <pthread.h>
+#include <signal.h>
 
 namespace skein::net {
 
-/// A loop whose time is counted, not measured.
-class sim_loop final : public loop {
-public:
-    explicit sim_loop(std::uint64_t seed) : seed_(seed), random_(seed, 1) {}
-
-    [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
-    /// Where everything random of this world comes from. Draws are part of the trace.
-    [[nodiscard]] random_source& random() noexcept override { return random_; }
-    [[nodiscard]] std::optional<duration> simulated_work_time() override {
-        return draw_delay(std::chrono::microseconds(10), std::chrono::milliseconds(2));
-    }
-    /// Uniform in [least, most].
-    duration draw_delay(duration least, duration most) {
-        const auto width = static_cast<std::uint64_t>((most - least).count()) + 1;
-        return least + duration(static_cast<std::int64_t>(random_.below(width)));
-    }
-    /// True with probability p.
-    bool draw(double p) {
-        if (p <= 0) return false;
-        return random_.unit() < p;
-    }
-
-    /// Runs `call` at a virtual time (at once if it is past).
-    void at(time_point when, unique_function<void()> call) {
-        event_item e;
-        e.when = std::max(when, virtual_);
-        e.key = random_.next();
-        e.number = ++scheduled_;
-        e.call = std::move(call);
-        heap_.push_back(std::move(e));
-        std::push_heap(heap_.begin(), heap_.end(), later);
-    }
-    void after(duration delay, unique_function<void()> call) {
-        at(skein::deadline_after(virtual_, delay), std::move(call));
-    }
-
-    /// How many events have run.
-    [[nodiscard]] std::uint64_t events() const noexcept { return ran_; }
-    [[nodiscard]] duration elapsed() const noexcept { return virtual_.time_since_epoch(); }
-    /// A fold over every event (time and number) and every advance of time.
-    [[nodiscard]] std::uint64_t trace_hash() const noexcept { return trace_; }
-    /// Adds to the trace: a protocol may record what it decided.
-    void trace(std::uint64_t value) noexcept {
-        std::uint64_t x = trace_ ^ (value + 0x9e3779b97f4a7c15ULL + (trace_ << 6) + (trace_ >> 2));
-        x ^= x >> 30;
-        x *= 0xbf58476d1ce4e5b9ULL;
-        x ^= x >> 27;
-        x *= 0x94d049bb133111ebULL;
-        trace_ = x ^ (x >> 31);
-    }
-
-    /// Stops a world that runs too long: run() throws timeout after so many events or so much time.
-    void set_budget(std::uint64_t most_events, duration most_time) noexcept {
-        most_events_ = most_events;
-        most_time_ = most_time;
-    }
-
-protected:
-    time_point read_clock() noexcept override { return virtual_; }
-
-    void poll(std::optional<time_point> until, bool may_block) override {
-        if (++turns_ > 64 * most_events_ || ran_ > most_events_ || elapsed() > most_time_) {
-            throw error(errc::timeout,
-                        fmt::format("simulated world of seed {} exceeds its budget after {} "
-                                    "events, {:.3f} s",
-                                    seed_, ran_, to_seconds(elapsed())));
-        }
-        virtual_ += duration(100); // work takes time: a task that only yields still gets older
-        const bool have = !heap_.empty();
-        if (!may_block) {
-            if (have && heap_.front().when <= virtual_) run_next();
-            return;
-        }
-        if (have && (!until || heap_.front().when <= *until)) {
-            virtual_ = std::max(virtual_, heap_.front().when);
-            run_next();
-        } else if (until) {
-            virtual_ = std::max(virtual_, *until);
-            trace(static_cast<std::uint64_t>(virtual_.time_since_epoch().count()));
-        } else {
-            throw error(errc::internal,
-                        fmt::format("simulated world of seed {} is stuck at {:.6f} s: a task "
-                                    "waits, but no event and no timer is left",
-                                    seed_, to_seconds(elapsed())));
-        }
-    }
-    void notify() noexcept override {}
-
-private:
-    struct event_item {
-        time_point when;
-        std::uint64_t key = 0, number = 0;
-        unique_function<void()> call;
-    };
-    static bool later(const event_item& a, const event_item& b) noexcept {
-        if (a.when != b.when) return a.when > b.when;
-        if (a.key != b.key) return a.key > b.key;
-        return a.number > b.number;
-    }
-    void run_next() {
-        std::pop_heap(heap_.begin(), heap_.end(), later);
-        event_item e = std::move(heap_.back());
-        heap_.pop_back();
-        ++ran_;
-        trace(static_cast<std::uint64_t>(e.when.time_since_epoch().count()) ^ (e.number << 1));
-        e.call();
-    }
-
-    std::uint64_t seed_;
-    seeded_random random_;
-    time_point virtual_{};
-    std::vector<event_item> heap_;
-    std::uint64_t scheduled_ = 0, ran_ = 0, turns_ = 0, trace_ = 0x736b65696eULL;
-    std::uint64_t most_events_ = 50'000'000;
-    duration most_time_ = std::chrono::hours(24 * 365);
-};
-
-} // namespace skein::net
-
-// ======== skein/net/sim_net.hpp
-// The simulated network: hosts, listeners and ordered byte streams in memory, with seeded delays and
-// faults. What arrives, and when, depends on the seed only.
-//
-//     net::sim_loop loop(seed);
-//     net::sim_network net(loop, net::sim_faults::draw(loop.random()));
-//     net::network& a = net.host("a");     // listens at sim:a:1, connects to sim:b:1
-//     net.partition("a", "b");  net.heal_all();  net.crash("a");
-//
-// A stream delivers each chunk no earlier than the one before it. Cut bytes wait and arrive after the
-// link heals, as TCP would send them again. tcp: addresses name hosts of the simulation too.
-
-
-#include <algorithm>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <memory>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::net {
-
-class sim_network;
-
-namespace detail {
-
-/// One direction of a stream. Shared by both ends and by the events under way.
-struct sim_pipe {
-    struct item {
-        byte_buffer bytes;
-        bool end = false; // no more bytes follow
-    };
-    std::string from, to; // hosts
-    byte_buffer ready;    // arrived; the first `taken` bytes are read already
-    std::size_t taken = 0;
-    std::deque<item> held; // came to a cut link, in order
-    bool release_pending = false;
-    std::size_t under_way = 0; // sent, not arrived (held ones included)
-    time_point last_arrival{};
-    bool end_sent = false, end_arrived = false;
-    bool broken = false;      // a reset is known at one of the ends
-    bool reader_gone = false; // arrivals are answered by a reset
-    bool reader_dead = false; // arrivals are answered by nothing
-    wait_queue readable, writable;
-
-    [[nodiscard]] std::size_t unread() const noexcept { return ready.size() - taken; }
-};
-
-/// Both directions; forward is from the connecting end.
-struct sim_link {
-    sim_pipe forward, back;
-};
-
-struct sim_listener_state {
-    address at;
-    bool open = true;
-    std::deque<std::unique_ptr<stream>> pending;
-    wait_queue waiting;
-};
-
-class sim_stream;
-class sim_listener;
-class sim_host;
-
-} // namespace detail
-
-/// All hosts of one world. Must outlive their streams and the loop's run.
-class sim_network {
-public:
-    sim_network(sim_loop& on, sim_faults faults) : loop_(on), faults_(faults) {}
-    sim_network(const sim_network&) = delete;
-    sim_network& operator=(const sim_network&) = delete;
-
-    /// The network as this host sees it; made at first use. After a crash it is a new machine.
-    network& host(const std::string& name);
-
-    [[nodiscard]] sim_loop& loop() noexcept { return loop_; }
-    [[nodiscard]] sim_faults& faults() noexcept { return faults_; }
-    [[nodiscard]] const fault_counts& counts() const noexcept { return counts_; }
-    [[nodiscard]] fault_counts& counts() noexcept { return counts_; }
-
-    /// Cuts the direction from one host to another.
-    void block(const std::string& from, const std::string& to) {
-        if (blocked_.insert({from, to}).second) counts_.add(fault::block);
-    }
-    /// Cuts both directions.
-    void partition(const std::string& a, const std::string& b) {
-        counts_.add(fault::partition);
-        blocked_.insert({a, b});
-        blocked_.insert({b, a});
-    }
-    /// Cuts one host off from all others that exist.
-    void isolate(const std::string& name);
-    /// Cuts and heals links at random from now on, as faults().link_fault_every says.
-    void begin_link_faults() {
-        if (faults_.link_fault_every > duration(0)) schedule_link_fault();
-    }
-    /// The calm at the end of a scenario: no new faults, all links whole. What was pending must end.
-    void stop_faults() {
-        faults_.slow_chunk = faults_.refuse = faults_.reset = faults_.disk_io = 0;
-        faults_.link_fault_every = duration(0);
-        heal_all();
-    }
-    /// Ends the cuts between two hosts; what waited arrives.
-    void heal(const std::string& a, const std::string& b) {
-        counts_.add(fault::heal);
-        blocked_.erase({a, b});
-        blocked_.erase({b, a});
-        release_held();
-    }
-    void heal_all() {
-        if (!blocked_.empty()) counts_.add(fault::heal);
-        blocked_.clear();
-        release_held();
-    }
-    [[nodiscard]] bool is_blocked(const std::string& from, const std::string& to) const {
-        return blocked_.contains({from, to});
-    }
-    /// The host's sockets are gone. loudly: peers see a reset (the process died, the kernel lives);
-    /// else they hear nothing any more (the machine died).
-    void crash(const std::string& name, bool loudly = true);
-    /// Breaks all streams between two hosts.
-    void reset(const std::string& a, const std::string& b);
-
-    /// Open streams, for leak checks (I14).
-    [[nodiscard]] std::size_t open_streams() const noexcept { return streams_.size(); }
-
-private:
-    friend class detail::sim_stream;
-    friend class detail::sim_listener;
-    friend class detail::sim_host;
-
-    duration draw_delay() {
-        duration d = loop_.draw_delay(faults_.least_delay, faults_.most_delay);
-        if (loop_.draw(faults_.slow_chunk)) {
-            counts_.add(fault::delay);
-            d += loop_.draw_delay(duration(0), faults_.slow_delay);
-        }
-        return d;
-    }
-    using link_ptr = std::shared_ptr<detail::sim_link>;
-    void send(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
-    void arrive(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
-    void deliver(const link_ptr& link, detail::sim_pipe& pipe, detail::sim_pipe::item what);
-    void tell_broken(const link_ptr& link, detail::sim_pipe& pipe, bool to_reader);
-    void release(const link_ptr& link, detail::sim_pipe& pipe);
-    void schedule_link_fault();
-    void release_held();
-
-    sim_loop& loop_;
-    sim_faults faults_;
-    fault_counts counts_;
-    std::map<std::string, std::unique_ptr<detail::sim_host>> hosts_;
-    std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_listener_state>>
-        listeners_;
-    std::map<std::string, std::shared_ptr<detail::sim_listener_state>> paths_; // "host\npath"
-    std::set<std::pair<std::string, std::string>> blocked_;
-    std::map<std::uint64_t, detail::sim_stream*> streams_; // by number: a fixed order
-    std::map<std::uint64_t, std::weak_ptr<detail::sim_link>> links_;
-    std::uint64_t next_stream_ = 0, next_link_ = 0;
-    std::uint16_t next_port_ = 30000;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/sim_net.hpp
-// Streams, listeners and hosts of the simulated network; included by sim_net.hpp.
-
-
-namespace skein::net {
-namespace detail {
-
-class sim_stream final : public stream {
-public:
-    sim_stream(sim_network& on, std::shared_ptr<sim_link> link, bool connecting)
-        : net_(on), link_(std::move(link)), in_(connecting ? link_->back : link_->forward),
-          out_(connecting ? link_->forward : link_->back), number_(++on.next_stream_) {
-        net_.streams_.emplace(number_, this);
-    }
-    ~sim_stream() override {
-        SKEIN_CHECK(!reading_ && !writing_,
-                    "a simulated stream is destroyed while it is read or written");
-        close();
-        net_.streams_.erase(number_);
-    }
-
-    task<std::size_t> read_some(mut_byte_span into) override {
-        SKEIN_CHECK(!reading_, "two reads of one stream at a time");
-        if (into.empty()) co_return 0;
-        if (net_.loop_.draw(0.1)) { // sometimes an inline completion is none
-            auto others = yield();
-            co_await others;
-        }
-        while (true) {
-            if (const auto got = take(into)) co_return *got;
-            reading_ = true;
-            const flag_guard guard(reading_);
-            auto more = in_.readable.wait();
-            co_await more;
-        }
-    }
-
-    task<void> write_all(std::span<const byte_span> batch) override {
-        SKEIN_CHECK(!writing_, "two writes of one stream at a time");
-        std::size_t skip = 0;
-        for (;;) {
-            while (!batch.empty() && skip >= batch.front().size()) {
-                skip -= batch.front().size();
-                batch = batch.subspan(1);
-            }
-            if (batch.empty()) co_return;
-            const std::size_t put = put_some(batch, skip);
-            skip += put;
-            if (put == 0) {
-                writing_ = true;
-                const flag_guard guard(writing_);
-                auto room = out_.writable.wait();
-                co_await room;
-            }
-        }
-    }
-
-    std::optional<std::size_t> try_read(mut_byte_span into) override {
-        if (into.empty()) return 0;
-        return take(into);
-    }
-    std::size_t try_write(std::span<const byte_span> batch) override { return put_some(batch, 0); }
-
-    void close_send() noexcept override {
-        if (closed_ || out_.end_sent) return;
-        out_.end_sent = true;
-        if (is_broken()) return; // a broken stream has nothing more to say
-        sim_pipe::item end;
-        end.end = true;
-        net_.send(link_, out_, std::move(end));
-    }
-    void close() noexcept override {
-        if (closed_) return;
-        if (in_.unread() > 0 && !is_broken())
-            break_both(); // like a kernel: unread bytes make it a reset
-        close_send();
-        closed_ = true;
-        in_.reader_gone = true; // like a kernel: what still comes is answered by a reset
-        in_.ready.clear();
-        in_.taken = 0;
-        in_.readable.wake_all();
-        out_.writable.wake_all();
-    }
-    [[nodiscard]] std::string peer_name() const override { return "sim:" + in_.from; }
-    [[nodiscard]] const std::string& host() const noexcept { return in_.to; }
-    [[nodiscard]] const std::string& peer_host() const noexcept { return in_.from; }
-
-    /// Breaks both ends: here now, there when the news arrives.
-    void break_both() {
-        net_.tell_broken(link_, out_, true);
-        net_.tell_broken(link_, in_, false);
-        here_broken_ = true;
-        in_.readable.wake_all();
-        out_.writable.wake_all();
-    }
-    /// The host dies without a word: its own tasks see errors, the peer nothing at all.
-    void go_silent() {
-        in_.reader_dead = true;
-        out_.end_sent = true; // close() must not tell
-        here_broken_ = true;
-        in_.readable.wake_all();
-        out_.writable.wake_all();
-    }
-
-private:
-    struct flag_guard {
-        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
-        flag_guard(const flag_guard&) = delete;
-        ~flag_guard() { flag = false; }
-        bool& flag;
-    };
-
-    [[nodiscard]] bool is_broken() const noexcept {
-        return here_broken_ || in_.broken || out_.broken;
-    }
-    void check_open() const {
-        if (closed_) throw error(errc::closed, "stream to " + peer_name() + " was closed");
-    }
-    [[noreturn]] void fail(const char* what) const {
-        throw error(errc::reset, fmt::format("{} {} failed", what, peer_name()))
-            .with_cause("simulated reset");
-    }
-
-    std::optional<std::size_t> take(mut_byte_span into) {
-        check_open();
-        if (here_broken_) fail("read from");
-        if (in_.unread() == 0) {
-            if (in_.broken) fail("read from");
-            if (in_.end_arrived) return 0;
-            return std::nullopt;
-        }
-        std::size_t n = std::min(into.size(), in_.unread());
-        if (n > 1 && net_.loop_.draw(net_.faults_.partial_read)) {
-            net_.counts_.add(fault::partial_read);
-            n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));
-        }
-        std::copy_n(in_.ready.begin() + static_cast<std::ptrdiff_t>(in_.taken), n, into.begin());
-        in_.taken += n;
-        if (in_.unread() == 0) {
-            in_.ready.clear();
-            in_.taken = 0;
-        }
-        in_.writable.wake_all(); // room in the window
-        return n;
-    }
-
-    std::size_t put_some(std::span<const byte_span> batch, std::size_t skip) {
-        check_open();
-        if (out_.broken || here_broken_) fail("write to");
-        SKEIN_CHECK(!out_.end_sent, "a write after close_send");
-        std::size_t total = 0;
-        for (const auto& part : batch) total += part.size();
-        total -= skip;
-        if (total == 0) return 0;
-        if (net_.loop_.draw(net_.faults_.reset)) {
-            net_.counts_.add(fault::reset);
-            break_both();
-            fail("write to");
-        }
-        const std::size_t used = out_.under_way + out_.unread();
-        const std::size_t room = net_.faults_.window > used ? net_.faults_.window - used : 0;
-        std::size_t n = std::min(total, room);
-        if (n > 1 && net_.loop_.draw(net_.faults_.partial_write)) {
-            net_.counts_.add(fault::partial_write);
-            n = 1 + static_cast<std::size_t>(net_.loop_.random().below(n - 1));
-        }
-        if (n == 0) return 0;
-        sim_pipe::item what;
-        auto& bytes = what.bytes;
-        bytes.reserve(n);
-        for (auto part : batch) {
-            const std::size_t drop = std::min(skip, part.size());
-            skip -= drop;
-            part = part.subspan(drop);
-            append(bytes, part.first(std::min(part.size(), n - bytes.size())));
-        }
-        net_.send(link_, out_, std::move(what));
-        return n;
-    }
-
-    sim_network& net_;
-    std::shared_ptr<sim_link> link_;
-    sim_pipe& in_;
-    sim_pipe& out_;
-    std::uint64_t number_;
-    bool closed_ = false, here_broken_ = false, reading_ = false, writing_ = false;
-};
-
-class sim_listener final : public listener {
-public:
-    explicit sim_listener(std::shared_ptr<sim_listener_state> state) : state_(std::move(state)) {}
-    ~sim_listener() override { close(); }
-
-    task<std::unique_ptr<stream>> accept() override {
-        const auto keep = state_;
-        for (;;) {
-            if (!keep->open)
-                throw error(errc::closed, "listener at " + to_string(keep->at) + " is closed");
-            if (!keep->pending.empty()) {
-                auto next = std::move(keep->pending.front());
-                keep->pending.pop_front();
-                co_return next;
-            }
-            auto more = keep->waiting.wait();
-            co_await more;
-        }
-    }
-    [[nodiscard]] address local() const override { return state_->at; }
-    void close() noexcept override {
-        state_->open = false;
-        state_->pending.clear();
-        state_->waiting.wake_all();
-    }
-
-private:
-    std::shared_ptr<sim_listener_state> state_;
-};
-
-class sim_host final : public network {
-public:
-    sim_host(sim_network& on, std::string name) : net_(on), name_(std::move(name)) {}
-
-    task<std::unique_ptr<stream>> connect(address to) override { return dial(this, std::move(to)); }
-
-    std::unique_ptr<listener> listen(address at) override {
-        auto state = std::make_shared<sim_listener_state>();
-        if (at.is_unix()) {
-            auto& slot = net_.paths_[name_ + "\n" + at.host];
-            if (slot && slot->open) throw in_use(at);
-            slot = state;
-        } else {
-            at.host = name_;
-            if (at.port == 0) at.port = net_.next_port_++;
-            auto& slot = net_.listeners_[{name_, at.port}];
-            if (slot && slot->open) throw in_use(at);
-            slot = state;
-        }
-        state->at = std::move(at);
-        return std::make_unique<sim_listener>(std::move(state));
-    }
-
-private:
-    static error in_use(const address& at) {
-        return error(errc::already_exists, "listen " + to_string(at) + ": the address is in use");
-    }
-
-    static task<std::unique_ptr<stream>> dial(sim_host* self, address to) {
-        sim_network& net = self->net_;
-        const bool local = to.is_unix();
-        const std::string there = local ? self->name_ : to.host;
-        const std::string here = self->name_;
-        auto first = sleep_for(net.draw_delay());
-        co_await first;
-        // A cut link: the kernel asks again and again, then gives up.
-        for (int tries = 0; net.is_blocked(here, there) || net.is_blocked(there, here); ++tries) {
-            if (tries == 20) {
-                throw error(errc::timeout, "connect " + to_string(to) + " timed out");
-            }
-            auto wait = sleep_for(std::chrono::milliseconds(150));
-            co_await wait;
-        }
-        std::shared_ptr<sim_listener_state> state;
-        if (local) {
-            const auto found = net.paths_.find(here + "\n" + to.host);
-            if (found != net.paths_.end()) state = found->second;
-        } else {
-            const auto found = net.listeners_.find(std::make_pair(there, to.port));
-            if (found != net.listeners_.end()) state = found->second;
-        }
-        bool refused = !state || !state->open;
-        if (!refused && net.loop_.draw(net.faults_.refuse)) {
-            net.counts_.add(fault::connect_refused);
-            refused = true;
-        }
-        if (refused) {
-            throw error(errc::refused, "connect " + to_string(to) + " failed")
-                .with_cause("connection refused")
-                .with_hint("is the program there running?");
-        }
-        auto link = std::make_shared<sim_link>();
-        net.links_.emplace(++net.next_link_, link);
-        link->forward.from = link->back.to = here;
-        link->forward.to = link->back.from = there;
-        state->pending.push_back(std::make_unique<sim_stream>(net, link, false));
-        state->waiting.wake_one();
-        auto mine = std::make_unique<sim_stream>(net, std::move(link), true);
-        auto second = sleep_for(net.draw_delay());
-        co_await second;
-        co_return mine;
-    }
-
-    sim_network& net_;
-    std::string name_;
-};
-
-} // namespace detail
-
-inline network& sim_network::host(const std::string& name) {
-    auto& slot = hosts_[name];
-    if (!slot) slot = std::make_unique<detail::sim_host>(*this, name);
-    return *slot;
+SKEIN_INLINE offload_pool::offload_pool(unsigned threads) {
+    SKEIN_CHECK(threads > 0, "an offload pool needs a thread");
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { main(); });
 }
 
-inline void sim_network::isolate(const std::string& name) {
-    for (const auto& [other, host] : hosts_) {
-        if (other != name) partition(name, other);
+SKEIN_INLINE offload_pool::~offload_pool() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (auto& t : threads_) t.join();
+}
+
+SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
+    {
+        const std::lock_guard lock(mutex_);
+        queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE offload_pool& offload_pool::shared() {
+    static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+    return pool;
+}
+
+SKEIN_INLINE void offload_pool::main() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        auto work = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        work();
+        work = nullptr;
+        lock.lock();
     }
 }
 
-inline void sim_network::send(const link_ptr& link, detail::sim_pipe& pipe,
-                              detail::sim_pipe::item what) {
-    pipe.under_way += what.bytes.size();
-    const auto arrival = std::max(loop_.now() + draw_delay(), pipe.last_arrival + duration(1));
-    pipe.last_arrival = arrival;
-    loop_.at(arrival, [this, link, &pipe, what = std::move(what)]() mutable {
-        arrive(link, pipe, std::move(what));
-    });
-}
-
-/// Cut links hold what comes, in order; it is delivered after they heal.
-inline void sim_network::arrive(const link_ptr& link, detail::sim_pipe& pipe,
-                                detail::sim_pipe::item what) {
-    if (!pipe.held.empty() || is_blocked(pipe.from, pipe.to)) {
-        pipe.held.push_back(std::move(what));
-        return;
-    }
-    deliver(link, pipe, std::move(what));
-}
-
-inline void sim_network::deliver(const link_ptr& link, detail::sim_pipe& pipe,
-                                 detail::sim_pipe::item what) {
-    if (pipe.reader_dead) return; // nobody answers; the sender's window fills up
-    pipe.under_way -= what.bytes.size();
-    if (pipe.broken) return;
-    if (pipe.reader_gone) {
-        if (!what.end) tell_broken(link, pipe, false);
-        return;
-    }
-    append(pipe.ready, what.bytes);
-    if (what.end) pipe.end_arrived = true;
-    pipe.readable.wake_all();
-}
-
-/// The news of a reset travels to one end of a pipe, unless its way is cut (then that end stays half
-/// open: resets are not sent twice).
-inline void sim_network::tell_broken(const link_ptr& link, detail::sim_pipe& pipe, bool to_reader) {
-    loop_.after(draw_delay(), [this, link, &pipe, to_reader] {
-        if (to_reader ? is_blocked(pipe.from, pipe.to) : is_blocked(pipe.to, pipe.from)) return;
-        pipe.broken = true;
-        pipe.readable.wake_all();
-        pipe.writable.wake_all();
-    });
-}
-
-inline void sim_network::release_held() {
-    for (auto at = links_.begin(); at != links_.end();) {
-        if (const auto link = at->second.lock()) {
-            release(link, link->forward);
-            release(link, link->back);
-            ++at;
-        } else {
-            at = links_.erase(at);
-        }
-    }
-}
-
-inline void sim_network::release(const link_ptr& link, detail::sim_pipe& pipe) {
-    if (pipe.held.empty() || pipe.release_pending || is_blocked(pipe.from, pipe.to)) return;
-    pipe.release_pending = true;
-    loop_.after(draw_delay(), [this, link, &pipe] {
-        pipe.release_pending = false;
-        while (!pipe.held.empty() && !is_blocked(pipe.from, pipe.to)) {
-            auto what = std::move(pipe.held.front());
-            pipe.held.pop_front();
-            deliver(link, pipe, std::move(what));
-        }
-    });
-}
-
-inline void sim_network::crash(const std::string& name, bool loudly) {
-    counts_.add(fault::crash);
-    for (auto& [key, state] : listeners_) {
-        if (key.first == name) detail::sim_listener(state).close();
-    }
-    for (auto& [key, state] : paths_) {
-        if (key.starts_with(name + "\n")) detail::sim_listener(state).close();
-    }
-    std::vector<detail::sim_stream*> mine;
-    for (auto& [number, s] : streams_) {
-        if (s->host() == name) mine.push_back(s);
-    }
-    for (auto* s : mine) {
-        if (loudly) {
-            s->break_both();
-        } else {
-            s->go_silent();
-        }
-    }
-}
-
-inline void sim_network::reset(const std::string& a, const std::string& b) {
-    counts_.add(fault::reset);
-    std::vector<detail::sim_stream*> hit;
-    for (auto& [number, s] : streams_) {
-        if (s->host() == a && s->peer_host() == b) hit.push_back(s);
-    }
-    for (auto* s : hit) s->break_both();
-}
-
-inline void sim_network::schedule_link_fault() {
-    const auto pause = loop_.draw_delay(faults_.link_fault_every / 2, faults_.link_fault_every * 2);
-    loop_.after(pause, [this] {
-        if (faults_.link_fault_every == duration(0)) return;
-        if (hosts_.size() >= 2) {
-            const auto pick = [&](std::uint64_t n) {
-                auto at = hosts_.begin();
-                std::advance(at, static_cast<std::ptrdiff_t>(n));
-                return at->first;
-            };
-            const std::uint64_t n = loop_.random().below(hosts_.size());
-            const std::uint64_t m =
-                (n + 1 + loop_.random().below(hosts_.size() - 1)) % hosts_.size();
-            const std::string a = pick(n), b = pick(m);
-            switch (loop_.random().below(3)) {
-            case 0: block(a, b); break;
-            case 1: partition(a, b); break;
-            default: reset(a, b); break;
-            }
-            loop_.after(loop_.draw_delay(duration(0), faults_.link_fault_lasts),
-                        [this, a, b] { heal(a, b); });
-        }
-        schedule_link_fault();
-    });
+SKEIN_INLINE task<void> detail::pause(duration length) {
+    auto sleeping = sleep_for(length);
+    co_await sleeping;
 }
 
 } // namespace skein::net
@@ -12307,6 +11987,11 @@ inline void sim_network::schedule_link_fault() {
 // Arguments are converted to the parameter types here and encoded once. A ref<T> stands for its T:
 // the call is sent when it is there. A task may run again after its worker died (.retries); what it
 // does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
+
+
+// ======== skein/rt/detail/remote.hpp
+// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
+// call's arguments leave. All that does not depend on the function is in node.
 
 
 // ======== skein/rt/node.hpp
@@ -12722,18 +12407,10 @@ struct argument_check<std::tuple<P...>, A...> {
 
 
 // ======== skein/rt/registry.hpp, continued
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <typeinfo>
 #include <vector>
-
-#include <cxxabi.h>
-
-#include <fmt/format.h>
 
 namespace skein::rt {
 
@@ -12773,71 +12450,21 @@ struct function_record {
 };
 
 /// A compiler's name for a type, readable: "std::out_of_range".
-[[nodiscard]] inline std::string readable_name(const char* mangled) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> text(
-        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
-    return status == 0 ? std::string(text.get()) : std::string(mangled);
-}
+[[nodiscard]] std::string readable_name(const char* mangled);
 
 /// The sorted, numbered records of this program.
 class registry {
 public:
     /// The program's registry; built at first use. Aborts if two functions cannot be told apart.
-    [[nodiscard]] static const registry& instance() {
-        static const registry built = [] {
-            std::vector<function_record*> all;
-            for (auto* r = first_; r != nullptr; r = r->next) all.push_back(r);
-            built_ = true;
-            auto made = build(std::move(all));
-            SKEIN_CHECK(made, "{}", made.error().what());
-            return std::move(*made);
-        }();
-        return built;
-    }
+    [[nodiscard]] static const registry& instance();
 
     /// Called before main for every remote function of the program.
-    static void add(function_record& record) {
-        SKEIN_CHECK(!built_,
-                    "remote function {} comes from a library that was loaded after the runtime "
-                    "started; link it into the program",
-                    readable_name(record.mangled));
-        record.next = first_;
-        first_ = &record;
-    }
+    static void add(function_record& record);
 
     /// Sorts and numbers records.
     ///   errors  already_exists: two functions of one name in different files; mismatch: two names
     ///           with the same hash
-    [[nodiscard]] static result<registry> build(std::vector<function_record*> records) {
-        registry made;
-        for (auto* r : records) {
-            r->key = detail::hash_text(r->mangled);
-            r->name = function_name(*r);
-            r->signature = r->signature_hash();
-        }
-        std::sort(records.begin(), records.end(), [](auto* a, auto* b) { return a->key < b->key; });
-        for (std::size_t i = 0; i < records.size(); ++i) {
-            auto& r = *records[i];
-            r.index = static_cast<std::uint32_t>(i);
-            made.hash_ = detail::hash_mix(detail::hash_mix(made.hash_, r.key), r.signature);
-            if (i == 0 || records[i - 1]->key != r.key) continue;
-            const auto& other = *records[i - 1];
-            if (std::string_view(other.mangled) == r.mangled)
-                return error(errc::already_exists,
-                             fmt::format("two remote functions are both called {}", r.name))
-                    .with_hint(
-                        "functions in anonymous namespaces or static ones of different files "
-                        "share one name: give one of them another name or a namespace");
-            return error(errc::mismatch,
-                         fmt::format("the names of remote functions {} and {} have the "
-                                     "same hash",
-                                     other.name, r.name))
-                .with_hint("rename one of them");
-        }
-        made.records_ = std::move(records);
-        return made;
-    }
+    [[nodiscard]] static result<registry> build(std::vector<function_record*> records);
 
     [[nodiscard]] std::size_t size() const noexcept { return records_.size(); }
     /// nullptr if there is no such index.
@@ -12849,28 +12476,7 @@ public:
 
 private:
     /// "app::f(int)" for a function, "app::counter(int)" for a constructor.
-    static std::string function_name(const function_record& r) {
-        const std::string mangled = r.shown != nullptr ? r.shown : r.mangled;
-        // A tag<&app::f> has the mangled name of app::f inside, which tells its parameters too.
-        const auto inner = mangled.find("XadL_Z");
-        if (inner != std::string::npos && mangled.ends_with("EEEE")) {
-            const auto name = mangled.substr(inner + 4, mangled.size() - inner - 8);
-            const auto text = readable_name(name.c_str());
-            if (text != name) return text;
-        }
-        auto text = readable_name(mangled.c_str());
-        const auto open = text.find('<');
-        if (open == std::string::npos || text.back() != '>') return text;
-        text = text.substr(open + 1, text.size() - open - 2);
-        if (!r.is_constructor) return text;
-        int depth = 0; // the first comma outside of template arguments ends the class
-        for (std::size_t i = 0; i < text.size(); ++i) {
-            depth += text[i] == '<' ? 1 : text[i] == '>' ? -1 : 0;
-            if (text[i] == ',' && depth == 0)
-                return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
-        }
-        return text + "()";
-    }
+    static std::string function_name(const function_record& r);
 
     static inline constinit function_record* first_ = nullptr;
     static inline constinit bool built_ = false;
@@ -12878,6 +12484,105 @@ private:
     std::vector<function_record*> records_;
     std::uint64_t hash_ = 0x736b65696e;
 };
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/registry.ipp
+// The bodies of rt/registry.hpp.
+
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <cxxabi.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE std::string readable_name(const char* mangled) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> text(
+        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
+    return status == 0 ? std::string(text.get()) : std::string(mangled);
+}
+
+SKEIN_INLINE const registry& registry::instance() {
+    static const registry built = [] {
+        std::vector<function_record*> all;
+        for (auto* r = first_; r != nullptr; r = r->next) all.push_back(r);
+        built_ = true;
+        auto made = build(std::move(all));
+        SKEIN_CHECK(made, "{}", made.error().what());
+        return std::move(*made);
+    }();
+    return built;
+}
+
+SKEIN_INLINE void registry::add(function_record& record) {
+    SKEIN_CHECK(!built_,
+                "remote function {} comes from a library that was loaded after the runtime "
+                "started; link it into the program",
+                readable_name(record.mangled));
+    record.next = first_;
+    first_ = &record;
+}
+
+SKEIN_INLINE std::string registry::function_name(const function_record& r) {
+    const std::string mangled = r.shown != nullptr ? r.shown : r.mangled;
+    // A tag<&app::f> has the mangled name of app::f inside, which tells its parameters too.
+    const auto inner = mangled.find("XadL_Z");
+    if (inner != std::string::npos && mangled.ends_with("EEEE")) {
+        const auto name = mangled.substr(inner + 4, mangled.size() - inner - 8);
+        const auto text = readable_name(name.c_str());
+        if (text != name) return text;
+    }
+    auto text = readable_name(mangled.c_str());
+    const auto open = text.find('<');
+    if (open == std::string::npos || text.back() != '>') return text;
+    text = text.substr(open + 1, text.size() - open - 2);
+    if (!r.is_constructor) return text;
+    int depth = 0; // the first comma outside of template arguments ends the class
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        depth += text[i] == '<' ? 1 : text[i] == '>' ? -1 : 0;
+        if (text[i] == ',' && depth == 0) return text.substr(0, i) + "(" + text.substr(i + 2) + ")";
+    }
+    return text + "()";
+}
+
+SKEIN_INLINE result<registry> registry::build(std::vector<function_record*> records) {
+    registry made;
+    for (auto* r : records) {
+        r->key = detail::hash_text(r->mangled);
+        r->name = function_name(*r);
+        r->signature = r->signature_hash();
+    }
+    std::sort(records.begin(), records.end(), [](auto* a, auto* b) { return a->key < b->key; });
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        auto& r = *records[i];
+        r.index = static_cast<std::uint32_t>(i);
+        made.hash_ = detail::hash_mix(detail::hash_mix(made.hash_, r.key), r.signature);
+        if (i == 0 || records[i - 1]->key != r.key) continue;
+        const auto& other = *records[i - 1];
+        if (std::string_view(other.mangled) == r.mangled)
+            return error(errc::already_exists,
+                         fmt::format("two remote functions are both called {}", r.name))
+                .with_hint("functions in anonymous namespaces or static ones of different files "
+                           "share one name: give one of them another name or a namespace");
+        return error(errc::mismatch, fmt::format("the names of remote functions {} and {} have the "
+                                                 "same hash",
+                                                 other.name, r.name))
+            .with_hint("rename one of them");
+    }
+    made.records_ = std::move(records);
+    return made;
+}
 
 } // namespace skein::rt
 
@@ -12931,14 +12636,42 @@ struct failure {
     error what;
     std::shared_ptr<const remote_error::origin> from;
 
-    [[noreturn]] void raise() const {
-        if (from) throw remote_error(what, from);
-        throw what;
-    }
+    [[noreturn]] void raise() const;
 };
 
+namespace detail {
+
+/// Who executes, as failures and messages name it.
+struct node_name {
+    std::string name, host;
+    std::int64_t pid = 0;
+
+    /// "worker-1 (pid 7 at host)"
+    [[nodiscard]] std::string describe() const;
+};
+
+} // namespace detail
 } // namespace rt
 } // namespace skein
+
+
+// ======== skein/rt/detail/remote_error.ipp
+// The bodies of rt/remote_error.hpp.
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void failure::raise() const {
+    if (from) throw remote_error(what, from);
+    throw what;
+}
+
+SKEIN_INLINE std::string detail::node_name::describe() const {
+    return fmt::format("{} (pid {} at {})", name, pid, host);
+}
+
+} // namespace skein::rt
 
 
 // ======== skein/rt/detail/call.hpp, continued
@@ -12947,6 +12680,7 @@ struct failure {
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -12987,6 +12721,23 @@ private:
     T* p_ = nullptr;
 };
 
+/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
+class encoder {
+public:
+    template <class F>
+        requires(std::is_invocable_v<F&, wire::writer&>)
+    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
+          call_([](void* o, wire::writer& to) {
+              (*static_cast<std::remove_reference_t<F>*>(o))(to);
+          }) {}
+    void operator()(wire::writer& to) const { call_(object_, to); }
+
+private:
+    void* object_;
+    void (*call_)(void*, wire::writer&);
+};
+
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
 
@@ -13004,10 +12755,16 @@ public:
 /// The part of a call that knows nothing of its result type.
 class call_base {
 public:
-    call_base() = default;
+    /// What few calls have; in detail/node_books.hpp.
+    struct rarities;
+    struct free_rarities {
+        void operator()(rarities* r) const noexcept;
+    };
+
+    call_base() noexcept {}
     call_base(const call_base&) = delete;
     call_base& operator=(const call_base&) = delete;
-    virtual ~call_base() = default;
+    virtual ~call_base();
 
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
@@ -13027,50 +12784,19 @@ public:
     [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
     [[nodiscard]] const failure& why() const noexcept { return *failure_; }
     /// How errors call it.
-    [[nodiscard]] std::string name() const {
-        if (rare && !rare->name.empty()) return rare->name;
-        return fn != nullptr ? fn->name : std::string("a forwarded call");
-    }
-
+    [[nodiscard]] std::string name() const;
     /// How far it got, for errors.
-    [[nodiscard]] const char* progress() const noexcept {
-        if (state == phase::started) return "had started";
-        return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
-    }
+    [[nodiscard]] const char* progress() const noexcept;
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
-    void finish_with_bytes(byte_span value) {
-        if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
-        finished();
-    }
-    void fail(failure why) {
-        failure_ = std::make_unique<failure>(std::move(why));
-        take_failure(*failure_);
-        finished();
-    }
+    void finish_with_bytes(byte_span value);
+    void fail(failure why);
 
-    /// What few calls have.
-    struct rarities {
-        std::string name;
-        std::unique_ptr<deferred_arguments> arguments;
-        std::size_t pending = 0;                    ///< refs among the arguments not done yet
-        std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
-        std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
-        struct deadline_timer : timer_node {
-            explicit deadline_timer(call_base& c)
-                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }),
-                  call(c) {}
-            void passed();
-            call_base& call;
-        };
-        std::optional<deadline_timer> deadline;
-        duration limit{0};
-        bool cancel_requested = false;
-    };
-    rarities& extra() {
-        if (!rare) rare = std::make_unique<rarities>();
-        return *rare;
-    }
+    rarities& extra();
+    /// A handle that must live until the call is done.
+    void keep(std::shared_ptr<void> handle);
+    /// A call that takes this one's ref.
+    void add_dependent(counted<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
     node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
@@ -13080,7 +12806,7 @@ public:
     std::uint64_t target = 0;  ///< actor
     counted<actor_state> lane; ///< the handle it was called through
     byte_buffer body;          ///< encoded arguments while they have to be kept
-    std::unique_ptr<rarities> rare;
+    std::unique_ptr<rarities, free_rarities> rare;
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
@@ -13125,8 +12851,212 @@ private:
     std::uint32_t uses_ = 0;
 };
 
+/// Fills in what all calls have in common.
+void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                   call_kind kind);
+/// The node that a handle's calls go through; checks that there is one.
+[[nodiscard]] node& node_of(const counted<actor_state>& lane);
+
 } // namespace detail
 } // namespace skein::rt
+
+
+// ======== skein/rt/node.hpp, continued
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein::net {
+class connection;
+struct frame_view;
+} // namespace skein::net
+
+namespace skein::wire {
+class reader;
+}
+
+namespace skein::rt {
+
+/// Who this process is.
+struct node_options {
+    std::string name = "driver"; ///< as errors name it: "worker-2"
+    std::string host = "localhost";
+    std::int64_t pid = 0;
+};
+
+/// Counts since the node was made.
+struct node_stats {
+    std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
+    std::uint64_t executed = 0;                        ///< calls that ran here
+    std::uint64_t retried = 0, workers_lost = 0;
+};
+
+namespace detail {
+
+/// An actor where it lives.
+struct actor_box {
+    virtual ~actor_box() = default;
+    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
+};
+
+/// A call that arrived, while it is being looked at.
+struct incoming_call {
+    node& self;
+    const std::shared_ptr<link>& from;
+    std::uint64_t id;
+    const function_record& fn;
+    std::uint64_t target;
+    wire::reader& arguments;
+    std::shared_ptr<actor_box> box; ///< of a method's actor
+
+    /// The arguments cannot be read: tells the submitter.
+    void refuse(const error& why) const;
+    /// The call has thrown the exception that is being handled: tells the submitter.
+    void reply_thrown() const;
+};
+
+[[noreturn]] void no_current_node();
+
+} // namespace detail
+
+/// The runtime of one process; belongs to one loop. Close it before it is destroyed.
+class node {
+public:
+    explicit node(node_options who);
+    node(const node&) = delete;
+    node& operator=(const node&) = delete;
+    ~node();
+
+    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
+    [[nodiscard]] static node& current() {
+        if (current_ == nullptr) detail::no_current_node();
+        return *current_;
+    }
+    [[nodiscard]] static node* try_current() noexcept { return current_; }
+    /// Makes a node the current one of this thread while it lives.
+    class use {
+    public:
+        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { current_ = before_; }
+
+    private:
+        node* before_;
+    };
+
+    /// The node whose incoming call is being decoded on this thread, if any.
+    [[nodiscard]] static node* executing() noexcept { return executing_; }
+    /// The call whose arguments are being encoded on this thread, if any.
+    [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
+
+    /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
+    /// "killed by signal 9 (SIGKILL)". May be empty.
+    using obituary = unique_function<task<std::string>(const link&)>;
+
+    /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
+    /// along. Never throws but for cancellation, which aborts the link.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
+    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
+    /// Says goodbye to all peers; calls that are not done fail with errc::closed.
+    [[nodiscard]] task<void> close();
+
+    /// Driver: called once, when the first call needs a worker.
+    void on_first_call(unique_function<void()> start);
+    /// Driver: how many workers there are or will soon be. New actors wait for them, to be spread.
+    void expect_workers(std::size_t n);
+    /// Driver: there will be no more workers; fails what waits for one, now and later.
+    void give_up(error why);
+
+    [[nodiscard]] const detail::node_name& name() const noexcept;
+    [[nodiscard]] std::size_t workers() const noexcept;
+    [[nodiscard]] const node_stats& stats() const noexcept;
+    /// Calls without an outcome yet.
+    [[nodiscard]] std::size_t pending() const noexcept;
+    /// Actors that live in this process.
+    [[nodiscard]] std::size_t actors() const noexcept;
+    /// Coroutines that run here for other processes.
+    [[nodiscard]] std::size_t running() const noexcept;
+    [[nodiscard]] bool is_driver() const noexcept;
+
+    // For remote<>, actor<> and the invokers of registered functions.
+
+    /// Submits a call whose arguments are there; encode(writer&) appends them.
+    void submit(detail::counted<detail::call_base> call, detail::encoder encode);
+    /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
+    void submit_deferred(const detail::counted<detail::call_base>& call, std::size_t pending,
+                         std::unique_ptr<detail::deferred_arguments> arguments);
+    void argument_ready(detail::call_base& call);
+    void cancel(detail::call_base& call) noexcept;
+    void deadline_passed(detail::call_base& call);
+    void drop_actor(detail::actor_state& lane) noexcept;
+    /// The state behind handles to an actor: one per node and actor, so that order is kept.
+    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
+    [[nodiscard]] std::uint64_t new_actor_id() noexcept;
+
+    void reply(link& to, std::uint64_t id, detail::encoder encode);
+    void reply_failure(link& to, std::uint64_t id, const failure& why);
+    /// The same for the exception that is being handled.
+    void reply_thrown(link& to, std::uint64_t id, const function_record& fn);
+    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box);
+    /// Runs a coroutine call; it replies by itself.
+    void start(detail::incoming_call& call, task<void> work);
+    void count_outcome(bool failed) noexcept;
+
+private:
+    struct books; // in detail/node_books.hpp
+
+    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    void on_reply(link& from, const net::frame_view& f);
+    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+                 std::shared_ptr<detail::actor_box> box);
+    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
+                             std::shared_ptr<detail::actor_box> box);
+    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
+    task<void> tell_started(std::shared_ptr<link> to);
+    void forward(link& from, const net::frame_view& f);
+
+    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
+    void lose(link& l, const std::string& how);
+    void fail_lane(detail::actor_state& lane);
+
+    void prepare(detail::call_base& call);
+    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
+                                   detail::encoder encode);
+    void settle_ready(const detail::counted<detail::call_base>& call);
+    void place(detail::counted<detail::call_base> call);
+    void drain(detail::actor_state& lane);
+    void pump();
+    void pump(detail::call_kind which);
+    link* pick(const detail::call_base& call, bool& possible);
+    void send(link& to, detail::counted<detail::call_base> call);
+    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void account(link& from, const detail::call_base& call);
+    std::uint64_t take_slot(detail::counted<detail::call_base> call);
+    detail::counted<detail::call_base> free_slot(std::uint64_t id);
+    void refuse(detail::call_base& call, error why);
+
+    static inline constinit thread_local node* current_ = nullptr;
+    static inline constinit thread_local node* executing_ = nullptr;
+    static inline constinit thread_local detail::call_base* encoding_ = nullptr;
+
+    std::unique_ptr<books> books_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/call.ipp
+// The bodies of rt/detail/call.hpp: how a call ends, and who is told.
+
+
+// ======== skein/rt/detail/node_books.hpp
+// The books of rt/node.hpp: what only the bodies of node and of its calls see.
+
 
 // ======== skein/rt/detail/message.hpp
 // What nodes say to each other: frame kinds, the head of a call, and how a failure travels.
@@ -13140,11 +13070,7 @@ private:
 
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <string>
-#include <typeinfo>
-
-#include <cxxabi.h>
 
 namespace skein::rt::detail {
 
@@ -13185,15 +13111,28 @@ struct worker_hello {
     std::uint16_t cpus = 1;
 };
 
-/// Who executes, as failures and messages name it.
-struct node_name {
-    std::string name, host;
-    std::int64_t pid = 0;
+void encode_failure(wire::writer& to, const failure& f);
+[[nodiscard]] failure decode_failure(byte_span body);
 
-    [[nodiscard]] std::string describe() const {
-        return fmt::format("{} (pid {} at {})", name, pid, host);
-    }
-};
+/// The exception that a call of `function` threw on this node, ready to travel.
+[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                 const node_name& here);
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/message.ipp
+// The bodies of rt/detail/message.hpp: how a failure travels.
+
+
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include <cxxabi.h>
+
+namespace skein::rt::detail {
 
 /// A failure on its way.
 struct wire_failure {
@@ -13203,7 +13142,7 @@ struct wire_failure {
     std::int64_t pid = 0;
 };
 
-inline void encode_failure(wire::writer& to, const failure& f) {
+SKEIN_INLINE void encode_failure(wire::writer& to, const failure& f) {
     wire_failure out;
     out.what = f.what;
     if (f.from) {
@@ -13221,7 +13160,7 @@ inline void encode_failure(wire::writer& to, const failure& f) {
     wire::encode(to, out.pid);
 }
 
-inline failure decode_failure(byte_span body) {
+SKEIN_INLINE failure decode_failure(byte_span body) {
     wire::reader in(body);
     wire_failure got;
     wire::detail::read(in, got.what);
@@ -13245,7 +13184,7 @@ inline failure decode_failure(byte_span body) {
 }
 
 /// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
-inline error located(const error& e, const std::string& place) {
+SKEIN_INLINE error located(const error& e, const std::string& place) {
     error out(e.code(), e.text());
     out.with_where(e.where().empty() ? place : place + ": " + e.where());
     if (!e.cause().empty()) out.with_cause(e.cause());
@@ -13253,9 +13192,8 @@ inline error located(const error& e, const std::string& place) {
     return out;
 }
 
-/// The exception that a call of `function` threw on this node, ready to travel.
-inline failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                          const node_name& here) {
+SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                const node_name& here) {
     const auto place = function.name + " on " + here.describe();
     auto from = std::make_shared<remote_error::origin>();
     from->worker = here.name;
@@ -13290,41 +13228,40 @@ inline failure failure_of(const std::exception_ptr& thrown, const function_recor
 } // namespace skein::rt::detail
 
 
-// ======== skein/rt/node.hpp, continued
+// ======== skein/rt/detail/node_books.hpp, continued
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace skein::rt {
 
-/// Who this process is.
-struct node_options {
-    std::string name = "driver"; ///< as errors name it: "worker-2"
-    std::string host = "localhost";
-    std::int64_t pid = 0;
-};
-
-/// Counts since the node was made.
-struct node_stats {
-    std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
-    std::uint64_t executed = 0;                        ///< calls that ran here
-    std::uint64_t retried = 0, workers_lost = 0;
-};
-
 namespace detail {
-
-/// An actor where it lives.
-struct actor_box {
-    virtual ~actor_box() = default;
-    std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
-};
 
 struct running_call {
     cancel_source stop;
     bool told = false; ///< the submitter knows that it has started
+};
+
+struct call_base::rarities {
+    std::string name;
+    std::unique_ptr<deferred_arguments> arguments;
+    std::size_t pending = 0;                    ///< refs among the arguments not done yet
+    std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
+    struct deadline_timer : timer_node {
+        explicit deadline_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
+        }
+        void passed();
+        call_base& call;
+    };
+    std::optional<deadline_timer> deadline;
+    duration limit{0};
+    bool cancel_requested = false;
 };
 
 } // namespace detail
@@ -13352,116 +13289,8 @@ struct link {
     std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
 };
 
-namespace detail {
-
-/// A call that arrived, while it is being looked at.
-struct incoming_call {
-    node& self;
-    const std::shared_ptr<link>& from;
-    std::uint64_t id;
-    const function_record& fn;
-    std::uint64_t target;
-    wire::reader& arguments;
-    std::shared_ptr<actor_box> box; ///< of a method's actor
-};
-
-} // namespace detail
-
-/// The runtime of one process; belongs to one loop. Close it before it is destroyed.
-class node {
-public:
-    explicit node(node_options who);
-    node(const node&) = delete;
-    node& operator=(const node&) = delete;
-    ~node();
-
-    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
-    [[nodiscard]] static node& current() {
-        SKEIN_CHECK(current_ != nullptr,
-                    "no skein runtime on this thread: call remote functions and "
-                    "actors from inside skein::run");
-        return *current_;
-    }
-    [[nodiscard]] static node* try_current() noexcept { return current_; }
-    /// Makes a node the current one of this thread while it lives.
-    class use {
-    public:
-        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
-        use(const use&) = delete;
-        use& operator=(const use&) = delete;
-        ~use() { current_ = before_; }
-
-    private:
-        node* before_;
-    };
-
-    /// The node whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static node* executing() noexcept { return executing_; }
-    /// The call whose arguments are being encoded on this thread, if any.
-    [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
-
-    /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
-    /// "killed by signal 9 (SIGKILL)". May be empty.
-    using obituary = unique_function<task<std::string>(const link&)>;
-
-    /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
-    /// along. Never throws but for cancellation, which aborts the link.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
-    /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
-    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
-    /// Says goodbye to all peers; calls that are not done fail with errc::closed.
-    [[nodiscard]] task<void> close();
-
-    /// Driver: called once, when the first call needs a worker.
-    void on_first_call(unique_function<void()> start) { start_workers_ = std::move(start); }
-    /// Driver: how many workers there are or will soon be. New actors wait for them, to be spread.
-    void expect_workers(std::size_t n) {
-        expected_ = n;
-        pump();
-    }
-    /// Driver: there will be no more workers; fails what waits for one, now and later.
-    void give_up(error why);
-
-    [[nodiscard]] const detail::node_name& name() const noexcept { return name_; }
-    [[nodiscard]] std::size_t workers() const noexcept;
-    [[nodiscard]] const node_stats& stats() const noexcept { return stats_; }
-    /// Calls without an outcome yet.
-    [[nodiscard]] std::size_t pending() const noexcept { return stats_.submitted - stats_.done; }
-    /// Actors that live in this process.
-    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
-    /// Coroutines that run here for other processes.
-    [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
-
-    // For remote<>, actor<> and the invokers of registered functions.
-
-    /// Submits a call whose arguments are there; encode(writer&) appends them.
-    template <class Encode>
-    void submit(detail::counted<detail::call_base> call, Encode&& encode);
-    /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
-    void submit_deferred(detail::counted<detail::call_base> call);
-    void argument_ready(detail::call_base& call);
-    void cancel(detail::call_base& call) noexcept;
-    void deadline_passed(detail::call_base& call);
-    void drop_actor(detail::actor_state& lane) noexcept;
-    /// The state behind handles to an actor: one per node and actor, so that order is kept.
-    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
-    [[nodiscard]] std::uint64_t new_actor_id() noexcept { return ++last_actor_; }
-
-    template <class Encode>
-    void reply(link& to, std::uint64_t id, Encode&& encode);
-    void reply_failure(link& to, std::uint64_t id, const failure& why);
-    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
-        boxes_.insert_or_assign(id, std::move(box));
-    }
-    /// Runs a coroutine call; it replies by itself.
-    void start(detail::incoming_call& call, task<void> work);
-    void count_outcome(bool failed) noexcept {
-        ++stats_.done;
-        stats_.failed += failed;
-    }
-    [[nodiscard]] bool is_driver() const noexcept { return upstream_ == nullptr; }
-
-private:
+struct node::books {
+    using call_line = std::deque<detail::counted<detail::call_base>>;
     struct slot {
         detail::counted<detail::call_base> call;
         std::uint32_t generation = 1;
@@ -13471,92 +13300,88 @@ private:
         std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
     };
 
-    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
-    void on_reply(link& from, const net::frame_view& f);
-    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
-    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
-                 std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
-                             std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
-    task<void> tell_started(std::shared_ptr<link> to);
-    void forward(link& from, const net::frame_view& f);
+    detail::node_name name;
+    node_stats stats;
+    std::vector<std::shared_ptr<link>> links; ///< of a driver
+    link* upstream = nullptr;                 ///< of a worker
+    std::uint64_t last_link = 0, last_actor = 0;
 
-    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
-    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
-    void lose(link& l, const std::string& how);
-    void fail_lane(detail::actor_state& lane);
+    std::vector<slot> slots;
+    std::vector<std::uint32_t> free;
+    call_line queue, creations;                            ///< wait for a worker
+    std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
+    bool settling = false;
 
-    void prepare(detail::call_base& call);
-    template <class Encode>
-    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call, Encode&& encode);
-    void place(detail::counted<detail::call_base> call);
-    void place_method(detail::counted<detail::call_base> call);
-    void drain(detail::actor_state& lane);
-    void pump();
-    void pump(std::deque<detail::counted<detail::call_base>>& line);
-    link* pick(const detail::call_base& call, bool& possible);
-    void send(link& to, detail::counted<detail::call_base> call);
-    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
-    void account(link& from, const detail::call_base& call);
-    std::uint64_t take_slot(detail::counted<detail::call_base> call);
-    detail::counted<detail::call_base> free_slot(std::uint64_t id);
-    void refuse(detail::call_base& call, error why) { call.fail({std::move(why), nullptr}); }
+    std::unordered_map<std::uint64_t, detail::actor_state*> lanes;
+    std::unordered_map<std::uint64_t, actor_entry> actors; ///< of a driver
+    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes;
 
-    static inline constinit thread_local node* current_ = nullptr;
-    static inline constinit thread_local node* executing_ = nullptr;
-    static inline constinit thread_local detail::call_base* encoding_ = nullptr;
-
-    detail::node_name name_;
-    node_stats stats_;
-    std::vector<std::shared_ptr<link>> links_; ///< of a driver
-    link* upstream_ = nullptr;                 ///< of a worker
-    std::uint64_t last_link_ = 0, last_actor_ = 0;
-
-    std::vector<slot> slots_;
-    std::vector<std::uint32_t> free_;
-    std::deque<detail::counted<detail::call_base>> queue_, creations_; ///< wait for a worker
-    std::vector<detail::counted<detail::call_base>> ready_; ///< their arguments are there
-    bool settling_ = false;
-
-    std::unordered_map<std::uint64_t, detail::actor_state*> lanes_;
-    std::unordered_map<std::uint64_t, actor_entry> actors_; ///< of a driver
-    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes_;
-
-    unique_function<void()> start_workers_;
-    std::optional<error> given_up_;
-    std::size_t expected_ = 0;
-    bool closing_ = false;
-    scope calls_;                      ///< coroutine calls that run here
-    std::vector<std::uint64_t> fresh_; ///< started in this turn
-    wire::writer scratch_;
+    unique_function<void()> start_workers;
+    std::optional<error> given_up;
+    std::size_t expected = 0;
+    bool closing = false;
+    scope calls;                      ///< coroutine calls that run here
+    std::vector<std::uint64_t> fresh; ///< started in this turn
+    wire::writer scratch;
 };
 
 } // namespace skein::rt
 
 
-// ======== skein/rt/detail/node.hpp
-// The machinery of rt/node.hpp.
-
-
-
+// ======== skein/rt/detail/call.ipp, continued
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <map>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
-namespace skein::rt {
+namespace skein::rt::detail {
 
-namespace detail {
+SKEIN_INLINE call_base::~call_base() = default;
 
-inline void call_base::rarities::deadline_timer::passed() {
+SKEIN_INLINE void call_base::free_rarities::operator()(rarities* r) const noexcept { delete r; }
+
+SKEIN_INLINE call_base::rarities& call_base::extra() {
+    if (!rare) rare.reset(new rarities);
+    return *rare;
+}
+
+SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
+    extra().kept.push_back(std::move(handle));
+}
+
+SKEIN_INLINE void call_base::add_dependent(counted<call_base> call) {
+    extra().dependents.push_back(std::move(call));
+}
+
+SKEIN_INLINE std::string call_base::name() const {
+    if (rare && !rare->name.empty()) return rare->name;
+    return fn != nullptr ? fn->name : std::string("a forwarded call");
+}
+
+SKEIN_INLINE const char* call_base::progress() const noexcept {
+    if (state == phase::started) return "had started";
+    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
+}
+
+SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
+    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    finished();
+}
+
+SKEIN_INLINE void call_base::fail(failure why) {
+    failure_ = std::make_unique<rt::failure>(std::move(why));
+    take_failure(*failure_);
+    finished();
+}
+
+SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
     if (call.owner != nullptr) call.owner->deadline_passed(call);
 }
 
 /// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
-inline void call_base::tell_unseen() const noexcept {
+SKEIN_INLINE void call_base::tell_unseen() const noexcept {
     static constinit thread_local std::uint64_t unseen = 0;
     constexpr std::uint64_t all_of_the_first = 8;
     const auto code = why().what.code();
@@ -13564,13 +13389,13 @@ inline void call_base::tell_unseen() const noexcept {
     if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
     try {
         logging::warn("rt",
-                  fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
-                  {{"failed_unseen", unseen}});
+                      fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
+                      {{"failed_unseen", unseen}});
     } catch (...) { // no memory for a line
     }
 }
 
-inline void call_base::finished() {
+SKEIN_INLINE void call_base::finished() {
     // A forwarded call is the business of the worker that made it.
     if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
     if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
@@ -13586,19 +13411,401 @@ inline void call_base::finished() {
     if (rare && !rare->dependents.empty()) release_dependents();
 }
 
-inline void call_base::release_dependents() {
+SKEIN_INLINE void call_base::release_dependents() {
     for (const auto& call : std::exchange(rare->dependents, {}))
         if (call->owner != nullptr) call->owner->argument_ready(*call);
 }
 
-inline void actor_state::last_use_gone() noexcept {
+SKEIN_INLINE void actor_state::last_use_gone() noexcept {
     if (owner != nullptr) owner->drop_actor(*this);
     delete this;
 }
 
-inline void cancel_call(call_base& call) noexcept {
+SKEIN_INLINE void cancel_call(call_base& call) noexcept {
     if (call.owner != nullptr) call.owner->cancel(call);
 }
+
+SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                                call_kind kind) {
+    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task) {
+        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        const int retries = how.retries < 0 ? default_task_retries : how.retries;
+        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
+    }
+    if (!how.name.empty()) call.extra().name = how.name;
+    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+}
+
+SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
+    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
+    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+    return *lane->owner;
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/node.ipp
+// The bodies of rt/node.hpp: the calls of this process, and the actors it knows. How calls get to
+// workers is in node_send.ipp, what links bring in node_frames.ipp, what they take along in node_links.ipp.
+
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE void no_current_node() {
+    SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
+                       "inside skein::run");
+    std::abort();
+}
+
+SKEIN_INLINE void incoming_call::refuse(const error& why) const {
+    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
+    self.reply_failure(*from, id, {std::move(bad), nullptr});
+}
+
+SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, id, fn); }
+
+} // namespace detail
+
+SKEIN_INLINE node::node(node_options who) : books_(std::make_unique<books>()) {
+    books_->name.name = std::move(who.name);
+    books_->name.host = std::move(who.host);
+    books_->name.pid = who.pid;
+    (void)registry::instance(); // numbers the functions
+}
+
+SKEIN_INLINE node::~node() {
+    SKEIN_CHECK(
+        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
+        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "the serving tasks first",
+        books_->links.size(), books_->calls.size());
+    give_up(error(errc::closed, "the runtime has ended"));
+    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    if (current_ == this) current_ = nullptr;
+}
+
+SKEIN_INLINE std::size_t node::workers() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
+}
+
+SKEIN_INLINE void node::on_first_call(unique_function<void()> start) {
+    books_->start_workers = std::move(start);
+}
+SKEIN_INLINE void node::expect_workers(std::size_t n) {
+    books_->expected = n;
+    pump();
+}
+SKEIN_INLINE const detail::node_name& node::name() const noexcept { return books_->name; }
+SKEIN_INLINE const node_stats& node::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE std::size_t node::pending() const noexcept {
+    return books_->stats.submitted - books_->stats.done;
+}
+SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
+SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
+SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
+SKEIN_INLINE std::uint64_t node::new_actor_id() noexcept { return ++books_->last_actor; }
+SKEIN_INLINE void node::insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+    books_->boxes.insert_or_assign(id, std::move(box));
+}
+SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
+    ++books_->stats.done;
+    books_->stats.failed += failed;
+}
+SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
+    call.fail({std::move(why), nullptr});
+}
+
+// ---- calls of this process -------------------------------------------------------------------
+
+SKEIN_INLINE void node::prepare(detail::call_base& call) {
+    call.owner = this;
+    ++books_->stats.submitted;
+    if (call.rare && call.rare->limit > duration::zero()) {
+        call.rare->deadline.emplace(call);
+        auto& here = loop::current();
+        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    }
+}
+
+namespace detail {
+
+SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
+    call_head head;
+    head.function = call.fn != nullptr ? call.fn->index : 0;
+    head.kind = call.kind;
+    head.retries = call.retries_left;
+    head.cpus = call.cpus;
+    head.target = call.target;
+    head.encode(to);
+}
+
+} // namespace detail
+
+/// Appends head and arguments; false: a codec threw, and the call has failed with that.
+SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
+                                    detail::encoder encode) {
+    struct encoding_guard {
+        detail::call_base* before = encoding_;
+        ~encoding_guard() { encoding_ = before; }
+    };
+    try {
+        const encoding_guard guard;
+        encoding_ = &call;
+        detail::encode_head(to, call);
+        encode(to);
+        return true;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        call.fail({std::move(told), nullptr});
+        return false;
+    }
+}
+
+SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) {
+        // The common case: nothing waits, the worker is there, nothing has to be kept.
+        auto& lane = *call->lane;
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+            !books_->closing) [[likely]] {
+            books_->scratch.clear();
+            if (!encode_call(books_->scratch, *call, encode)) return;
+            auto& raw = *call;
+            raw.id = take_slot(std::move(call));
+            transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            return;
+        }
+    }
+    wire::writer body;
+    if (!encode_call(body, *call, encode)) return;
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    place(std::move(call));
+}
+
+SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>& call,
+                                        std::size_t pending,
+                                        std::unique_ptr<detail::deferred_arguments> arguments) {
+    call->extra().pending = pending;
+    call->extra().arguments = std::move(arguments);
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    // Held by the refs it waits for.
+}
+
+SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
+    if (--call.rare->pending != 0 || call.is_done()) return;
+    books_->ready.emplace_back(&call);
+    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
+        const auto next = books_->ready[i];
+        if (!next->is_done()) settle_ready(next);
+    }
+    books_->ready.clear();
+    books_->settling = false;
+}
+
+/// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
+SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& call) {
+    const auto lane = call->lane;
+    if (const auto* bad = call->rare->arguments->failed()) {
+        // A chain of failures names its ends, not all that lies between.
+        constexpr std::string_view because = "did not run: its argument failed: ";
+        std::string_view root = bad->what.text();
+        if (const auto at = root.rfind(because); at != root.npos)
+            root.remove_prefix(at + because.size());
+        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
+        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
+        if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
+        call->fail({std::move(why), bad->from});
+        if (lane) drain(*lane);
+        return;
+    }
+    wire::writer body;
+    auto& arguments = *call->rare->arguments;
+    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+        if (lane) drain(*lane);
+        return;
+    }
+    call->rare->arguments.reset();
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    if (call->kind == detail::call_kind::method) {
+        drain(*call->lane);
+    } else {
+        place(call);
+    }
+}
+
+/// A call with its arguments encoded: to its worker, its lane, or the queue.
+SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
+    if (books_->closing)
+        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
+                                                                "is shutting down"));
+    if (call->kind == detail::call_kind::method && call->lane) {
+        const auto lane = call->lane;
+        lane->waiting.push_back(std::move(call));
+        return drain(*lane);
+    }
+    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
+    if (call->kind == detail::call_kind::method) { // passed on for a worker
+        const auto found = books_->actors.find(call->target);
+        if (found == books_->actors.end() || found->second.where == nullptr)
+            return refuse(*call,
+                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                              .with_hint("the last handle in the process that made it was "
+                                         "dropped, or its worker died"));
+        return send(*found->second.where, std::move(call));
+    }
+    if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (books_->start_workers) std::exchange(books_->start_workers, {})();
+    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
+        bool possible = true;
+        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    }
+    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
+    line.push_back(std::move(call));
+    pump();
+}
+
+/// Sends what is complete at the front of an actor's line.
+SKEIN_INLINE void node::drain(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    while (lane.first != lane.waiting.size()) {
+        auto& front = lane.waiting[lane.first];
+        if (front->state == detail::phase::preparing) break;
+        auto call = std::exchange(front, {});
+        ++lane.first;
+        if (call->is_done()) continue;
+        if (lane.lost) {
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+        } else if (lane.on == nullptr) {
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+        } else {
+            send(*lane.on, std::move(call));
+        }
+    }
+    if (lane.first == lane.waiting.size()) {
+        lane.waiting.clear();
+        lane.first = 0;
+    }
+}
+
+SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
+        if (std::exchange(call.extra().cancel_requested, true)) return;
+        if (call.on != nullptr && call.on->wire->is_open())
+            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+        return;
+    }
+    if (call.state == detail::phase::queued && call.on != nullptr) {
+        call.extra().cancel_requested = true; // for lose(), which settles its link
+        return;
+    }
+    call.fail({error(errc::cancelled,
+                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+               nullptr});
+    if (lane) drain(*lane);
+}
+
+SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    const bool sent =
+        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    // The slot stays taken until the worker answers: the late answer finds a call that is done.
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+    call.fail(
+        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
+                                          to_seconds(call.rare->limit), call.progress())),
+         nullptr});
+    if (lane) drain(*lane);
+}
+
+SKEIN_INLINE void node::give_up(error why) {
+    books_->given_up = why;
+    books_->start_workers = {};
+    for (auto* line : {&books_->creations, &books_->queue})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
+}
+
+// ---- actors ------------------------------------------------------------------------------------
+
+SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
+    auto& lane = books_->lanes[id];
+    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
+    lane = new detail::actor_state;
+    lane->owner = this;
+    lane->id = id;
+    if (books_->upstream != nullptr) {
+        lane->on = books_->upstream;
+    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
+        lane->on = found->second.where;
+    }
+    return detail::counted<detail::actor_state>(lane);
+}
+
+SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (!lane.owned || lane.on == nullptr) return;
+    if (books_->upstream == nullptr) {
+        --lane.on->actors;
+        books_->actors.erase(lane.id);
+    }
+    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
+}
+
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
+/// to come; that does not matter any more.
+SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
+        const auto call = lane.waiting[i];
+        if (call && !call->is_done())
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+    }
+    drain(lane);
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/node_frames.ipp
+// Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
+
+
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
 
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
@@ -13631,438 +13838,218 @@ private:
 
 } // namespace detail
 
-inline node::node(node_options who) {
-    name_.name = std::move(who.name);
-    name_.host = std::move(who.host);
-    name_.pid = who.pid;
-    (void)registry::instance(); // numbers the functions
-}
-
-inline node::~node() {
-    SKEIN_CHECK(
-        links_.empty() && upstream_ == nullptr && calls_.size() == 0,
-        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
-        "the serving tasks first",
-        links_.size(), calls_.size());
-    give_up(error(errc::closed, "the runtime has ended"));
-    for (auto& [id, lane] : lanes_) lane->owner = nullptr;
-    if (current_ == this) current_ = nullptr;
-}
-
-inline std::size_t node::workers() const noexcept {
-    return static_cast<std::size_t>(
-        std::count_if(links_.begin(), links_.end(), [](auto& l) { return l->up; }));
-}
-
-// ---- calls of this process -------------------------------------------------------------------
-
-inline void node::prepare(detail::call_base& call) {
-    call.owner = this;
-    ++stats_.submitted;
-    if (call.rare && call.rare->limit > duration::zero()) {
-        call.rare->deadline.emplace(call);
-        auto& here = loop::current();
-        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
+    switch (f.kind) {
+    case detail::message_reply: return on_reply(*from, f);
+    case detail::message_call:
+        if (books_->upstream == nullptr) return forward(*from, f);
+        return execute(from, f.id, f.body, nullptr);
+    case detail::message_started: {
+        const auto index = static_cast<std::uint32_t>(f.id);
+        if (index < books_->slots.size() && books_->slots[index].generation == f.id >> 32 &&
+            books_->slots[index].call && books_->slots[index].call->state == detail::phase::sent)
+            books_->slots[index].call->state = detail::phase::started;
+        return;
     }
-}
-
-inline void encode_head(wire::writer& to, const detail::call_base& call) {
-    detail::call_head head;
-    head.function = call.fn != nullptr ? call.fn->index : 0;
-    head.kind = call.kind;
-    head.retries = call.retries_left;
-    head.cpus = call.cpus;
-    head.target = call.target;
-    head.encode(to);
-}
-
-/// Appends head and arguments; false: a codec threw, and the call has failed with that.
-template <class Encode>
-bool node::encode_call(wire::writer& to, detail::call_base& call, Encode&& encode) {
-    struct encoding_guard {
-        detail::call_base* before = encoding_;
-        ~encoding_guard() { encoding_ = before; }
-    };
-    try {
-        const encoding_guard guard;
-        encoding_ = &call;
-        encode_head(to, call);
-        encode(to);
-        return true;
-    } catch (...) {
-        const error why = to_error(std::current_exception());
-        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
-                                           call.name(), why.text()));
-        call.fail({std::move(told), nullptr});
-        return false;
-    }
-}
-
-template <class Encode>
-void node::submit(detail::counted<detail::call_base> call, Encode&& encode) {
-    prepare(*call);
-    if (call->kind == detail::call_kind::method) {
-        // The common case: nothing waits, the worker is there, nothing has to be kept.
-        auto& lane = *call->lane;
-        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
-            !closing_) [[likely]] {
-            scratch_.clear();
-            if (!encode_call(scratch_, *call, encode)) return;
-            auto& raw = *call;
-            raw.id = take_slot(std::move(call));
-            transmit(*lane.on, raw, scratch_.bytes(), nullptr);
+    case detail::message_cancel:
+        if (const auto found = from->running.find(f.id); found != from->running.end())
+            found->second.stop.request();
+        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
+            cancel(*found->second);
+        return;
+    case detail::message_drop: {
+        if (books_->upstream != nullptr) {
+            books_->boxes.erase(f.id);
             return;
         }
+        const auto found = books_->actors.find(f.id);
+        if (found == books_->actors.end() || found->second.owner != from->number) return;
+        auto* where = found->second.where;
+        books_->actors.erase(found);
+        if (where == nullptr) return;
+        --where->actors;
+        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
+        return;
     }
-    wire::writer body;
-    if (!encode_call(body, *call, encode)) return;
-    call->body = std::move(body).take();
+    default:
+        throw error(errc::malformed,
+                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
+    }
+}
+
+SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+    const auto call = free_slot(f.id);
+    if (!call) return;
+    account(from, *call);
+    if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
+        settle_create(from, *call, f.flags);
+    if (!call->is_done()) {
+        if (f.flags == detail::reply_ok) {
+            call->finish_with_bytes(f.body);
+        } else {
+            call->fail(detail::decode_failure(f.body));
+        }
+    }
+    if (!books_->queue.empty() || !books_->creations.empty()) pump();
+}
+
+/// Driver: an actor was made, or its constructor threw.
+SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
+                                      std::uint16_t outcome) {
+    const auto known = books_->actors.find(call.target); // made by a worker that is still there
+    const auto lane = books_->lanes.find(call.target);   // made by this process
+    const bool wanted = call.nested ? known != books_->actors.end()
+                                    : lane != books_->lanes.end() && !call.is_done();
+    if (outcome == detail::reply_ok && wanted) {
+        books_->actors[call.target].where = &from;
+        if (lane != books_->lanes.end()) lane->second->on = &from;
+        return;
+    }
+    if (known != books_->actors.end()) books_->actors.erase(known);
+    --from.actors;
+    if (outcome == detail::reply_ok && from.wire->is_open())
+        from.wire->send(detail::message_drop, 0, call.target, {}, {});
+}
+
+/// Driver: a call of a worker goes on to where it belongs.
+SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
+    wire::reader in(f.body);
+    detail::call_head head;
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    std::shared_ptr<link> origin;
+    for (const auto& l : books_->links)
+        if (l.get() == &from) origin = l;
+    if (!origin) return;
+    detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
+    call->fn = fn;
+    call->kind = head.kind;
+    call->cpus = head.cpus;
+    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
+    call->target = head.target;
+    call->nested = true;
+    call->body = f.take_body();
+    if (head.kind == detail::call_kind::create) {
+        call->target = new_actor_id();
+        books_->actors[call->target] = {nullptr, from.number};
+        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
+                    &call->target, sizeof call->target);
+    }
+    from.forwarded[f.id] = call.get();
+    prepare(*call);
     call->state = detail::phase::queued;
     place(std::move(call));
 }
 
-inline void node::submit_deferred(detail::counted<detail::call_base> call) {
-    prepare(*call);
-    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
-    // Held by the refs it waits for.
-}
-
-inline void node::argument_ready(detail::call_base& call) {
-    if (--call.rare->pending != 0 || call.is_done()) return;
-    ready_.emplace_back(&call);
-    if (std::exchange(settling_, true)) return; // a long chain must not become a deep stack
-    for (std::size_t i = 0; i < ready_.size(); ++i) {
-        const auto next = ready_[i];
-        if (next->is_done()) continue;
-        if (const auto* bad = next->rare->arguments->failed()) {
-            // A chain of failures names its ends, not all that lies between.
-            constexpr std::string_view because = "did not run: its argument failed: ";
-            std::string_view root = bad->what.text();
-            if (const auto at = root.rfind(because); at != root.npos)
-                root.remove_prefix(at + because.size());
-            error why(bad->what.code(), fmt::format("{} {}{}", next->name(), because, root));
-            if (!bad->what.where().empty()) why.with_where(bad->what.where());
-            if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
-            if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
-            const auto lane = next->lane;
-            next->fail({std::move(why), bad->from});
-            if (lane) drain(*lane);
-            continue;
-        }
-        wire::writer body;
-        const auto lane = next->lane;
-        auto& arguments = *next->rare->arguments;
-        if (!encode_call(body, *next, [&](wire::writer& to) { arguments.encode(to); })) {
-            if (lane) drain(*lane);
-            continue;
-        }
-        next->rare->arguments.reset();
-        next->body = std::move(body).take();
-        next->state = detail::phase::queued;
-        if (next->kind == detail::call_kind::method) {
-            drain(*next->lane);
-        } else {
-            place(next);
-        }
-    }
-    ready_.clear();
-    settling_ = false;
-}
-
-/// A call with its arguments encoded: to its worker, its lane, or the queue.
-inline void node::place(detail::counted<detail::call_base> call) {
-    if (closing_)
-        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
-                                                                "is shutting down"));
-    if (call->kind == detail::call_kind::method && call->lane) {
-        const auto lane = call->lane;
-        lane->waiting.push_back(std::move(call));
-        return drain(*lane);
-    }
-    if (upstream_ != nullptr) return send(*upstream_, std::move(call));
-    if (call->kind == detail::call_kind::method) { // passed on for a worker
-        const auto found = actors_.find(call->target);
-        if (found == actors_.end() || found->second.where == nullptr)
-            return refuse(*call,
-                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
-                              .with_hint("the last handle in the process that made it was "
-                                         "dropped, or its worker died"));
-        return send(*found->second.where, std::move(call));
-    }
-    if (given_up_) return refuse(*call, *given_up_);
-    if (start_workers_) std::exchange(start_workers_, {})();
-    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
-        bool possible = true;
-        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
-    }
-    auto& line = call->kind == detail::call_kind::create ? creations_ : queue_;
-    line.push_back(std::move(call));
-    pump();
-}
-
-/// Sends what is complete at the front of an actor's line.
-inline void node::drain(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
-    while (lane.first != lane.waiting.size()) {
-        auto& front = lane.waiting[lane.first];
-        if (front->state == detail::phase::preparing) break;
-        auto call = std::exchange(front, {});
-        ++lane.first;
-        if (call->is_done()) continue;
-        if (lane.lost) {
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
-        } else if (lane.on == nullptr) {
-            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
-        } else {
-            send(*lane.on, std::move(call));
-        }
-    }
-    if (lane.first == lane.waiting.size()) {
-        lane.waiting.clear();
-        lane.first = 0;
-    }
-}
-
-/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
-inline link* node::pick(const detail::call_base& call, bool& possible) {
-    link* best = nullptr;
-    std::uint32_t largest = 0;
-    bool any = false;
-    for (const auto& l : links_) {
-        if (!l->up) continue;
-        any = true;
-        largest = std::max(largest, l->capacity);
-        if (call.cpus > l->capacity) continue;
-        if (call.kind == detail::call_kind::create) {
-            if (best == nullptr || l->actors < best->actors) best = l.get();
-            continue;
-        }
-        const bool room =
-            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
-        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
-    }
-    possible = !any || call.cpus <= largest;
-    // An actor stays where it is put: rather wait for a worker that is about to come.
-    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
-        workers() < expected_)
-        return nullptr;
-    return best;
-}
-
-inline void node::pump() {
-    pump(creations_);
-    pump(queue_);
-}
-
-inline void node::pump(std::deque<detail::counted<detail::call_base>>& line) {
-    while (!line.empty()) {
-        auto& front = line.front();
-        if (front->is_done()) {
-            line.pop_front();
-            continue;
-        }
-        bool possible = true;
-        auto* where = pick(*front, possible);
-        if (where == nullptr && possible) return;
-        auto call = std::move(front);
-        line.pop_front();
-        if (where == nullptr) {
-            refuse(*call,
-                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
-                                                      "has",
-                                                      call->name(), call->cpus))
-                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
-        } else {
-            send(*where, std::move(call));
-        }
-    }
-}
-
-inline std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
-    if (free_.empty()) {
-        free_.push_back(static_cast<std::uint32_t>(slots_.size()));
-        slots_.emplace_back();
-    }
-    const auto index = free_.back();
-    free_.pop_back();
-    slots_[index].call = std::move(call);
-    return std::uint64_t{slots_[index].generation} << 32 | index;
-}
-
-/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-inline detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
-    const auto index = static_cast<std::uint32_t>(id);
-    if (index >= slots_.size() || slots_[index].generation != id >> 32 || !slots_[index].call)
-        return {};
-    ++slots_[index].generation;
-    free_.push_back(index);
-    return std::move(slots_[index].call);
-}
-
-inline void node::send(link& to, detail::counted<detail::call_base> call) {
-    auto& raw = *call;
-    raw.id = take_slot(std::move(call));
-    if (raw.kind == detail::call_kind::task && upstream_ == nullptr) {
-        if (to.busy == 0) {
-            to.mark = loop::current().now();
-            to.finished = 0;
-        }
-        to.busy += raw.cpus;
-    } else if (raw.kind == detail::call_kind::create && upstream_ == nullptr) {
-        ++to.actors;
-    }
-    // Only a call that may have to run again keeps its arguments, and one that was not sent.
-    const bool keep =
-        raw.kind == detail::call_kind::task && raw.retries_left > 0 && upstream_ == nullptr;
-    if (keep) {
-        transmit(to, raw, raw.body, nullptr);
-    } else {
-        const detail::counted<detail::call_base> hold(&raw);
-        auto body = std::move(raw.body);
-        raw.body = {};
-        transmit(to, raw, body, &body);
-        if (raw.state == detail::phase::queued) raw.body = std::move(body);
-    }
-}
-
-inline void node::transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned) {
-    call.on = &to;
-    // A connection that has just broken: the call stays in its slot as "did not run" until the link
-    // is settled.
-    call.state = detail::phase::queued;
+SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
-    try {
-        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
-            net::frame f;
-            f.kind = detail::message_call;
-            f.id = call.id;
-            f.body = std::move(*owned);
-            to.wire->send(std::move(f));
-        } else {
-            to.wire->send(detail::message_call, 0, call.id, body, {});
+    books_->scratch.clear();
+    encode(books_->scratch);
+    to.wire->send(detail::message_reply, detail::reply_ok, id, books_->scratch.bytes(), {});
+}
+
+SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
+    if (!to.wire->is_open()) return;
+    books_->scratch.clear();
+    detail::encode_failure(books_->scratch, why);
+    to.wire->send(detail::message_reply, detail::reply_failed, id, books_->scratch.bytes(), {});
+}
+
+SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
+    reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+}
+
+/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
+/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
+/// start from the run queue, so in order.
+SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+                                std::shared_ptr<detail::actor_box> box) {
+    wire::reader in(body);
+    detail::call_head head;
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
+    if (head.kind == detail::call_kind::method && !box) {
+        const auto found = books_->boxes.find(head.target);
+        if (found == books_->boxes.end()) {
+            const error gone =
+                error(errc::not_found, fmt::format("actor {} is gone", head.target))
+                    .with_hint("the last handle in the process that made it was dropped");
+            return reply_failure(*from, id, {gone, nullptr});
         }
-        call.state = detail::phase::sent;
-    } catch (const error& e) {
-        if (e.code() != errc::too_large) return; // closed or reset: as above
-        const auto held = free_slot(call.id);
-        account(to, call);
-        if (call.kind == detail::call_kind::create && upstream_ == nullptr) --to.actors;
-        call.fail({e, nullptr});
+        box = found->second;
+        if (box->not_started > 0 && !fn->is_coroutine) {
+            ++box->not_started;
+            books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
+            return;
+        }
     }
+    ++books_->stats.executed;
+    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
+    struct executing_guard {
+        node* before = executing_;
+        ~executing_guard() { executing_ = before; }
+    } const guard;
+    executing_ = this;
+    fn->invoke(call);
 }
 
-/// A task has left its worker: its cores are free, and the worker's pace is known better.
-inline void node::account(link& from, const detail::call_base& call) {
-    if (upstream_ != nullptr || call.kind != detail::call_kind::task || call.cpus == 0) return;
-    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
-    const auto now = loop::current().now();
-    ++from.finished;
-    if (now <= from.mark) return;
-    const double each = to_seconds(now - from.mark) / from.finished;
-    from.service = each < from.service ? each : (from.service + each) / 2;
-    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
-    from.mark = now;
-    from.finished = 0;
+SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
+                                            byte_buffer body,
+                                            std::shared_ptr<detail::actor_box> box) {
+    --box->not_started;
+    execute(from, id, body, std::move(box));
+    co_return;
 }
 
-inline void node::cancel(detail::call_base& call) noexcept {
-    const detail::counted<detail::call_base> hold(&call);
-    const auto lane = call.lane;
-    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
-        if (std::exchange(call.extra().cancel_requested, true)) return;
-        if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
-        return;
+SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
+    auto& running = call.from->running[call.id];
+    auto guarded = with_cancel(running.stop.token(), std::move(work));
+    books_->calls.spawn(run_call(call.from, call.id, std::move(guarded)));
+    books_->fresh.push_back(call.id);
+    if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
+}
+
+SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, std::uint64_t id,
+                                       task<void> work) {
+    co_await work;
+    from->running.erase(id);
+}
+
+/// Runs after the first steps of the calls that have just started: those that are not done by then
+/// have suspended, and their submitter is told.
+SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
+    co_await yield();
+    for (const auto id : std::exchange(books_->fresh, {})) {
+        const auto found = to->running.find(id);
+        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
+        found->second.told = true;
+        to->wire->send(detail::message_started, 0, id, {}, {});
     }
-    if (call.state == detail::phase::queued && call.on != nullptr) {
-        call.extra().cancel_requested = true; // for lose(), which settles its link
-        return;
-    }
-    call.fail({error(errc::cancelled,
-                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
-               nullptr});
-    if (lane) drain(*lane);
-}
-
-inline void node::deadline_passed(detail::call_base& call) {
-    const detail::counted<detail::call_base> hold(&call);
-    const auto lane = call.lane;
-    const bool sent =
-        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
-    // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
-    call.fail(
-        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
-                                          to_seconds(call.rare->limit), call.progress())),
-         nullptr});
-    if (lane) drain(*lane);
-}
-
-inline void node::give_up(error why) {
-    given_up_ = why;
-    start_workers_ = {};
-    for (auto* line : {&creations_, &queue_})
-        for (auto& call : std::exchange(*line, {}))
-            if (!call->is_done()) refuse(*call, why);
-}
-
-// ---- actors ------------------------------------------------------------------------------------
-
-inline detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
-    auto& lane = lanes_[id];
-    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
-    lane = new detail::actor_state;
-    lane->owner = this;
-    lane->id = id;
-    if (upstream_ != nullptr) {
-        lane->on = upstream_;
-    } else if (const auto found = actors_.find(id); found != actors_.end()) {
-        lane->on = found->second.where;
-    }
-    return detail::counted<detail::actor_state>(lane);
-}
-
-inline void node::drop_actor(detail::actor_state& lane) noexcept {
-    lanes_.erase(lane.id);
-    if (!lane.owned || lane.on == nullptr) return;
-    if (upstream_ == nullptr) {
-        --lane.on->actors;
-        actors_.erase(lane.id);
-    }
-    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
-}
-
-/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
-/// to come; that does not matter any more.
-inline void node::fail_lane(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
-    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
-        const auto call = lane.waiting[i];
-        if (call && !call->is_done())
-            call->fail(
-                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
-                 nullptr});
-    }
-    drain(lane);
+    co_return;
 }
 
 } // namespace skein::rt
 
+// ======== skein/rt/detail/node_links.ipp
+// Part of the bodies of rt/node.hpp: links to other processes, and what one takes along when it ends.
 
-// ======== skein/rt/detail/node_links.hpp
-// The other half of node.hpp: links to other processes, and the frames that come over them.
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace skein::rt {
 
-// ---- links -------------------------------------------------------------------------------------
-
-inline std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
     auto l = std::make_shared<link>();
     l->wire = std::move(wire);
-    l->number = ++last_link_;
+    l->number = ++books_->last_link;
     const auto& peer = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
     if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
@@ -14082,7 +14069,7 @@ inline std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire)
     return l;
 }
 
-inline task<void> node::wait_end(std::shared_ptr<link> l) {
+SKEIN_INLINE task<void> node::wait_end(std::shared_ptr<link> l) {
     try {
         co_await l->ended.wait();
     } catch (const error&) { // cancelled
@@ -14091,10 +14078,10 @@ inline task<void> node::wait_end(std::shared_ptr<link> l) {
     }
 }
 
-inline task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obituary after) {
-    SKEIN_CHECK(upstream_ == nullptr, "a worker cannot have workers of its own");
+SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obituary after) {
+    SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire));
-    links_.push_back(l);
+    books_->links.push_back(l);
     pump();
     auto ended = wait_end(l);
     co_await ended;
@@ -14106,44 +14093,44 @@ inline task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obit
         auto said = co_await sure;
         if (!said.empty()) how = std::move(said);
     }
-    std::erase(links_, l);
+    std::erase(books_->links, l);
     lose(*l, how);
     pump();
 }
 
-inline task<void> node::serve_driver(std::shared_ptr<net::connection> wire) {
-    SKEIN_CHECK(links_.empty() && upstream_ == nullptr, "a worker has one driver");
+SKEIN_INLINE task<void> node::serve_driver(std::shared_ptr<net::connection> wire) {
+    SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire));
-    upstream_ = l.get();
+    books_->upstream = l.get();
     auto ended = wait_end(l);
     co_await ended;
 
-    closing_ = true;
-    calls_.cancel();
+    books_->closing = true;
+    books_->calls.cancel();
     try {
-        auto joined = calls_.join();
+        auto joined = books_->calls.join();
         auto sure = shield(std::move(joined));
         co_await sure;
     } catch (...) { // a call's own errors were told to the driver
     }
     lose(*l, "the driver has gone");
-    boxes_.clear();
-    upstream_ = nullptr;
+    books_->boxes.clear();
+    books_->upstream = nullptr;
 }
 
-inline task<void> node::close() {
-    closing_ = true;
+SKEIN_INLINE task<void> node::close() {
+    books_->closing = true;
     const error why(errc::closed, "the program ended before the call was done");
-    start_workers_ = {};
-    for (auto* line : {&creations_, &queue_})
+    books_->start_workers = {};
+    for (auto* line : {&books_->creations, &books_->queue})
         for (auto& call : std::exchange(*line, {}))
             if (!call->is_done()) refuse(*call, why);
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-        const auto call = slots_[i].call;
+    for (std::size_t i = 0; i < books_->slots.size(); ++i) {
+        const auto call = books_->slots[i].call;
         if (call && !call->is_done()) call->fail({why, nullptr});
     }
     scope goodbyes;
-    auto open = links_;
+    auto open = books_->links;
     for (const auto& l : open) goodbyes.spawn(l->wire->close());
     auto joined = goodbyes.join();
     auto sure = shield(std::move(joined));
@@ -14186,16 +14173,16 @@ private:
     std::map<key, std::string> told_;
 };
 
-} // namespace detail
-
 /// Its cancellation was on the way to the worker that is lost.
-inline bool is_unwanted(const detail::call_base& call) noexcept {
+SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
     return call.rare && call.rare->cancel_requested;
 }
 
+} // namespace detail
+
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
-inline void node::lose(link& l, const std::string& how) {
-    if (upstream_ == nullptr && !closing_) ++stats_.workers_lost;
+SKEIN_INLINE void node::lose(link& l, const std::string& how) {
+    if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
@@ -14207,14 +14194,14 @@ inline void node::lose(link& l, const std::string& how) {
 
     std::vector<detail::counted<detail::call_base>> again, dead;
     detail::loss_report report;
-    for (auto& s : slots_) {
+    for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
-        if (upstream_ == nullptr && !closing_ && !is_unwanted(*call) && is_task &&
-            (call->retries_left > 0 || (!sent && !call->body.empty()))) {
+        if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
+            is_task && (call->retries_left > 0 || (!sent && !call->body.empty()))) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
@@ -14223,7 +14210,7 @@ inline void node::lose(link& l, const std::string& how) {
             again.push_back(std::move(call));
             continue;
         }
-        if (call->kind == detail::call_kind::create) actors_.erase(call->target);
+        if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
         if (sent && is_task) ++call->lost_attempts;
         report.add(call->progress(), call->name());
         dead.push_back(std::move(call));
@@ -14234,12 +14221,12 @@ inline void node::lose(link& l, const std::string& how) {
     const failure lost{error(errc::worker_lost, summary), nullptr};
     std::vector<std::uint64_t> orphaned;
     std::vector<detail::counted<detail::actor_state>> gone;
-    if (upstream_ == nullptr) {
-        for (const auto& [id, entry] : actors_)
+    if (books_->upstream == nullptr) {
+        for (const auto& [id, entry] : books_->actors)
             if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-        std::erase_if(actors_, [&](const auto& item) { return item.second.where == &l; });
+        std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
     }
-    for (const auto& [id, lane] : lanes_)
+    for (const auto& [id, lane] : books_->lanes)
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
     std::sort(orphaned.begin(), orphaned.end());
@@ -14249,9 +14236,9 @@ inline void node::lose(link& l, const std::string& how) {
     }
 
     for (const auto& call : dead) {
-        const auto code = is_unwanted(*call)                 ? errc::cancelled
-                          : upstream_ != nullptr || closing_ ? errc::closed
-                                                             : errc::worker_lost;
+        const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
+                          : books_->upstream != nullptr || books_->closing ? errc::closed
+                                                                           : errc::worker_lost;
         const auto name = call->name();
         std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
         if (call->lost_attempts > 1)
@@ -14262,8 +14249,8 @@ inline void node::lose(link& l, const std::string& how) {
     }
     for (const auto& lane : gone) fail_lane(*lane);
     for (const auto id : orphaned) {
-        auto* where = actors_[id].where;
-        actors_.erase(id);
+        auto* where = books_->actors[id].where;
+        books_->actors.erase(id);
         if (where == nullptr) continue; // its constructor runs: settle_create() drops it
         --where->actors;
         if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
@@ -14273,202 +14260,173 @@ inline void node::lose(link& l, const std::string& how) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
     for (const auto& call : again) {
-        ++stats_.retried;
+        ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
-    const auto behind = std::find_if_not(queue_.begin(), queue_.end(), needs_no_core);
-    queue_.insert(behind, others.begin(), others.end());
-    queue_.insert(queue_.begin(), urgent.begin(), urgent.end());
+    const auto behind = std::find_if_not(books_->queue.begin(), books_->queue.end(), needs_no_core);
+    books_->queue.insert(behind, others.begin(), others.end());
+    books_->queue.insert(books_->queue.begin(), urgent.begin(), urgent.end());
 }
 
-// ---- frames ------------------------------------------------------------------------------------
+} // namespace skein::rt
 
-inline void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
-    switch (f.kind) {
-    case detail::message_reply: return on_reply(*from, f);
-    case detail::message_call:
-        if (upstream_ == nullptr) return forward(*from, f);
-        return execute(from, f.id, f.body, nullptr);
-    case detail::message_started: {
-        const auto index = static_cast<std::uint32_t>(f.id);
-        if (index < slots_.size() && slots_[index].generation == f.id >> 32 && slots_[index].call &&
-            slots_[index].call->state == detail::phase::sent)
-            slots_[index].call->state = detail::phase::started;
-        return;
-    }
-    case detail::message_cancel:
-        if (const auto found = from->running.find(f.id); found != from->running.end())
-            found->second.stop.request();
-        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
-            cancel(*found->second);
-        return;
-    case detail::message_drop: {
-        if (upstream_ != nullptr) {
-            boxes_.erase(f.id);
-            return;
+// ======== skein/rt/detail/node_send.ipp
+// Part of the bodies of rt/node.hpp: which worker a call goes to, and how it gets there.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
+SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
+    link* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (const auto& l : books_->links) {
+        if (!l->up) continue;
+        any = true;
+        largest = std::max(largest, l->capacity);
+        if (call.cpus > l->capacity) continue;
+        if (call.kind == detail::call_kind::create) {
+            if (best == nullptr || l->actors < best->actors) best = l.get();
+            continue;
         }
-        const auto found = actors_.find(f.id);
-        if (found == actors_.end() || found->second.owner != from->number) return;
-        auto* where = found->second.where;
-        actors_.erase(found);
-        if (where == nullptr) return;
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
-        return;
+        const bool room =
+            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
+        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
-    default:
-        throw error(errc::malformed,
-                    fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
-    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < books_->expected)
+        return nullptr;
+    return best;
 }
 
-inline void node::on_reply(link& from, const net::frame_view& f) {
-    const auto call = free_slot(f.id);
-    if (!call) return;
-    account(from, *call);
-    if (call->kind == detail::call_kind::create && upstream_ == nullptr)
-        settle_create(from, *call, f.flags);
-    if (!call->is_done()) {
-        if (f.flags == detail::reply_ok) {
-            call->finish_with_bytes(f.body);
+SKEIN_INLINE void node::pump() {
+    pump(detail::call_kind::create);
+    pump(detail::call_kind::task);
+}
+
+SKEIN_INLINE void node::pump(detail::call_kind which) {
+    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    while (!line.empty()) {
+        auto& front = line.front();
+        if (front->is_done()) {
+            line.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* where = pick(*front, possible);
+        if (where == nullptr && possible) return;
+        auto call = std::move(front);
+        line.pop_front();
+        if (where == nullptr) {
+            refuse(*call,
+                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
+                                                      "has",
+                                                      call->name(), call->cpus))
+                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
         } else {
-            call->fail(detail::decode_failure(f.body));
+            send(*where, std::move(call));
         }
     }
-    if (!queue_.empty() || !creations_.empty()) pump();
 }
 
-/// Driver: an actor was made, or its constructor threw.
-inline void node::settle_create(link& from, const detail::call_base& call, std::uint16_t outcome) {
-    const auto known = actors_.find(call.target); // made by a worker that is still there
-    const auto lane = lanes_.find(call.target);   // made by this process
-    const bool wanted =
-        call.nested ? known != actors_.end() : lane != lanes_.end() && !call.is_done();
-    if (outcome == detail::reply_ok && wanted) {
-        actors_[call.target].where = &from;
-        if (lane != lanes_.end()) lane->second->on = &from;
+SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
+    if (books_->free.empty()) {
+        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
+        books_->slots.emplace_back();
+    }
+    const auto index = books_->free.back();
+    books_->free.pop_back();
+    books_->slots[index].call = std::move(call);
+    return std::uint64_t{books_->slots[index].generation} << 32 | index;
+}
+
+/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
+SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32 ||
+        !books_->slots[index].call)
+        return {};
+    ++books_->slots[index].generation;
+    books_->free.push_back(index);
+    return std::move(books_->slots[index].call);
+}
+
+SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) {
+    auto& raw = *call;
+    raw.id = take_slot(std::move(call));
+    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.busy == 0) {
+            to.mark = loop::current().now();
+            to.finished = 0;
+        }
+        to.busy += raw.cpus;
+    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
+        ++to.actors;
+    }
+    // Only a call that may have to run again keeps its arguments, and one that was not sent.
+    const bool keep =
+        raw.kind == detail::call_kind::task && raw.retries_left > 0 && books_->upstream == nullptr;
+    if (keep) {
+        transmit(to, raw, raw.body, nullptr);
+    } else {
+        const detail::counted<detail::call_base> hold(&raw);
+        auto body = std::move(raw.body);
+        raw.body = {};
+        transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+    }
+}
+
+SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span body,
+                                 byte_buffer* owned) {
+    call.on = &to;
+    // A connection that has just broken: the call stays in its slot as "did not run" until the link
+    // is settled.
+    call.state = detail::phase::queued;
+    if (!to.wire->is_open()) return;
+    try {
+        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
+            net::frame f;
+            f.kind = detail::message_call;
+            f.id = call.id;
+            f.body = std::move(*owned);
+            to.wire->send(std::move(f));
+        } else {
+            to.wire->send(detail::message_call, 0, call.id, body, {});
+        }
+        call.state = detail::phase::sent;
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) return; // closed or reset: as above
+        const auto held = free_slot(call.id);
+        account(to, call);
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
+        call.fail({e, nullptr});
+    }
+}
+
+/// A task has left its worker: its cores are free, and the worker's pace is known better.
+SKEIN_INLINE void node::account(link& from, const detail::call_base& call) {
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
         return;
-    }
-    if (known != actors_.end()) actors_.erase(known);
-    --from.actors;
-    if (outcome == detail::reply_ok && from.wire->is_open())
-        from.wire->send(detail::message_drop, 0, call.target, {}, {});
-}
-
-/// Driver: a call of a worker goes on to where it belongs.
-inline void node::forward(link& from, const net::frame_view& f) {
-    wire::reader in(f.body);
-    detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
-    std::shared_ptr<link> origin;
-    for (const auto& l : links_)
-        if (l.get() == &from) origin = l;
-    if (!origin) return;
-    detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
-    call->fn = fn;
-    call->kind = head.kind;
-    call->cpus = head.cpus;
-    call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
-    call->target = head.target;
-    call->nested = true;
-    call->body = f.take_body();
-    if (head.kind == detail::call_kind::create) {
-        call->target = new_actor_id();
-        actors_[call->target] = {nullptr, from.number};
-        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
-                    &call->target, sizeof call->target);
-    }
-    from.forwarded[f.id] = call.get();
-    prepare(*call);
-    call->state = detail::phase::queued;
-    place(std::move(call));
-}
-
-template <class Encode>
-void node::reply(link& to, std::uint64_t id, Encode&& encode) {
-    if (!to.wire->is_open()) return;
-    scratch_.clear();
-    encode(scratch_);
-    to.wire->send(detail::message_reply, detail::reply_ok, id, scratch_.bytes(), {});
-}
-
-inline void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
-    if (!to.wire->is_open()) return;
-    scratch_.clear();
-    detail::encode_failure(scratch_, why);
-    to.wire->send(detail::message_reply, detail::reply_failed, id, scratch_.bytes(), {});
-}
-
-/// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
-/// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
-/// start from the run queue, so in order.
-inline void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
-                          std::shared_ptr<detail::actor_box> box) {
-    wire::reader in(body);
-    detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
-    if (head.kind == detail::call_kind::method && !box) {
-        const auto found = boxes_.find(head.target);
-        if (found == boxes_.end()) {
-            const error gone =
-                error(errc::not_found, fmt::format("actor {} is gone", head.target))
-                    .with_hint("the last handle in the process that made it was dropped");
-            return reply_failure(*from, id, {gone, nullptr});
-        }
-        box = found->second;
-        if (box->not_started > 0 && !fn->is_coroutine) {
-            ++box->not_started;
-            calls_.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
-            return;
-        }
-    }
-    ++stats_.executed;
-    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
-    struct executing_guard {
-        node* before = executing_;
-        ~executing_guard() { executing_ = before; }
-    } const guard;
-    executing_ = this;
-    fn->invoke(call);
-}
-
-inline task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
-                                      byte_buffer body, std::shared_ptr<detail::actor_box> box) {
-    --box->not_started;
-    execute(from, id, body, std::move(box));
-    co_return;
-}
-
-inline void node::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.id];
-    auto guarded = with_cancel(running.stop.token(), std::move(work));
-    calls_.spawn(run_call(call.from, call.id, std::move(guarded)));
-    fresh_.push_back(call.id);
-    if (fresh_.size() == 1) calls_.spawn(tell_started(call.from));
-}
-
-inline task<void> node::run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work) {
-    co_await work;
-    from->running.erase(id);
-}
-
-/// Runs after the first steps of the calls that have just started: those that are not done by then
-/// have suspended, and their submitter is told.
-inline task<void> node::tell_started(std::shared_ptr<link> to) {
-    co_await yield();
-    for (const auto id : std::exchange(fresh_, {})) {
-        const auto found = to->running.find(id);
-        if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
-        found->second.told = true;
-        to->wire->send(detail::message_started, 0, id, {}, {});
-    }
-    co_return;
+    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
+    const auto now = loop::current().now();
+    ++from.finished;
+    if (now <= from.mark) return;
+    const double each = to_seconds(now - from.mark) / from.finished;
+    from.service = each < from.service ? each : (from.service + each) / 2;
+    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+    from.mark = now;
+    from.finished = 0;
 }
 
 } // namespace skein::rt
@@ -14623,23 +14581,21 @@ template <class T>
 } // namespace skein
 
 
-// ======== skein/rt/remote.hpp, continued
-#include <algorithm>
+
+// ======== skein/rt/detail/remote.hpp, continued
 #include <concepts>
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
-namespace skein {
-
-template <class T>
-class actor_handle;
-
-namespace rt::detail {
+namespace skein::rt::detail {
 
 // ---- executing side ----------------------------------------------------------------------------
 
@@ -14700,7 +14656,6 @@ task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t i
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
     if (box) --box->not_started;
-    std::exception_ptr thrown;
     try {
         auto work = call_now<F, T>(box.get(), arguments);
         if constexpr (std::is_void_v<result_type>) {
@@ -14711,9 +14666,8 @@ task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t i
             self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
         }
     } catch (...) {
-        thrown = std::current_exception();
+        self->reply_thrown(*from, id, *fn);
     }
-    if (thrown) self->reply_failure(*from, id, failure_of(thrown, *fn, self->name()));
 }
 
 /// Decodes into `into`, from an aligned copy if it holds views that need one.
@@ -14744,11 +14698,7 @@ void invoke(incoming_call& call) {
     } else {
         decoded = decode_arguments(call.arguments, arguments);
     }
-    if (!decoded) {
-        error bad(decoded.error().code(),
-                  "arguments of " + call.fn.name + ": " + decoded.error().text());
-        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
-    }
+    if (!decoded) return call.refuse(decoded.error());
     if constexpr (traits::is_coroutine) {
         if (call.box) ++call.box->not_started;
         call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
@@ -14764,9 +14714,7 @@ void invoke(incoming_call& call) {
                                 [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
-            call.self.reply_failure(
-                *call.from, call.id,
-                failure_of(std::current_exception(), call.fn, call.self.name()));
+            call.reply_thrown();
         }
     }
 }
@@ -14865,51 +14813,42 @@ private:
     std::tuple<Held...> held_;
 };
 
-/// Fills in what all calls have in common.
-inline void apply_options(call_base& call, const function_record& fn, const call_options& how,
-                          call_kind kind) {
-    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
-    call.fn = &fn;
-    call.kind = kind;
-    if (kind == call_kind::task) {
-        call.cpus = static_cast<std::uint16_t>(how.cpus);
-        const int retries = how.retries < 0 ? default_task_retries : how.retries;
-        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
-    }
-    if (!how.name.empty()) call.extra().name = how.name;
-    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
-}
-
 /// Submits: at once if every argument is there, else when the last one is.
 template <class Arguments, class... A>
 struct submission;
 template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
+    static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
+
     static void go(node& by, const counted<call_base>& call, A&&... args) {
-        std::size_t pending = 0;
-        bool failed = false;
-        [[maybe_unused]] const auto look = [&](const auto& a) {
-            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
-                pending += !a.ready();
-                failed |= a.ready() && a.state()->failed();
-            }
-        };
-        (look(args), ...);
-        if (pending == 0 && !failed) {
-            return by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+        if constexpr (any_ref) {
+            std::size_t pending = 0;
+            bool failed = false;
+            const auto look = [&](const auto& a) {
+                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
+                    pending += !a.ready();
+                    failed |= a.ready() && a.state()->failed();
+                }
+            };
+            (look(args), ...);
+            if (pending != 0 || failed)
+                return wait_for(by, call, pending, std::forward<A>(args)...);
         }
-        auto& rare = call->extra();
+        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+    }
+
+    static void wait_for(node& by, const counted<call_base>& call, std::size_t pending,
+                         A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
-        // One more than the refs that are waited for: the call is looked at once at the end.
-        rare.pending = pending + 1;
-        [[maybe_unused]] const auto depend = [&](const auto& a) {
+        const auto depend = [&](const auto& a) {
             if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
-                if (!a.ready()) a.state()->extra().dependents.push_back(call);
+                if (!a.ready()) a.state()->add_dependent(call);
         };
         (depend(args), ...);
-        rare.arguments = std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...);
-        by.submit_deferred(call);
+        // One more than the refs that are waited for: the call is looked at once at the end.
+        by.submit_deferred(call, pending + 1,
+                           std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
         by.argument_ready(*call);
     }
 };
@@ -14949,21 +14888,29 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
-        SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
-        SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+        auto& by = node_of(lane);
         counted<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
         submission<typename traits::arguments, decltype(args)...>::go(
-            *lane->owner, call, std::forward<decltype(args)>(args)...);
+            by, call, std::forward<decltype(args)>(args)...);
         return ref<result_type>(std::move(call));
     } else {
         return ref<result_type>();
     }
 }
 
-} // namespace rt::detail
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/remote.hpp, continued
+#include <utility>
+
+namespace skein {
+
+template <class T>
+class actor_handle;
 
 /// remote<&f> with its options; call it like f.
 template <auto F>
@@ -15075,11 +15022,8 @@ struct travelling<A> {
 template <class T, class... A>
 void invoke_create(incoming_call& call) {
     std::tuple<A...> arguments;
-    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded) {
-        error bad(decoded.error().code(),
-                  "arguments of " + call.fn.name + ": " + decoded.error().text());
-        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
-    }
+    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+        return call.refuse(decoded.error());
     try {
         auto box = std::apply(
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
@@ -15087,8 +15031,7 @@ void invoke_create(incoming_call& call) {
         call.self.insert_actor(call.target, std::move(box));
         call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
     } catch (...) {
-        call.self.reply_failure(*call.from, call.id,
-                                failure_of(std::current_exception(), call.fn, call.self.name()));
+        call.reply_thrown();
     }
 }
 
@@ -15176,7 +15119,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
         using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
         if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
-            call->extra().kept.push_back(std::make_shared<lane>(h.lane()));
+            call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;
@@ -15200,6 +15143,26 @@ struct skein::wire::codec<skein::actor_handle<T>> {
 
 
 #include <cstdint>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// The build-id note inside a note segment; empty if there is none.
+[[nodiscard]] byte_span find_build_id(byte_span notes) noexcept;
+
+} // namespace detail
+
+/// The id of the running program; computed once.
+[[nodiscard]] std::uint64_t build_id();
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/build_id.ipp
+// The bodies of rt/build_id.hpp.
+
+
 #include <cstring>
 
 #include <elf.h>
@@ -15209,8 +15172,7 @@ namespace skein::rt {
 
 namespace detail {
 
-/// The build-id note inside a note segment; empty if there is none.
-inline byte_span find_build_id(byte_span notes) noexcept {
+SKEIN_INLINE byte_span find_build_id(byte_span notes) noexcept {
     const auto padded = [](std::size_t n) { return (n + 3) & ~std::size_t{3}; };
     while (notes.size() >= sizeof(ElfW(Nhdr))) {
         ElfW(Nhdr) head;
@@ -15226,7 +15188,7 @@ inline byte_span find_build_id(byte_span notes) noexcept {
     return {};
 }
 
-inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
+SKEIN_INLINE int hash_program(dl_phdr_info* program, std::size_t, void* out) {
     std::uint32_t low = 1, high = 2;
     const auto add = [&](byte_span bytes) {
         low = crc32c(bytes, low);
@@ -15254,8 +15216,7 @@ inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
 
 } // namespace detail
 
-/// The id of the running program; computed once.
-[[nodiscard]] inline std::uint64_t build_id() {
+SKEIN_INLINE std::uint64_t build_id() {
     static const std::uint64_t id = [] {
         std::uint64_t found = 0;
         ::dl_iterate_phdr(&detail::hash_program, &found);
@@ -15276,52 +15237,20 @@ inline int hash_program(dl_phdr_info* program, std::size_t, void* out) {
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
 
 
-// ======== skein/rt/standard_files.hpp
-// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
-// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
-//
-//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
-
-#include <cerrno>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein::rt {
-
-/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
-/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
-/// no /dev/null the place stays closed.
-inline void open_standard_files() noexcept {
-    const int saved = errno;
-    for (int fd = 0; fd < 3; ++fd) {
-        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
-        if (got > fd) ::close(got);
-    }
-    errno = saved;
-}
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/local_workers.hpp, continued
-#include <algorithm>
-#include <atomic>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include <sys/socket.h>
+#include <sys/types.h>
+
+namespace skein::net {
+class real_loop;
+}
 
 namespace skein::rt {
+
+class node;
 
 /// How the workers of a run are started.
 struct local_workers_options {
@@ -15332,10 +15261,76 @@ struct local_workers_options {
     time_constants times;
 };
 
+/// The worker processes of one driver. Its serve() must have ended before it is destroyed.
+class local_workers {
+public:
+    local_workers(net::real_loop& loop, node& driver, local_workers_options how);
+    local_workers(const local_workers&) = delete;
+    local_workers& operator=(const local_workers&) = delete;
+    ~local_workers();
+
+    [[nodiscard]] int count() const noexcept;
+
+    /// Starts the workers and replaces those that die, until stop() and the node's close().
+    [[nodiscard]] task<void> serve();
+    /// No worker is replaced from now on.
+    void stop() noexcept;
+
+    /// Pids of the workers that run now, for tests and tools.
+    [[nodiscard]] const std::vector<pid_t>& pids() const noexcept;
+
+private:
+    class pool; // in detail/local_workers.ipp
+    std::unique_ptr<pool> pool_;
+};
+
+/// True in a process that was started as a worker.
+[[nodiscard]] bool is_worker() noexcept;
+
+/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
+[[nodiscard]] int worker_main();
+
 namespace detail {
 
 /// The variable that makes a process a worker: the number of the file with its worker_boot.
 inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
+
+/// "w2" for "worker-2": in a process's name there is little room.
+[[nodiscard]] std::string short_worker_name(std::string_view name);
+
+/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
+/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
+/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
+[[noreturn]] void live_as_worker();
+
+} // namespace detail
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/local_workers.ipp
+// The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
+
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
 
 /// What a worker has to know; read from an inherited pipe.
 struct worker_boot {
@@ -15346,8 +15341,8 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-inline net::connection_options link_options(const std::string& name, const net::token& secret,
-                                            std::uint16_t cpus, bool in_memory) {
+SKEIN_INLINE net::connection_options link_options(const std::string& name, const net::token& secret,
+                                                  std::uint16_t cpus, bool in_memory) {
     net::connection_options o;
     o.secret = secret;
     o.self.name = name;
@@ -15382,10 +15377,9 @@ private:
 
 } // namespace detail
 
-/// The worker processes of one driver. Its serve() must have ended before it is destroyed.
-class local_workers {
+class local_workers::pool {
 public:
-    local_workers(net::real_loop& loop, node& driver, local_workers_options how)
+    pool(net::real_loop& loop, node& driver, local_workers_options how)
         : loop_(loop), driver_(driver), how_(std::move(how)), secret_(net::token::generate()) {
         const auto cores = std::max(1u, std::thread::hardware_concurrency());
         if (how_.count <= 0) how_.count = static_cast<int>(cores);
@@ -15582,8 +15576,18 @@ private:
     std::string last_warning_, last_error_;
 };
 
-/// True in a process that was started as a worker.
-[[nodiscard]] inline bool is_worker() noexcept {
+SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, node& driver,
+                                          local_workers_options how)
+    : pool_(std::make_unique<pool>(loop, driver, std::move(how))) {}
+SKEIN_INLINE local_workers::~local_workers() = default;
+SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
+SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
+SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
+SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
+    return pool_->pids();
+}
+
+SKEIN_INLINE bool is_worker() noexcept {
     // Asked once: the variable is gone as soon as it has been read.
     static const bool started_as_worker = std::getenv(detail::boot_variable) != nullptr;
     return started_as_worker;
@@ -15591,7 +15595,7 @@ private:
 
 namespace detail {
 
-inline worker_boot read_boot() {
+SKEIN_INLINE worker_boot read_boot() {
     const char* variable = std::getenv(boot_variable);
     const std::string_view number = variable == nullptr ? "" : variable;
     int inherited = -1; // never a standard file: reading from a terminal would wait for ever
@@ -15610,14 +15614,13 @@ inline worker_boot read_boot() {
     return std::move(*boot);
 }
 
-/// "w2" for "worker-2": in a process's name there is little room.
-[[nodiscard]] inline std::string short_worker_name(std::string_view name) {
+SKEIN_INLINE std::string short_worker_name(std::string_view name) {
     constexpr std::string_view usual = "worker-";
     return name.starts_with(usual) ? "w" + std::string(name.substr(usual.size()))
                                    : std::string(name);
 }
 
-inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
+SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
     const auto secret = net::token::from_hex(to_hex(boot.token)).value();
     auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
     std::shared_ptr<net::connection> wire;
@@ -15640,8 +15643,7 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
 
 } // namespace detail
 
-/// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
-[[nodiscard]] inline int worker_main() {
+SKEIN_INLINE int worker_main() {
     try {
         auto boot = detail::read_boot();
         name_process(detail::short_worker_name(boot.name));
@@ -15664,19 +15666,12 @@ inline task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
     }
 }
 
-namespace detail {
-
-/// worker_main(), after which the process ends: in main there may be more, also another run(), that is
-/// for the driver only. As at the end of main, static objects are destroyed and the tools that wait for
-/// the end of a program (leak check, coverage) do their work; the objects of main itself stay.
-[[noreturn]] inline void live_as_worker() {
+[[noreturn]] SKEIN_INLINE void detail::live_as_worker() {
     // Of several threads that call run() one is the worker; the others wait for its end.
     static constinit std::atomic_flag taken = ATOMIC_FLAG_INIT;
     while (taken.test_and_set()) ::pause();
     std::exit(worker_main());
 }
-
-} // namespace detail
 
 } // namespace skein::rt
 
@@ -15691,14 +15686,9 @@ namespace detail {
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
 
-#include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace skein {
@@ -15711,9 +15701,131 @@ struct run_options {
 
 namespace rt::detail {
 
+template <class T>
+task<int> as_exit_code(task<T> work) {
+    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
+                  "skein::run: app must return skein::task<int> or skein::task<void>");
+    if constexpr (std::is_void_v<T>) {
+        co_await work;
+        co_return exit_code::done;
+    } else {
+        co_return co_await work;
+    }
+}
+
+/// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
+struct any_app {
+    unique_function<task<int>(std::vector<std::string>)> start;
+    bool takes_nothing = false; ///< then skein's own flags are all there are
+};
+
+/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
+template <class App>
+any_app make_app(App app, int argc, char** argv) {
+    if constexpr (std::is_invocable_v<App&>) {
+        return {[app = std::move(app)](std::vector<std::string>) mutable {
+                    return as_exit_code(app());
+                },
+                true};
+    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
+        return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+            return as_exit_code(app(std::move(rest)));
+        }};
+    } else {
+        static_assert(
+            std::is_invocable_v<App&, int, char**>,
+            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
+            "arguments), or with (int argc, char** argv)");
+        return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+            return as_exit_code(app(argc, argv));
+        }};
+    }
+}
+
+/// run() for every app.
+[[nodiscard]] int run_app(int argc, char** argv, any_app app, run_options how);
+
+} // namespace rt::detail
+
+/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
+///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
+///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
+/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
+/// there. A program may call run() again after it; the workers of the second run start like all others,
+/// at the top of main.
+template <class App>
+[[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
+    auto any = rt::detail::make_app(std::move(app), argc, argv);
+    return rt::detail::run_app(argc, argv, std::move(any), std::move(how));
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/run.ipp
+// The bodies of rt/run.hpp: the driver's life around its app.
+
+
+// ======== skein/rt/standard_files.hpp
+// A program may be started with its standard input, output or error closed (`prog >&-`, some launchers
+// and cron). The next file or socket it opens then gets that number, and what it prints goes into it.
+//
+//     skein::rt::open_standard_files();   // first thing in main; skein::run does it
+
+
+namespace skein::rt {
+
+/// Opens /dev/null in the place of each of the descriptors 0, 1 and 2 that is closed. Others stay as they
+/// are. Call it before anything else is opened and before there are threads. Never throws; where there is
+/// no /dev/null the place stays closed.
+void open_standard_files() noexcept;
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/standard_files.ipp
+// The body of rt/standard_files.hpp.
+
+#include <cerrno>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE void open_standard_files() noexcept {
+    const int saved = errno;
+    for (int fd = 0; fd < 3; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int got = ::open("/dev/null", O_RDWR); // the lowest number that is free: fd
+        if (got > fd) ::close(got);
+    }
+    errno = saved;
+}
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/run.ipp, continued
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
 /// Watches for the first stop signal and cancels the app.
-inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                cancel_source stop, int* which) {
+SKEIN_INLINE task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
+                                      cancel_source stop, int* which) {
     auto readable = net::wait_readable(*loop, signals->fd());
     co_await readable;
     *which = signals->which();
@@ -15726,7 +15838,7 @@ struct command_line {
     std::optional<int> workers;
 };
 
-inline int parse_count(std::string_view flag, std::string_view text) {
+SKEIN_INLINE int parse_count(std::string_view flag, std::string_view text) {
     int n = 0;
     const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
     if (bad != std::errc() || end != text.data() + text.size())
@@ -15738,7 +15850,7 @@ inline int parse_count(std::string_view flag, std::string_view text) {
     return n;
 }
 
-inline command_line parse_command_line(int argc, char** argv) {
+SKEIN_INLINE command_line parse_command_line(int argc, char** argv) {
     command_line out;
     if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
         out.workers = parse_count("SKEIN_WORKERS", text);
@@ -15758,7 +15870,7 @@ inline command_line parse_command_line(int argc, char** argv) {
 }
 
 /// Prints what skein itself understands; for an app that takes no arguments, that is all.
-inline int print_usage(std::string_view program) {
+SKEIN_INLINE int print_usage(std::string_view program) {
     program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
     fmt::print("usage: {} [--workers N]\n\n"
                "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
@@ -15767,40 +15879,9 @@ inline int print_usage(std::string_view program) {
     return exit_code::done;
 }
 
-/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
-template <class App>
-auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
-    if constexpr (std::is_invocable_v<App&>) {
-        if (!rest.empty())
-            throw error(errc::usage, fmt::format("unknown argument {}", rest.front()))
-                .with_hint("this program takes --workers N only; see --help");
-        return app();
-    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        return app(std::move(rest));
-    } else {
-        static_assert(
-            std::is_invocable_v<App&, int, char**>,
-            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
-            "arguments), or with (int argc, char** argv)");
-        return app(argc, argv);
-    }
-}
-
-template <class T>
-task<int> as_exit_code(task<T> work) {
-    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
-                  "skein::run: app must return skein::task<int> or skein::task<void>");
-    if constexpr (std::is_void_v<T>) {
-        co_await work;
-        co_return exit_code::done;
-    } else {
-        co_return co_await work;
-    }
-}
-
 /// The driver: the app under its signals, then everything else in order.
-inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers, task<int> app,
-                       int* stopped_by) {
+SKEIN_INLINE task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
+                             task<int> app, int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
     scope services;
@@ -15829,59 +15910,57 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
     co_return code;
 }
 
-} // namespace rt::detail
-
-/// Runs app as a driver, or this process as one of its workers. Call it from main and return its result.
-///   app     task<int> or task<void>, from (), (std::vector<std::string>) or (int, char**); flags that
-///           belong to skein (--workers) are taken out of the vector. An app from () has --help.
-/// In a worker it does not return: the process leaves with its driver, and nothing after run() happens
-/// there. A program may call run() again after it; the workers of the second run start like all others,
-/// at the top of main.
-template <class App>
-[[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
-    rt::open_standard_files();
-    // A task of a worker may be a driver of its own: it has a node.
-    if (rt::is_worker() && rt::node::try_current() == nullptr) rt::detail::live_as_worker();
-
-    int stopped_by = 0;
+/// Tells the exception that is being handled, as the last line of a program; gives its exit code.
+SKEIN_INLINE int tell_failure(int stopped_by) {
+    std::fflush(stdout);
     try {
-        auto line = rt::detail::parse_command_line(argc, argv);
-        if constexpr (std::is_invocable_v<App&>) { // others have a --help of their own
-            if (!line.rest.empty() && (line.rest.front() == "--help" || line.rest.front() == "-h"))
-                return rt::detail::print_usage(argv[0]);
-        }
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
-        net::real_loop loop;
-        rt::node_options who;
-        who.host = rt::host_name();
-        who.pid = ::getpid();
-        rt::node self(who);
-        const rt::node::use current(self);
-        rt::local_workers workers(loop, self, how.processes);
-        auto work =
-            rt::detail::as_exit_code(rt::detail::call_app(app, argc, argv, std::move(line.rest)));
-        return loop.run(rt::detail::drive(&loop, &self, &workers, std::move(work), &stopped_by));
+        throw;
     } catch (const error& e) {
-        std::fflush(stdout);
         if (stopped_by != 0 && e.code() == errc::cancelled) {
-            fmt::print(stderr, "stopped by {}\n", rt::signal_name(stopped_by));
+            fmt::print(stderr, "stopped by {}\n", signal_name(stopped_by));
             return 128 + stopped_by;
         }
         fmt::print(stderr, "error: {}\n", e.what());
         return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
     } catch (const std::exception& e) {
-        std::fflush(stdout);
         fmt::print(stderr, "error: {}\n", e.what());
-        return exit_code::failed;
     } catch (...) {
-        std::fflush(stdout);
         fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
-        return exit_code::failed;
+    }
+    return exit_code::failed;
+}
+
+SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
+    open_standard_files();
+    // A task of a worker may be a driver of its own: it has a node.
+    if (is_worker() && node::try_current() == nullptr) live_as_worker();
+
+    int stopped_by = 0;
+    try {
+        auto line = parse_command_line(argc, argv);
+        if (app.takes_nothing && !line.rest.empty()) { // others have a --help of their own
+            if (line.rest.front() == "--help" || line.rest.front() == "-h")
+                return print_usage(argv[0]);
+            throw error(errc::usage, fmt::format("unknown argument {}", line.rest.front()))
+                .with_hint("this program takes --workers N only; see --help");
+        }
+        how.processes.count = line.workers.value_or(how.workers);
+        if (argc > 0) how.processes.program = argv[0];
+        net::real_loop loop;
+        node_options who;
+        who.host = host_name();
+        who.pid = ::getpid();
+        node self(who);
+        const node::use current(self);
+        local_workers workers(loop, self, how.processes);
+        auto work = app.start(std::move(line.rest));
+        return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));
+    } catch (...) {
+        return tell_failure(stopped_by);
     }
 }
 
-} // namespace skein
+} // namespace skein::rt::detail
 
 // ======== skein/wire.hpp
 // Every public header of the layer wire.

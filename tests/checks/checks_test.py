@@ -118,6 +118,26 @@ class planted(unittest.TestCase):
         self.put("include/skein/net/c.hpp", HEAD + "#include <ATen/ATen.h>\n")
         self.found("torch_free", "must not need LibTorch")
 
+    @unittest.skipUnless(compiler_is_there(), "no compiler")
+    def test_lines(self):
+        def budget(lines):
+            self.put("scripts/cost.toml", f"""
+[forms]
+compiled = ["-DSKEIN_COMPILED"]
+header_only = ["-DLONG"]
+[budget."skein/core.hpp"]
+compiled = {{lines = 1, parse = 1.0}}
+header_only = {{lines = {lines}, parse = 1.0}}
+""")
+        self.put("include/skein/core/a.hpp", HEAD + "#if defined(LONG)\nint a;\n\nint b;\n#endif\nint c;\n")
+        budget(3)
+        self.clean("lines")
+        budget(2)
+        self.found("lines", "skein/core.hpp, header_only: 3 preprocessed lines, the budget is 2")
+        self.assertNotIn("compiled:", self.run_script("check_lines.py").stdout)
+        self.put("scripts/cost.toml", '[forms]\nheader_only = []\n[budget."skein/gone.hpp"]\nheader_only = {lines = 1, parse = 1.0}\n')
+        self.found("lines", "there is no include/skein/gone.hpp")
+
     def test_headers(self):
         self.clean("headers")
         self.put("include/skein/core/long.hpp", HEAD + "\n" * 450)

@@ -3,9 +3,11 @@
 // Programs that the tests start as processes of their own (SKEIN_TEST_APP=name), and the functions and
 // actors that all tests of this folder call remotely.
 
+#include <skein/core/sleep.hpp>
 #include <skein/rt/run.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <span>
 #include <stdexcept>

@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include <elf.h>
+
 #include <catch2/catch_test_macros.hpp>
 
 using namespace skein;

@@ -2,7 +2,12 @@
 #include <tests/rt/apps.hpp>
 #include <tests/support/temporary_folder.hpp>
 
+#include <skein/core/scope.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/rt/local_workers.hpp>
+#include <skein/rt/node.hpp>
+#include <skein/rt/process.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/awaitable.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/real_loop.hpp>
 #include <skein/rt/process_wait.hpp>
 
 #include <chrono>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/rt/standard_files.hpp>
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 

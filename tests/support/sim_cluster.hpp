@@ -14,6 +14,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/rt/actor.hpp>
+#include <skein/rt/detail/message.hpp>
 #include <skein/sim/loop.hpp>
 #include <skein/sim/network.hpp>
 

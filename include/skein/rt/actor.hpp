@@ -75,11 +75,8 @@ struct travelling<A> {
 template <class T, class... A>
 void invoke_create(incoming_call& call) {
     std::tuple<A...> arguments;
-    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded) {
-        error bad(decoded.error().code(),
-                  "arguments of " + call.fn.name + ": " + decoded.error().text());
-        return call.self.reply_failure(*call.from, call.id, {std::move(bad), nullptr});
-    }
+    if (auto decoded = decode_arguments(call.arguments, arguments); !decoded)
+        return call.refuse(decoded.error());
     try {
         auto box = std::apply(
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
@@ -87,8 +84,7 @@ void invoke_create(incoming_call& call) {
         call.self.insert_actor(call.target, std::move(box));
         call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
     } catch (...) {
-        call.self.reply_failure(*call.from, call.id,
-                                failure_of(std::current_exception(), call.fn, call.self.name()));
+        call.reply_thrown();
     }
 }
 
@@ -176,7 +172,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
         using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
         if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
-            call->extra().kept.push_back(std::make_shared<lane>(h.lane()));
+            call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;

@@ -13,22 +13,24 @@
 //
 // Programs use skein::run, which makes the node and its workers.
 
-#include <skein/core/constants.hpp>
-#include <skein/core/event.hpp>
 #include <skein/core/function.hpp>
-#include <skein/core/scope.hpp>
-#include <skein/core/sleep.hpp>
-#include <skein/net/connection.hpp>
+#include <skein/core/task.hpp>
 #include <skein/rt/detail/call.hpp>
-#include <skein/rt/detail/message.hpp>
 #include <skein/rt/registry.hpp>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
-#include <unordered_map>
-#include <vector>
+#include <utility>
+
+namespace skein::net {
+class connection;
+struct frame_view;
+} // namespace skein::net
+
+namespace skein::wire {
+class reader;
+}
 
 namespace skein::rt {
 
@@ -54,38 +56,6 @@ struct actor_box {
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
 };
 
-struct running_call {
-    cancel_source stop;
-    bool told = false; ///< the submitter knows that it has started
-};
-
-} // namespace detail
-
-/// A connection as the node sees it. Owned by the task that serves it.
-struct link {
-    std::shared_ptr<net::connection> wire;
-    std::uint64_t number = 0;
-    std::string who; ///< "worker-2 (pid 4711 at host)"
-    bool up = true;
-    error why{errc::closed, "closed"}; ///< once it has ended
-    bool orderly = false;
-    event ended;
-
-    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
-    // window grows until about a millisecond of work is under way (long tasks: one per core).
-    std::uint32_t capacity = 1, busy = 0, window = 1;
-    double service = 1e-3; ///< seconds per task, smoothed
-    time_point mark{};     ///< since when `finished` counts
-    std::uint32_t finished = 0;
-    std::size_t actors = 0;
-
-    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<std::uint64_t, detail::running_call> running;
-    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
-};
-
-namespace detail {
-
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
     node& self;
@@ -95,7 +65,14 @@ struct incoming_call {
     std::uint64_t target;
     wire::reader& arguments;
     std::shared_ptr<actor_box> box; ///< of a method's actor
+
+    /// The arguments cannot be read: tells the submitter.
+    void refuse(const error& why) const;
+    /// The call has thrown the exception that is being handled: tells the submitter.
+    void reply_thrown() const;
 };
+
+[[noreturn]] void no_current_node();
 
 } // namespace detail
 
@@ -109,9 +86,7 @@ public:
 
     /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
     [[nodiscard]] static node& current() {
-        SKEIN_CHECK(current_ != nullptr,
-                    "no skein runtime on this thread: call remote functions and "
-                    "actors from inside skein::run");
+        if (current_ == nullptr) detail::no_current_node();
         return *current_;
     }
     [[nodiscard]] static node* try_current() noexcept { return current_; }
@@ -145,63 +120,49 @@ public:
     [[nodiscard]] task<void> close();
 
     /// Driver: called once, when the first call needs a worker.
-    void on_first_call(unique_function<void()> start) { start_workers_ = std::move(start); }
+    void on_first_call(unique_function<void()> start);
     /// Driver: how many workers there are or will soon be. New actors wait for them, to be spread.
-    void expect_workers(std::size_t n) {
-        expected_ = n;
-        pump();
-    }
+    void expect_workers(std::size_t n);
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
 
-    [[nodiscard]] const detail::node_name& name() const noexcept { return name_; }
+    [[nodiscard]] const detail::node_name& name() const noexcept;
     [[nodiscard]] std::size_t workers() const noexcept;
-    [[nodiscard]] const node_stats& stats() const noexcept { return stats_; }
+    [[nodiscard]] const node_stats& stats() const noexcept;
     /// Calls without an outcome yet.
-    [[nodiscard]] std::size_t pending() const noexcept { return stats_.submitted - stats_.done; }
+    [[nodiscard]] std::size_t pending() const noexcept;
     /// Actors that live in this process.
-    [[nodiscard]] std::size_t actors() const noexcept { return boxes_.size(); }
+    [[nodiscard]] std::size_t actors() const noexcept;
     /// Coroutines that run here for other processes.
-    [[nodiscard]] std::size_t running() const noexcept { return calls_.size(); }
+    [[nodiscard]] std::size_t running() const noexcept;
+    [[nodiscard]] bool is_driver() const noexcept;
 
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    template <class Encode>
-    void submit(detail::counted<detail::call_base> call, Encode&& encode);
+    void submit(detail::counted<detail::call_base> call, detail::encoder encode);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
-    void submit_deferred(detail::counted<detail::call_base> call);
+    void submit_deferred(const detail::counted<detail::call_base>& call, std::size_t pending,
+                         std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per node and actor, so that order is kept.
     [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
-    [[nodiscard]] std::uint64_t new_actor_id() noexcept { return ++last_actor_; }
+    [[nodiscard]] std::uint64_t new_actor_id() noexcept;
 
-    template <class Encode>
-    void reply(link& to, std::uint64_t id, Encode&& encode);
+    void reply(link& to, std::uint64_t id, detail::encoder encode);
     void reply_failure(link& to, std::uint64_t id, const failure& why);
-    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
-        boxes_.insert_or_assign(id, std::move(box));
-    }
+    /// The same for the exception that is being handled.
+    void reply_thrown(link& to, std::uint64_t id, const function_record& fn);
+    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
-    void count_outcome(bool failed) noexcept {
-        ++stats_.done;
-        stats_.failed += failed;
-    }
-    [[nodiscard]] bool is_driver() const noexcept { return upstream_ == nullptr; }
+    void count_outcome(bool failed) noexcept;
 
 private:
-    struct slot {
-        detail::counted<detail::call_base> call;
-        std::uint32_t generation = 1;
-    };
-    struct actor_entry {
-        link* where = nullptr;
-        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
-    };
+    struct books; // in detail/node_books.hpp
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
     void on_reply(link& from, const net::frame_view& f);
@@ -220,50 +181,34 @@ private:
     void fail_lane(detail::actor_state& lane);
 
     void prepare(detail::call_base& call);
-    template <class Encode>
-    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call, Encode&& encode);
+    [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
+                                   detail::encoder encode);
+    void settle_ready(const detail::counted<detail::call_base>& call);
     void place(detail::counted<detail::call_base> call);
-    void place_method(detail::counted<detail::call_base> call);
     void drain(detail::actor_state& lane);
     void pump();
-    void pump(std::deque<detail::counted<detail::call_base>>& line);
+    void pump(detail::call_kind which);
     link* pick(const detail::call_base& call, bool& possible);
     void send(link& to, detail::counted<detail::call_base> call);
     void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(link& from, const detail::call_base& call);
     std::uint64_t take_slot(detail::counted<detail::call_base> call);
     detail::counted<detail::call_base> free_slot(std::uint64_t id);
-    void refuse(detail::call_base& call, error why) { call.fail({std::move(why), nullptr}); }
+    void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local node* current_ = nullptr;
     static inline constinit thread_local node* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
 
-    detail::node_name name_;
-    node_stats stats_;
-    std::vector<std::shared_ptr<link>> links_; ///< of a driver
-    link* upstream_ = nullptr;                 ///< of a worker
-    std::uint64_t last_link_ = 0, last_actor_ = 0;
-
-    std::vector<slot> slots_;
-    std::vector<std::uint32_t> free_;
-    std::deque<detail::counted<detail::call_base>> queue_, creations_; ///< wait for a worker
-    std::vector<detail::counted<detail::call_base>> ready_; ///< their arguments are there
-    bool settling_ = false;
-
-    std::unordered_map<std::uint64_t, detail::actor_state*> lanes_;
-    std::unordered_map<std::uint64_t, actor_entry> actors_; ///< of a driver
-    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes_;
-
-    unique_function<void()> start_workers_;
-    std::optional<error> given_up_;
-    std::size_t expected_ = 0;
-    bool closing_ = false;
-    scope calls_;                      ///< coroutine calls that run here
-    std::vector<std::uint64_t> fresh_; ///< started in this turn
-    wire::writer scratch_;
+    std::unique_ptr<books> books_;
 };
 
 } // namespace skein::rt
 
-#include <skein/rt/detail/node.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/node.ipp>
+#include <skein/rt/detail/node_frames.ipp>
+#include <skein/rt/detail/node_links.ipp>
+#include <skein/rt/detail/node_send.ipp>
+#endif

@@ -6,21 +6,21 @@
 //     rt::exit_status status = co_await ended;
 
 #include <skein/core/task.hpp>
-#include <skein/net/readable_fd.hpp>
-#include <skein/net/real_loop.hpp>
 #include <skein/rt/process.hpp>
+
+namespace skein::net {
+class real_loop;
+}
 
 namespace skein::rt {
 
 /// Suspends until the child has ended; reaps it.
 ///   child   must outlive the task
 ///   errors  cancelled: the child is not touched, wait again later
-[[nodiscard]] inline task<exit_status> wait(net::real_loop& on, child_process& child) {
-    while (!child.try_wait()) {
-        auto ended = net::wait_readable(on, child.pidfd());
-        co_await ended;
-    }
-    co_return *child.status();
-}
+[[nodiscard]] task<exit_status> wait(net::real_loop& on, child_process& child);
 
 } // namespace skein::rt
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/process_wait.ipp>
+#endif

@@ -155,3 +155,7 @@ template <class T>
 }
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/node.hpp> // the bodies of a call are those of its node
+#endif

@@ -50,11 +50,24 @@ struct failure {
     error what;
     std::shared_ptr<const remote_error::origin> from;
 
-    [[noreturn]] void raise() const {
-        if (from) throw remote_error(what, from);
-        throw what;
-    }
+    [[noreturn]] void raise() const;
 };
 
+namespace detail {
+
+/// Who executes, as failures and messages name it.
+struct node_name {
+    std::string name, host;
+    std::int64_t pid = 0;
+
+    /// "worker-1 (pid 7 at host)"
+    [[nodiscard]] std::string describe() const;
+};
+
+} // namespace detail
 } // namespace rt
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/remote_error.ipp>
+#endif

@@ -9,19 +9,14 @@
 // code is the app's; 1 for an error (printed to stderr), 2 for a wrong command line, 130 and 143 when
 // SIGINT or SIGTERM stopped it: the app is cancelled, workers leave, a second signal ends it at once.
 
-#include <skein/core/stop_signals.hpp>
+#include <skein/core/function.hpp>
+#include <skein/core/task.hpp>
 #include <skein/rt/actor.hpp>
 #include <skein/rt/local_workers.hpp>
-#include <skein/rt/standard_files.hpp>
 
-#include <algorithm>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace skein {
@@ -33,81 +28,6 @@ struct run_options {
 };
 
 namespace rt::detail {
-
-/// Watches for the first stop signal and cancels the app.
-inline task<void> watch_signals(net::real_loop* loop, const stop_signals* signals,
-                                cancel_source stop, int* which) {
-    auto readable = net::wait_readable(*loop, signals->fd());
-    co_await readable;
-    *which = signals->which();
-    stop.request();
-}
-
-/// What is left of the command line after skein's own flags.
-struct command_line {
-    std::vector<std::string> rest;
-    std::optional<int> workers;
-};
-
-inline int parse_count(std::string_view flag, std::string_view text) {
-    int n = 0;
-    const auto [end, bad] = std::from_chars(text.data(), text.data() + text.size(), n);
-    if (bad != std::errc() || end != text.data() + text.size())
-        throw error(errc::usage, fmt::format("{} {}: not a number", flag, text))
-            .with_hint("e.g. --workers 4");
-    if (n < 1)
-        throw error(errc::usage, fmt::format("{} {}: at least one worker is needed", flag, text));
-    if (n > 4096) throw error(errc::usage, fmt::format("{} {}: at most 4096 workers", flag, text));
-    return n;
-}
-
-inline command_line parse_command_line(int argc, char** argv) {
-    command_line out;
-    if (const char* text = std::getenv("SKEIN_WORKERS"); text != nullptr && *text != '\0')
-        out.workers = parse_count("SKEIN_WORKERS", text);
-    for (int i = 1; i < argc; ++i) {
-        const std::string_view arg = argv[i];
-        if (arg == "--workers") {
-            if (++i == argc)
-                throw error(errc::usage, "--workers needs a number").with_hint("e.g. --workers 4");
-            out.workers = parse_count("--workers", argv[i]);
-        } else if (arg.starts_with("--workers=")) {
-            out.workers = parse_count("--workers", arg.substr(10));
-        } else {
-            out.rest.emplace_back(arg);
-        }
-    }
-    return out;
-}
-
-/// Prints what skein itself understands; for an app that takes no arguments, that is all.
-inline int print_usage(std::string_view program) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    fmt::print("usage: {} [--workers N]\n\n"
-               "  --workers N   worker processes (default: SKEIN_WORKERS, else one per core)\n"
-               "  --help        this text\n",
-               program);
-    return exit_code::done;
-}
-
-/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
-template <class App>
-auto call_app(App& app, int argc, char** argv, std::vector<std::string> rest) {
-    if constexpr (std::is_invocable_v<App&>) {
-        if (!rest.empty())
-            throw error(errc::usage, fmt::format("unknown argument {}", rest.front()))
-                .with_hint("this program takes --workers N only; see --help");
-        return app();
-    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        return app(std::move(rest));
-    } else {
-        static_assert(
-            std::is_invocable_v<App&, int, char**>,
-            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
-            "arguments), or with (int argc, char** argv)");
-        return app(argc, argv);
-    }
-}
 
 template <class T>
 task<int> as_exit_code(task<T> work) {
@@ -121,36 +41,37 @@ task<int> as_exit_code(task<T> work) {
     }
 }
 
-/// The driver: the app under its signals, then everything else in order.
-inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers, task<int> app,
-                       int* stopped_by) {
-    stop_signals signals;
-    cancel_source stop;
-    scope services;
-    services.spawn(watch_signals(loop, &signals, stop, stopped_by));
-    self->on_first_call([&services, workers] { services.spawn(workers->serve()); });
+/// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
+struct any_app {
+    unique_function<task<int>(std::vector<std::string>)> start;
+    bool takes_nothing = false; ///< then skein's own flags are all there are
+};
 
-    int code = exit_code::failed;
-    std::exception_ptr failure;
-    try {
-        auto guarded = with_cancel(stop.token(), std::move(app));
-        code = co_await guarded;
-    } catch (...) {
-        failure = std::current_exception();
+/// Calls the app with what it takes: nothing, its arguments as strings, or argc and argv.
+template <class App>
+any_app make_app(App app, int argc, char** argv) {
+    if constexpr (std::is_invocable_v<App&>) {
+        return {[app = std::move(app)](std::vector<std::string>) mutable {
+                    return as_exit_code(app());
+                },
+                true};
+    } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
+        return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+            return as_exit_code(app(std::move(rest)));
+        }};
+    } else {
+        static_assert(
+            std::is_invocable_v<App&, int, char**>,
+            "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
+            "arguments), or with (int argc, char** argv)");
+        return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+            return as_exit_code(app(argc, argv));
+        }};
     }
-    workers->stop();
-    auto goodbye = self->close();
-    co_await goodbye;
-    services.cancel();
-    try {
-        auto joined = services.join();
-        co_await joined;
-    } catch (const error& e) {
-        if (!failure && e.code() != errc::cancelled) failure = std::current_exception();
-    }
-    if (failure) std::rethrow_exception(failure);
-    co_return code;
 }
+
+/// run() for every app.
+[[nodiscard]] int run_app(int argc, char** argv, any_app app, run_options how);
 
 } // namespace rt::detail
 
@@ -162,46 +83,12 @@ inline task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
 /// at the top of main.
 template <class App>
 [[nodiscard]] int run(int argc, char** argv, App app, run_options how = {}) {
-    rt::open_standard_files();
-    // A task of a worker may be a driver of its own: it has a node.
-    if (rt::is_worker() && rt::node::try_current() == nullptr) rt::detail::live_as_worker();
-
-    int stopped_by = 0;
-    try {
-        auto line = rt::detail::parse_command_line(argc, argv);
-        if constexpr (std::is_invocable_v<App&>) { // others have a --help of their own
-            if (!line.rest.empty() && (line.rest.front() == "--help" || line.rest.front() == "-h"))
-                return rt::detail::print_usage(argv[0]);
-        }
-        how.processes.count = line.workers.value_or(how.workers);
-        if (argc > 0) how.processes.program = argv[0];
-        net::real_loop loop;
-        rt::node_options who;
-        who.host = rt::host_name();
-        who.pid = ::getpid();
-        rt::node self(who);
-        const rt::node::use current(self);
-        rt::local_workers workers(loop, self, how.processes);
-        auto work =
-            rt::detail::as_exit_code(rt::detail::call_app(app, argc, argv, std::move(line.rest)));
-        return loop.run(rt::detail::drive(&loop, &self, &workers, std::move(work), &stopped_by));
-    } catch (const error& e) {
-        std::fflush(stdout);
-        if (stopped_by != 0 && e.code() == errc::cancelled) {
-            fmt::print(stderr, "stopped by {}\n", rt::signal_name(stopped_by));
-            return 128 + stopped_by;
-        }
-        fmt::print(stderr, "error: {}\n", e.what());
-        return e.code() == errc::usage ? exit_code::usage : exit_code::failed;
-    } catch (const std::exception& e) {
-        std::fflush(stdout);
-        fmt::print(stderr, "error: {}\n", e.what());
-        return exit_code::failed;
-    } catch (...) {
-        std::fflush(stdout);
-        fmt::print(stderr, "error: the app threw something that is not a std::exception\n");
-        return exit_code::failed;
-    }
+    auto any = rt::detail::make_app(std::move(app), argc, argv);
+    return rt::detail::run_app(argc, argv, std::move(any), std::move(how));
 }
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/run.ipp>
+#endif

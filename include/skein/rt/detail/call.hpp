@@ -25,6 +25,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,23 @@ private:
     T* p_ = nullptr;
 };
 
+/// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
+class encoder {
+public:
+    template <class F>
+        requires(std::is_invocable_v<F&, wire::writer&>)
+    encoder(F&& append) noexcept // NOLINT: F is borrowed, not taken
+        : object_(const_cast<void*>(static_cast<const void*>(std::addressof(append)))),
+          call_([](void* o, wire::writer& to) {
+              (*static_cast<std::remove_reference_t<F>*>(o))(to);
+          }) {}
+    void operator()(wire::writer& to) const { call_(object_, to); }
+
+private:
+    void* object_;
+    void (*call_)(void*, wire::writer&);
+};
+
 enum class phase : std::uint8_t { preparing, queued, sent, started, done };
 enum class call_kind : std::uint8_t { task, method, create };
 
@@ -82,10 +100,16 @@ public:
 /// The part of a call that knows nothing of its result type.
 class call_base {
 public:
-    call_base() = default;
+    /// What few calls have; in detail/node_books.hpp.
+    struct rarities;
+    struct free_rarities {
+        void operator()(rarities* r) const noexcept;
+    };
+
+    call_base() noexcept {}
     call_base(const call_base&) = delete;
     call_base& operator=(const call_base&) = delete;
-    virtual ~call_base() = default;
+    virtual ~call_base();
 
     void add_use() noexcept { ++uses_; }
     void drop_use() noexcept {
@@ -105,50 +129,19 @@ public:
     [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
     [[nodiscard]] const failure& why() const noexcept { return *failure_; }
     /// How errors call it.
-    [[nodiscard]] std::string name() const {
-        if (rare && !rare->name.empty()) return rare->name;
-        return fn != nullptr ? fn->name : std::string("a forwarded call");
-    }
-
+    [[nodiscard]] std::string name() const;
     /// How far it got, for errors.
-    [[nodiscard]] const char* progress() const noexcept {
-        if (state == phase::started) return "had started";
-        return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
-    }
+    [[nodiscard]] const char* progress() const noexcept;
 
     /// Ends the call with the encoded value, or with an error if the bytes are bad.
-    void finish_with_bytes(byte_span value) {
-        if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
-        finished();
-    }
-    void fail(failure why) {
-        failure_ = std::make_unique<failure>(std::move(why));
-        take_failure(*failure_);
-        finished();
-    }
+    void finish_with_bytes(byte_span value);
+    void fail(failure why);
 
-    /// What few calls have.
-    struct rarities {
-        std::string name;
-        std::unique_ptr<deferred_arguments> arguments;
-        std::size_t pending = 0;                    ///< refs among the arguments not done yet
-        std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
-        std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
-        struct deadline_timer : timer_node {
-            explicit deadline_timer(call_base& c)
-                : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }),
-                  call(c) {}
-            void passed();
-            call_base& call;
-        };
-        std::optional<deadline_timer> deadline;
-        duration limit{0};
-        bool cancel_requested = false;
-    };
-    rarities& extra() {
-        if (!rare) rare = std::make_unique<rarities>();
-        return *rare;
-    }
+    rarities& extra();
+    /// A handle that must live until the call is done.
+    void keep(std::shared_ptr<void> handle);
+    /// A call that takes this one's ref.
+    void add_dependent(counted<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
     node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
@@ -158,7 +151,7 @@ public:
     std::uint64_t target = 0;  ///< actor
     counted<actor_state> lane; ///< the handle it was called through
     byte_buffer body;          ///< encoded arguments while they have to be kept
-    std::unique_ptr<rarities> rare;
+    std::unique_ptr<rarities, free_rarities> rare;
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
@@ -202,6 +195,12 @@ private:
     void last_use_gone() noexcept;
     std::uint32_t uses_ = 0;
 };
+
+/// Fills in what all calls have in common.
+void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                   call_kind kind);
+/// The node that a handle's calls go through; checks that there is one.
+[[nodiscard]] node& node_of(const counted<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt

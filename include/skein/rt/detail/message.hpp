@@ -9,16 +9,12 @@
 //     drop     id = the actor: its last handle is gone             owner -> worker
 
 #include <skein/rt/detail/call.hpp>
-#include <skein/wire/decode.hpp>
-#include <skein/wire/encode.hpp>
+#include <skein/wire/reader.hpp>
+#include <skein/wire/writer.hpp>
 
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <string>
-#include <typeinfo>
-
-#include <cxxabi.h>
 
 namespace skein::rt::detail {
 
@@ -59,106 +55,15 @@ struct worker_hello {
     std::uint16_t cpus = 1;
 };
 
-/// Who executes, as failures and messages name it.
-struct node_name {
-    std::string name, host;
-    std::int64_t pid = 0;
-
-    [[nodiscard]] std::string describe() const {
-        return fmt::format("{} (pid {} at {})", name, pid, host);
-    }
-};
-
-/// A failure on its way.
-struct wire_failure {
-    skein::error what{errc::unknown, ""};
-    bool thrown = false; ///< the four fields below say who threw what
-    std::string worker, host, type, text;
-    std::int64_t pid = 0;
-};
-
-inline void encode_failure(wire::writer& to, const failure& f) {
-    wire_failure out;
-    out.what = f.what;
-    if (f.from) {
-        out.thrown = true;
-        out.worker = f.from->worker;
-        out.host = f.from->host;
-        out.type = f.from->type;
-        out.text = f.from->text;
-        out.pid = f.from->pid;
-    }
-    wire::encode(to, out.what);
-    wire::encode(to, out.thrown);
-    if (!out.thrown) return;
-    for (const auto* s : {&out.worker, &out.host, &out.type, &out.text}) wire::encode(to, *s);
-    wire::encode(to, out.pid);
-}
-
-inline failure decode_failure(byte_span body) {
-    wire::reader in(body);
-    wire_failure got;
-    wire::detail::read(in, got.what);
-    wire::detail::read(in, got.thrown);
-    if (in.ok() && got.thrown) {
-        for (auto* s : {&got.worker, &got.host, &got.type, &got.text}) wire::detail::read(in, *s);
-        wire::detail::read(in, got.pid);
-    }
-    if (!in.finish()) return {in.status().error(), nullptr};
-    failure out{std::move(got.what), nullptr};
-    if (got.thrown) {
-        auto from = std::make_shared<remote_error::origin>();
-        from->worker = std::move(got.worker);
-        from->host = std::move(got.host);
-        from->type = std::move(got.type);
-        from->text = std::move(got.text);
-        from->pid = got.pid;
-        out.from = std::move(from);
-    }
-    return out;
-}
-
-/// Puts "function on worker-1 (pid 7 at host)" in front of an error's where.
-inline error located(const error& e, const std::string& place) {
-    error out(e.code(), e.text());
-    out.with_where(e.where().empty() ? place : place + ": " + e.where());
-    if (!e.cause().empty()) out.with_cause(e.cause());
-    if (!e.hint().empty()) out.with_hint(e.hint());
-    return out;
-}
+void encode_failure(wire::writer& to, const failure& f);
+[[nodiscard]] failure decode_failure(byte_span body);
 
 /// The exception that a call of `function` threw on this node, ready to travel.
-inline failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                          const node_name& here) {
-    const auto place = function.name + " on " + here.describe();
-    auto from = std::make_shared<remote_error::origin>();
-    from->worker = here.name;
-    from->host = here.host;
-    from->pid = here.pid;
-    try {
-        std::rethrow_exception(thrown);
-    } catch (const remote_error& e) { // of a call that this call made
-        from->worker = e.worker();
-        from->host = e.host();
-        from->pid = e.pid();
-        from->type = e.remote_type();
-        from->text = e.remote_text();
-        return {located(e, place), std::move(from)};
-    } catch (const error& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-        return {located(e, place), std::move(from)};
-    } catch (const std::exception& e) {
-        from->type = readable_name(typeid(e).name());
-        from->text = e.what();
-    } catch (...) {
-        const auto* type = abi::__cxa_current_exception_type();
-        from->type = type != nullptr ? readable_name(type->name()) : "unknown";
-        from->text = "not a std::exception";
-    }
-    error shown(errc::remote_exception, from->type + ": " + from->text);
-    shown.with_where(place);
-    return {std::move(shown), std::move(from)};
-}
+[[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
+                                 const node_name& here);
 
 } // namespace skein::rt::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/message.ipp>
+#endif

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of rt/detail/call.hpp: how a call ends, and who is told.
+
+#include <skein/core/check.hpp>
+#include <skein/core/log.hpp>
+#include <skein/rt/detail/node_books.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE call_base::~call_base() = default;
+
+SKEIN_INLINE void call_base::free_rarities::operator()(rarities* r) const noexcept { delete r; }
+
+SKEIN_INLINE call_base::rarities& call_base::extra() {
+    if (!rare) rare.reset(new rarities);
+    return *rare;
+}
+
+SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
+    extra().kept.push_back(std::move(handle));
+}
+
+SKEIN_INLINE void call_base::add_dependent(counted<call_base> call) {
+    extra().dependents.push_back(std::move(call));
+}
+
+SKEIN_INLINE std::string call_base::name() const {
+    if (rare && !rare->name.empty()) return rare->name;
+    return fn != nullptr ? fn->name : std::string("a forwarded call");
+}
+
+SKEIN_INLINE const char* call_base::progress() const noexcept {
+    if (state == phase::started) return "had started";
+    return state == phase::sent || lost_attempts > 0 ? "may have run" : "did not run";
+}
+
+SKEIN_INLINE void call_base::finish_with_bytes(byte_span value) {
+    if (auto taken = take_value(value); !taken) return fail({taken.error(), nullptr});
+    finished();
+}
+
+SKEIN_INLINE void call_base::fail(failure why) {
+    failure_ = std::make_unique<rt::failure>(std::move(why));
+    take_failure(*failure_);
+    finished();
+}
+
+SKEIN_INLINE void call_base::rarities::deadline_timer::passed() {
+    if (call.owner != nullptr) call.owner->deadline_passed(call);
+}
+
+/// A failure whose refs are all gone is told to the log: the first ones of a thread, then ever fewer.
+SKEIN_INLINE void call_base::tell_unseen() const noexcept {
+    static constinit thread_local std::uint64_t unseen = 0;
+    constexpr std::uint64_t all_of_the_first = 8;
+    const auto code = why().what.code();
+    if (code == errc::cancelled || code == errc::closed) return; // somebody asked for that
+    if (++unseen > all_of_the_first && !std::has_single_bit(unseen)) return;
+    try {
+        logging::warn("rt",
+                      fmt::format("a call failed and nobody holds its ref: {}", why().what.what()),
+                      {{"failed_unseen", unseen}});
+    } catch (...) { // no memory for a line
+    }
+}
+
+SKEIN_INLINE void call_base::finished() {
+    // A forwarded call is the business of the worker that made it.
+    if (failed() && watchers_ == 0 && !nested && owner != nullptr) tell_unseen();
+    if (owner != nullptr) std::exchange(owner, nullptr)->count_outcome(failure_ != nullptr);
+    state = phase::done;
+    if (rare && rare->deadline) rare->deadline->cancel();
+    if (rare) {
+        rare->kept.clear();
+        rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
+    }
+    lane = {};
+    on_finished();
+    while (!waiters.empty()) waiters.front().wake();
+    if (rare && !rare->dependents.empty()) release_dependents();
+}
+
+SKEIN_INLINE void call_base::release_dependents() {
+    for (const auto& call : std::exchange(rare->dependents, {}))
+        if (call->owner != nullptr) call->owner->argument_ready(*call);
+}
+
+SKEIN_INLINE void actor_state::last_use_gone() noexcept {
+    if (owner != nullptr) owner->drop_actor(*this);
+    delete this;
+}
+
+SKEIN_INLINE void cancel_call(call_base& call) noexcept {
+    if (call.owner != nullptr) call.owner->cancel(call);
+}
+
+SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, const call_options& how,
+                                call_kind kind) {
+    SKEIN_CHECK(how.cpus >= 0 && how.cpus < 65536, ".cpus = {} is not a number of cores", how.cpus);
+    call.fn = &fn;
+    call.kind = kind;
+    if (kind == call_kind::task) {
+        call.cpus = static_cast<std::uint16_t>(how.cpus);
+        const int retries = how.retries < 0 ? default_task_retries : how.retries;
+        call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
+    }
+    if (!how.name.empty()) call.extra().name = how.name;
+    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+}
+
+SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
+    SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
+    SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
+    return *lane->owner;
+}
+
+} // namespace skein::rt::detail

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of rt/node.hpp: the calls of this process, and the actors it knows. How calls get to
+// workers is in node_send.ipp, what links bring in node_frames.ipp, what they take along in node_links.ipp.
+
+#include <skein/core/check.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/rt/detail/node_books.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE void no_current_node() {
+    SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
+                       "inside skein::run");
+    std::abort();
+}
+
+SKEIN_INLINE void incoming_call::refuse(const error& why) const {
+    error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
+    self.reply_failure(*from, id, {std::move(bad), nullptr});
+}
+
+SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, id, fn); }
+
+} // namespace detail
+
+SKEIN_INLINE node::node(node_options who) : books_(std::make_unique<books>()) {
+    books_->name.name = std::move(who.name);
+    books_->name.host = std::move(who.host);
+    books_->name.pid = who.pid;
+    (void)registry::instance(); // numbers the functions
+}
+
+SKEIN_INLINE node::~node() {
+    SKEIN_CHECK(
+        books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
+        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "the serving tasks first",
+        books_->links.size(), books_->calls.size());
+    give_up(error(errc::closed, "the runtime has ended"));
+    for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    if (current_ == this) current_ = nullptr;
+}
+
+SKEIN_INLINE std::size_t node::workers() const noexcept {
+    return static_cast<std::size_t>(
+        std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
+}
+
+SKEIN_INLINE void node::on_first_call(unique_function<void()> start) {
+    books_->start_workers = std::move(start);
+}
+SKEIN_INLINE void node::expect_workers(std::size_t n) {
+    books_->expected = n;
+    pump();
+}
+SKEIN_INLINE const detail::node_name& node::name() const noexcept { return books_->name; }
+SKEIN_INLINE const node_stats& node::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE std::size_t node::pending() const noexcept {
+    return books_->stats.submitted - books_->stats.done;
+}
+SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
+SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
+SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
+SKEIN_INLINE std::uint64_t node::new_actor_id() noexcept { return ++books_->last_actor; }
+SKEIN_INLINE void node::insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+    books_->boxes.insert_or_assign(id, std::move(box));
+}
+SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
+    ++books_->stats.done;
+    books_->stats.failed += failed;
+}
+SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
+    call.fail({std::move(why), nullptr});
+}
+
+// ---- calls of this process -------------------------------------------------------------------
+
+SKEIN_INLINE void node::prepare(detail::call_base& call) {
+    call.owner = this;
+    ++books_->stats.submitted;
+    if (call.rare && call.rare->limit > duration::zero()) {
+        call.rare->deadline.emplace(call);
+        auto& here = loop::current();
+        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    }
+}
+
+namespace detail {
+
+SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
+    call_head head;
+    head.function = call.fn != nullptr ? call.fn->index : 0;
+    head.kind = call.kind;
+    head.retries = call.retries_left;
+    head.cpus = call.cpus;
+    head.target = call.target;
+    head.encode(to);
+}
+
+} // namespace detail
+
+/// Appends head and arguments; false: a codec threw, and the call has failed with that.
+SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
+                                    detail::encoder encode) {
+    struct encoding_guard {
+        detail::call_base* before = encoding_;
+        ~encoding_guard() { encoding_ = before; }
+    };
+    try {
+        const encoding_guard guard;
+        encoding_ = &call;
+        detail::encode_head(to, call);
+        encode(to);
+        return true;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        error told(why.code(), fmt::format("{} did not run: its arguments cannot be encoded: {}",
+                                           call.name(), why.text()));
+        call.fail({std::move(told), nullptr});
+        return false;
+    }
+}
+
+SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) {
+        // The common case: nothing waits, the worker is there, nothing has to be kept.
+        auto& lane = *call->lane;
+        if (lane.first == lane.waiting.size() && lane.on != nullptr && lane.on->wire->is_open() &&
+            !books_->closing) [[likely]] {
+            books_->scratch.clear();
+            if (!encode_call(books_->scratch, *call, encode)) return;
+            auto& raw = *call;
+            raw.id = take_slot(std::move(call));
+            transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            return;
+        }
+    }
+    wire::writer body;
+    if (!encode_call(body, *call, encode)) return;
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    place(std::move(call));
+}
+
+SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>& call,
+                                        std::size_t pending,
+                                        std::unique_ptr<detail::deferred_arguments> arguments) {
+    call->extra().pending = pending;
+    call->extra().arguments = std::move(arguments);
+    prepare(*call);
+    if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
+    // Held by the refs it waits for.
+}
+
+SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
+    if (--call.rare->pending != 0 || call.is_done()) return;
+    books_->ready.emplace_back(&call);
+    if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
+    for (std::size_t i = 0; i < books_->ready.size(); ++i) {
+        const auto next = books_->ready[i];
+        if (!next->is_done()) settle_ready(next);
+    }
+    books_->ready.clear();
+    books_->settling = false;
+}
+
+/// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
+SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& call) {
+    const auto lane = call->lane;
+    if (const auto* bad = call->rare->arguments->failed()) {
+        // A chain of failures names its ends, not all that lies between.
+        constexpr std::string_view because = "did not run: its argument failed: ";
+        std::string_view root = bad->what.text();
+        if (const auto at = root.rfind(because); at != root.npos)
+            root.remove_prefix(at + because.size());
+        error why(bad->what.code(), fmt::format("{} {}{}", call->name(), because, root));
+        if (!bad->what.where().empty()) why.with_where(bad->what.where());
+        if (!bad->what.cause().empty()) why.with_cause(bad->what.cause());
+        if (!bad->what.hint().empty()) why.with_hint(bad->what.hint());
+        call->fail({std::move(why), bad->from});
+        if (lane) drain(*lane);
+        return;
+    }
+    wire::writer body;
+    auto& arguments = *call->rare->arguments;
+    if (!encode_call(body, *call, [&](wire::writer& to) { arguments.encode(to); })) {
+        if (lane) drain(*lane);
+        return;
+    }
+    call->rare->arguments.reset();
+    call->body = std::move(body).take();
+    call->state = detail::phase::queued;
+    if (call->kind == detail::call_kind::method) {
+        drain(*call->lane);
+    } else {
+        place(call);
+    }
+}
+
+/// A call with its arguments encoded: to its worker, its lane, or the queue.
+SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
+    if (books_->closing)
+        return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
+                                                                "is shutting down"));
+    if (call->kind == detail::call_kind::method && call->lane) {
+        const auto lane = call->lane;
+        lane->waiting.push_back(std::move(call));
+        return drain(*lane);
+    }
+    if (books_->upstream != nullptr) return send(*books_->upstream, std::move(call));
+    if (call->kind == detail::call_kind::method) { // passed on for a worker
+        const auto found = books_->actors.find(call->target);
+        if (found == books_->actors.end() || found->second.where == nullptr)
+            return refuse(*call,
+                          error(errc::not_found, fmt::format("actor {} is gone", call->target))
+                              .with_hint("the last handle in the process that made it was "
+                                         "dropped, or its worker died"));
+        return send(*found->second.where, std::move(call));
+    }
+    if (books_->given_up) return refuse(*call, *books_->given_up);
+    if (books_->start_workers) std::exchange(books_->start_workers, {})();
+    if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
+        bool possible = true;
+        if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
+    }
+    auto& line = call->kind == detail::call_kind::create ? books_->creations : books_->queue;
+    line.push_back(std::move(call));
+    pump();
+}
+
+/// Sends what is complete at the front of an actor's line.
+SKEIN_INLINE void node::drain(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    while (lane.first != lane.waiting.size()) {
+        auto& front = lane.waiting[lane.first];
+        if (front->state == detail::phase::preparing) break;
+        auto call = std::exchange(front, {});
+        ++lane.first;
+        if (call->is_done()) continue;
+        if (lane.lost) {
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+        } else if (lane.on == nullptr) {
+            refuse(*call, error(errc::not_found, fmt::format("actor {} is gone", lane.id)));
+        } else {
+            send(*lane.on, std::move(call));
+        }
+    }
+    if (lane.first == lane.waiting.size()) {
+        lane.waiting.clear();
+        lane.first = 0;
+    }
+}
+
+SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
+        if (std::exchange(call.extra().cancel_requested, true)) return;
+        if (call.on != nullptr && call.on->wire->is_open())
+            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+        return;
+    }
+    if (call.state == detail::phase::queued && call.on != nullptr) {
+        call.extra().cancel_requested = true; // for lose(), which settles its link
+        return;
+    }
+    call.fail({error(errc::cancelled,
+                     fmt::format("{} was cancelled; it {}", call.name(), call.progress())),
+               nullptr});
+    if (lane) drain(*lane);
+}
+
+SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
+    const detail::counted<detail::call_base> hold(&call);
+    const auto lane = call.lane;
+    const bool sent =
+        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    // The slot stays taken until the worker answers: the late answer finds a call that is done.
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+    call.fail(
+        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
+                                          to_seconds(call.rare->limit), call.progress())),
+         nullptr});
+    if (lane) drain(*lane);
+}
+
+SKEIN_INLINE void node::give_up(error why) {
+    books_->given_up = why;
+    books_->start_workers = {};
+    for (auto* line : {&books_->creations, &books_->queue})
+        for (auto& call : std::exchange(*line, {}))
+            if (!call->is_done()) refuse(*call, why);
+}
+
+// ---- actors ------------------------------------------------------------------------------------
+
+SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
+    auto& lane = books_->lanes[id];
+    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
+    lane = new detail::actor_state;
+    lane->owner = this;
+    lane->id = id;
+    if (books_->upstream != nullptr) {
+        lane->on = books_->upstream;
+    } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
+        lane->on = found->second.where;
+    }
+    return detail::counted<detail::actor_state>(lane);
+}
+
+SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
+    books_->lanes.erase(lane.id);
+    if (!lane.owned || lane.on == nullptr) return;
+    if (books_->upstream == nullptr) {
+        --lane.on->actors;
+        books_->actors.erase(lane.id);
+    }
+    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
+}
+
+/// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
+/// to come; that does not matter any more.
+SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
+    const detail::counted<detail::actor_state> hold(&lane);
+    for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
+        const auto call = lane.waiting[i];
+        if (call && !call->is_done())
+            call->fail(
+                {error(errc::worker_lost, call->name() + " did not run: " + lane.lost->what.text()),
+                 nullptr});
+    }
+    drain(lane);
+}
+
+} // namespace skein::rt

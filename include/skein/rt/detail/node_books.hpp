@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The books of rt/node.hpp: what only the bodies of node and of its calls see.
+
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/timer_wheel.hpp>
+#include <skein/net/connection.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/message.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct running_call {
+    cancel_source stop;
+    bool told = false; ///< the submitter knows that it has started
+};
+
+struct call_base::rarities {
+    std::string name;
+    std::unique_ptr<deferred_arguments> arguments;
+    std::size_t pending = 0;                    ///< refs among the arguments not done yet
+    std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
+    struct deadline_timer : timer_node {
+        explicit deadline_timer(call_base& c)
+            : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
+        }
+        void passed();
+        call_base& call;
+    };
+    std::optional<deadline_timer> deadline;
+    duration limit{0};
+    bool cancel_requested = false;
+};
+
+} // namespace detail
+
+/// A connection as the node sees it. Owned by the task that serves it.
+struct link {
+    std::shared_ptr<net::connection> wire;
+    std::uint64_t number = 0;
+    std::string who; ///< "worker-2 (pid 4711 at host)"
+    bool up = true;
+    error why{errc::closed, "closed"}; ///< once it has ended
+    bool orderly = false;
+    event ended;
+
+    // Placement of tasks: `busy` cores are asked for; up to capacity * window at a time, where the
+    // window grows until about a millisecond of work is under way (long tasks: one per core).
+    std::uint32_t capacity = 1, busy = 0, window = 1;
+    double service = 1e-3; ///< seconds per task, smoothed
+    time_point mark{};     ///< since when `finished` counts
+    std::uint32_t finished = 0;
+    std::size_t actors = 0;
+
+    // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
+    std::unordered_map<std::uint64_t, detail::running_call> running;
+    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
+};
+
+struct node::books {
+    using call_line = std::deque<detail::counted<detail::call_base>>;
+    struct slot {
+        detail::counted<detail::call_base> call;
+        std::uint32_t generation = 1;
+    };
+    struct actor_entry {
+        link* where = nullptr;
+        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+    };
+
+    detail::node_name name;
+    node_stats stats;
+    std::vector<std::shared_ptr<link>> links; ///< of a driver
+    link* upstream = nullptr;                 ///< of a worker
+    std::uint64_t last_link = 0, last_actor = 0;
+
+    std::vector<slot> slots;
+    std::vector<std::uint32_t> free;
+    call_line queue, creations;                            ///< wait for a worker
+    std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
+    bool settling = false;
+
+    std::unordered_map<std::uint64_t, detail::actor_state*> lanes;
+    std::unordered_map<std::uint64_t, actor_entry> actors; ///< of a driver
+    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes;
+
+    unique_function<void()> start_workers;
+    std::optional<error> given_up;
+    std::size_t expected = 0;
+    bool closing = false;
+    scope calls;                      ///< coroutine calls that run here
+    std::vector<std::uint64_t> fresh; ///< started in this turn
+    wire::writer scratch;
+};
+
+} // namespace skein::rt

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/node.hpp: which worker a call goes to, and how it gets there.
+
+#include <skein/core/loop.hpp>
+#include <skein/rt/detail/node_books.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+/// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
+SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
+    link* best = nullptr;
+    std::uint32_t largest = 0;
+    bool any = false;
+    for (const auto& l : books_->links) {
+        if (!l->up) continue;
+        any = true;
+        largest = std::max(largest, l->capacity);
+        if (call.cpus > l->capacity) continue;
+        if (call.kind == detail::call_kind::create) {
+            if (best == nullptr || l->actors < best->actors) best = l.get();
+            continue;
+        }
+        const bool room =
+            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
+        if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
+    }
+    possible = !any || call.cpus <= largest;
+    // An actor stays where it is put: rather wait for a worker that is about to come.
+    if (best != nullptr && call.kind == detail::call_kind::create && best->actors > 0 &&
+        workers() < books_->expected)
+        return nullptr;
+    return best;
+}
+
+SKEIN_INLINE void node::pump() {
+    pump(detail::call_kind::create);
+    pump(detail::call_kind::task);
+}
+
+SKEIN_INLINE void node::pump(detail::call_kind which) {
+    auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
+    while (!line.empty()) {
+        auto& front = line.front();
+        if (front->is_done()) {
+            line.pop_front();
+            continue;
+        }
+        bool possible = true;
+        auto* where = pick(*front, possible);
+        if (where == nullptr && possible) return;
+        auto call = std::move(front);
+        line.pop_front();
+        if (where == nullptr) {
+            refuse(*call,
+                   error(errc::exhausted, fmt::format("{} asks for {} cpus, more than any worker "
+                                                      "has",
+                                                      call->name(), call->cpus))
+                       .with_hint("start fewer workers with more cores each, or lower .cpus"));
+        } else {
+            send(*where, std::move(call));
+        }
+    }
+}
+
+SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
+    if (books_->free.empty()) {
+        books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
+        books_->slots.emplace_back();
+    }
+    const auto index = books_->free.back();
+    books_->free.pop_back();
+    books_->slots[index].call = std::move(call);
+    return std::uint64_t{books_->slots[index].generation} << 32 | index;
+}
+
+/// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
+SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32 ||
+        !books_->slots[index].call)
+        return {};
+    ++books_->slots[index].generation;
+    books_->free.push_back(index);
+    return std::move(books_->slots[index].call);
+}
+
+SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) {
+    auto& raw = *call;
+    raw.id = take_slot(std::move(call));
+    if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
+        if (to.busy == 0) {
+            to.mark = loop::current().now();
+            to.finished = 0;
+        }
+        to.busy += raw.cpus;
+    } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
+        ++to.actors;
+    }
+    // Only a call that may have to run again keeps its arguments, and one that was not sent.
+    const bool keep =
+        raw.kind == detail::call_kind::task && raw.retries_left > 0 && books_->upstream == nullptr;
+    if (keep) {
+        transmit(to, raw, raw.body, nullptr);
+    } else {
+        const detail::counted<detail::call_base> hold(&raw);
+        auto body = std::move(raw.body);
+        raw.body = {};
+        transmit(to, raw, body, &body);
+        if (raw.state == detail::phase::queued) raw.body = std::move(body);
+    }
+}
+
+SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span body,
+                                 byte_buffer* owned) {
+    call.on = &to;
+    // A connection that has just broken: the call stays in its slot as "did not run" until the link
+    // is settled.
+    call.state = detail::phase::queued;
+    if (!to.wire->is_open()) return;
+    try {
+        if (owned != nullptr && owned->size() >= limit::inline_bytes) {
+            net::frame f;
+            f.kind = detail::message_call;
+            f.id = call.id;
+            f.body = std::move(*owned);
+            to.wire->send(std::move(f));
+        } else {
+            to.wire->send(detail::message_call, 0, call.id, body, {});
+        }
+        call.state = detail::phase::sent;
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) return; // closed or reset: as above
+        const auto held = free_slot(call.id);
+        account(to, call);
+        if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
+        call.fail({e, nullptr});
+    }
+}
+
+/// A task has left its worker: its cores are free, and the worker's pace is known better.
+SKEIN_INLINE void node::account(link& from, const detail::call_base& call) {
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
+        return;
+    from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
+    const auto now = loop::current().now();
+    ++from.finished;
+    if (now <= from.mark) return;
+    const double each = to_seconds(now - from.mark) / from.finished;
+    from.service = each < from.service ? each : (from.service + each) / 2;
+    from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
+    from.mark = now;
+    from.finished = 0;
+}
+
+} // namespace skein::rt

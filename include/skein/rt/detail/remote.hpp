@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
+// call's arguments leave. All that does not depend on the function is in node.
+
+#include <skein/rt/node.hpp>
+#include <skein/rt/ref.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
+#include <skein/wire/schema.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+// ---- executing side ----------------------------------------------------------------------------
+
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+template <class Tuple>
+inline constexpr bool has_span = false;
+template <class... T>
+inline constexpr bool has_span<std::tuple<T...>> =
+    ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
+template <class Tuple>
+inline constexpr bool has_view = false;
+template <class... T>
+inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
+
+/// An actor of type T.
+template <class T>
+struct box_of : actor_box {
+    template <class... A>
+    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    T value;
+
+private:
+    template <class... A>
+    static T make(A&&... args) {
+        if constexpr (std::is_constructible_v<T, A&&...>) {
+            return T(std::forward<A>(args)...);
+        } else {
+            return T{std::forward<A>(args)...};
+        }
+    }
+};
+
+/// Calls F with decoded arguments; a member gets its object first.
+template <auto F, class T, class Arguments>
+decltype(auto) call_now(actor_box* box, Arguments& arguments) {
+    return std::apply(
+        [&](auto&... a) -> decltype(auto) {
+            if constexpr (std::is_void_v<T>) {
+                (void)box;
+                return F(std::move(a)...);
+            } else {
+                return (static_cast<box_of<T>*>(box)->value.*F)(std::move(a)...);
+            }
+        },
+        arguments);
+}
+
+/// A coroutine call: owns its arguments and its actor until it has replied.
+template <auto F, class T>
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id,
+                         const function_record* fn, std::shared_ptr<actor_box> box,
+                         typename signature<decltype(F)>::arguments arguments) {
+    using result_type = typename signature<decltype(F)>::result;
+    if (box) --box->not_started;
+    try {
+        auto work = call_now<F, T>(box.get(), arguments);
+        if constexpr (std::is_void_v<result_type>) {
+            co_await work;
+            self->reply(*from, id, [](wire::writer&) {});
+        } else {
+            auto value = co_await work;
+            self->reply(*from, id, [&](wire::writer& w) { wire::encode(w, value); });
+        }
+    } catch (...) {
+        self->reply_thrown(*from, id, *fn);
+    }
+}
+
+/// Decodes into `into`, from an aligned copy if it holds views that need one.
+template <class Arguments>
+result<void> decode_arguments(wire::reader& in, Arguments& into) {
+    auto done = wire::decode(in, into);
+    if (done && !in.finish()) return in.status();
+    return done;
+}
+
+/// What a record of function F (of actor type T, or void) does with a call.
+template <auto F, class T>
+void invoke(incoming_call& call) {
+    using traits = signature<decltype(F)>;
+    typename traits::arguments arguments;
+    byte_buffer aligned;
+    result<void> decoded;
+    if constexpr (has_span<typename traits::arguments>) {
+        // Views need their elements aligned in memory: a frame's body may start anywhere.
+        const auto head = call.arguments.position();
+        const auto rest = call.arguments.rest();
+        aligned.resize(head);
+        append(aligned, rest);
+        wire::reader in(aligned);
+        byte_span skipped;
+        in.raw(head, skipped);
+        decoded = decode_arguments(in, arguments);
+    } else {
+        decoded = decode_arguments(call.arguments, arguments);
+    }
+    if (!decoded) return call.refuse(decoded.error());
+    if constexpr (traits::is_coroutine) {
+        if (call.box) ++call.box->not_started;
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
+                                                  call.box, std::move(arguments)));
+    } else {
+        try {
+            if constexpr (std::is_void_v<typename traits::result>) {
+                call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id, [](wire::writer&) {});
+            } else {
+                const auto& value = call_now<F, T>(call.box.get(), arguments);
+                call.self.reply(*call.from, call.id,
+                                [&](wire::writer& w) { wire::encode(w, value); });
+            }
+        } catch (...) {
+            call.reply_thrown();
+        }
+    }
+}
+
+/// Names a function for the registry.
+template <auto F, class T>
+struct function_tag {};
+
+template <auto F>
+struct plain_name {};
+
+/// The record of one function; odr-using `registered` puts it into the registry before main.
+template <auto F, class T>
+struct record {
+    using traits = signature<decltype(F)>;
+    static std::uint64_t signature_hash() {
+        return hash_mix(wire::schema_hash<typename traits::arguments>(),
+                        wire::schema_hash<typename traits::result>());
+    }
+    static std::string signature_text() {
+        return wire::schema_text<typename traits::arguments>() + " -> " +
+               wire::schema_text<typename traits::result>();
+    }
+    static function_record& entry() {
+        static function_record made = [] {
+            function_record r;
+            r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
+                                          : typeid(function_tag<F, T>).name();
+            r.shown = typeid(plain_name<F>).name();
+            r.invoke = &invoke<F, T>;
+            r.is_coroutine = traits::is_coroutine;
+            r.signature_hash = &signature_hash;
+            r.signature_text = &signature_text;
+            return r;
+        }();
+        return made;
+    }
+    static inline const bool registered = (registry::add(entry()), true);
+};
+
+// ---- calling side ------------------------------------------------------------------------------
+
+/// An argument that may have to wait: a ref, or a value already converted.
+template <class P, class A>
+auto hold_argument(A&& a) {
+    using given = std::remove_cvref_t<A>;
+    if constexpr (unwrap_ref<given>::is_ref) {
+        return given(std::forward<A>(a));
+    } else if constexpr (is_view<P>) {
+        // A view would not outlive the caller's object.
+        if constexpr (std::is_same_v<P, std::string_view>) {
+            return std::string(std::string_view(a));
+        } else {
+            const P view(a);
+            return std::vector<std::remove_const_t<typename P::element_type>>(view.begin(),
+                                                                              view.end());
+        }
+    } else {
+        return P(std::forward<A>(a));
+    }
+}
+
+/// Appends an argument as a P.
+template <class P, class A>
+void encode_argument(wire::writer& to, const A& a) {
+    if constexpr (unwrap_ref<A>::is_ref) {
+        encode_argument<P>(to, *a.state()->value);
+    } else if constexpr (std::is_same_v<A, P>) {
+        wire::encode(to, a);
+    } else {
+        const P converted(a);
+        wire::encode(to, converted);
+    }
+}
+
+template <class Parameters, class... Held>
+class held_arguments;
+template <class... P, class... Held>
+class held_arguments<std::tuple<P...>, Held...> final : public deferred_arguments {
+public:
+    explicit held_arguments(Held... held) : held_(std::move(held)...) {}
+    void encode(wire::writer& to) override {
+        std::apply([&](const auto&... a) { (encode_argument<P>(to, a), ...); }, held_);
+    }
+    const failure* failed() const noexcept override {
+        const failure* found = nullptr;
+        const auto look = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (found == nullptr && a.state()->failed()) found = &a.state()->why();
+        };
+        std::apply([&](const auto&... a) { (look(a), ...); }, held_);
+        return found;
+    }
+
+private:
+    std::tuple<Held...> held_;
+};
+
+/// Submits: at once if every argument is there, else when the last one is.
+template <class Arguments, class... A>
+struct submission;
+template <class... P, class... A>
+struct submission<std::tuple<P...>, A...> {
+    static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
+
+    static void go(node& by, const counted<call_base>& call, A&&... args) {
+        if constexpr (any_ref) {
+            std::size_t pending = 0;
+            bool failed = false;
+            const auto look = [&](const auto& a) {
+                if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref) {
+                    pending += !a.ready();
+                    failed |= a.ready() && a.state()->failed();
+                }
+            };
+            (look(args), ...);
+            if (pending != 0 || failed)
+                return wait_for(by, call, pending, std::forward<A>(args)...);
+        }
+        by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
+    }
+
+    static void wait_for(node& by, const counted<call_base>& call, std::size_t pending,
+                         A&&... args) {
+        using held =
+            held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
+        const auto depend = [&](const auto& a) {
+            if constexpr (unwrap_ref<std::remove_cvref_t<decltype(a)>>::is_ref)
+                if (!a.ready()) a.state()->add_dependent(call);
+        };
+        (depend(args), ...);
+        // One more than the refs that are waited for: the call is looked at once at the end.
+        by.submit_deferred(call, pending + 1,
+                           std::make_unique<held>(hold_argument<P>(std::forward<A>(args))...));
+        by.argument_ready(*call);
+    }
+};
+
+template <auto F>
+auto call_function(node& by, const call_options& how, auto&&... args) {
+    using traits = signature<decltype(F)>;
+    using result_type = typename traits::result;
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<F, void>::registered;
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<F, void>::entry(), how, call_kind::task);
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>(); // a static_assert above has said why
+    }
+}
+
+template <auto M, class T>
+auto call_method(const call_options& how, const counted<actor_state>& lane, auto&&... args) {
+    using traits = signature<decltype(M)>;
+    using result_type = typename traits::result;
+    static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
+                                        std::is_base_of_v<typename traits::class_type, T>),
+                  "skein: call<&T::m> needs a member function of the actor's own type");
+    if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
+                  argument_check<typename traits::parameters, decltype(args)...>::ok) {
+        static_assert(
+            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            "skein: a remote coroutine cannot take a span or string_view: it outlives the "
+            "message the view points into; take a vector or string");
+        (void)record<M, T>::registered;
+        auto& by = node_of(lane);
+        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        apply_options(*call, record<M, T>::entry(), how, call_kind::method);
+        call->lane = lane;
+        call->target = lane->id;
+        submission<typename traits::arguments, decltype(args)...>::go(
+            by, call, std::forward<decltype(args)>(args)...);
+        return ref<result_type>(std::move(call));
+    } else {
+        return ref<result_type>();
+    }
+}
+
+} // namespace skein::rt::detail

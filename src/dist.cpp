@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of the layer dist, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/comm_thread.hpp>
+#include <skein/dist/detail/collective_signature.hpp>
+#include <skein/dist/detail/place_card.hpp>
+#include <skein/dist/detail/stream_io.hpp>
+#include <skein/dist/doorbell.hpp>
+#include <skein/dist/hierarchical.hpp>
+#include <skein/dist/links.hpp>
+#include <skein/dist/reduce.hpp>
+#include <skein/dist/ring.hpp>
+#include <skein/dist/shared_memory.hpp>
+#include <skein/dist/shm.hpp>
+#include <skein/dist/stub.hpp>
+
+#include <skein/dist/detail/bootstrap.ipp>
+#include <skein/dist/detail/collective_signature.ipp>
+#include <skein/dist/detail/comm_thread.ipp>
+#include <skein/dist/detail/doorbell.ipp>
+#include <skein/dist/detail/hierarchical.ipp>
+#include <skein/dist/detail/link_hello.ipp>
+#include <skein/dist/detail/links.ipp>
+#include <skein/dist/detail/messages.ipp>
+#include <skein/dist/detail/place_card.ipp>
+#include <skein/dist/detail/reduce.ipp>
+#include <skein/dist/detail/ring.ipp>
+#include <skein/dist/detail/ring_core.ipp>
+#include <skein/dist/detail/ring_failure.ipp>
+#include <skein/dist/detail/ring_frame.ipp>
+#include <skein/dist/detail/ring_steps.ipp>
+#include <skein/dist/detail/shared_memory.ipp>
+#include <skein/dist/detail/shm.ipp>
+#include <skein/dist/detail/shm_bootstrap.ipp>
+#include <skein/dist/detail/shm_steps.ipp>
+#include <skein/dist/detail/shm_waiting.ipp>
+#include <skein/dist/detail/stream_io.ipp>
+#include <skein/dist/detail/stub.ipp>

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of the layer rt, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+
+#include <skein/rt/build_id.hpp>
+#include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/message.hpp>
+#include <skein/rt/detail/process.hpp>
+#include <skein/rt/local_workers.hpp>
+#include <skein/rt/node.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/process_wait.hpp>
+#include <skein/rt/registry.hpp>
+#include <skein/rt/remote_error.hpp>
+#include <skein/rt/run.hpp>
+#include <skein/rt/standard_files.hpp>
+
+#include <skein/rt/detail/build_id.ipp>
+#include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/local_workers.ipp>
+#include <skein/rt/detail/message.ipp>
+#include <skein/rt/detail/node.ipp>
+#include <skein/rt/detail/node_frames.ipp>
+#include <skein/rt/detail/node_links.ipp>
+#include <skein/rt/detail/node_send.ipp>
+#include <skein/rt/detail/process.ipp>
+#include <skein/rt/detail/process_wait.ipp>
+#include <skein/rt/detail/registry.ipp>
+#include <skein/rt/detail/remote_error.ipp>
+#include <skein/rt/detail/run.ipp>
+#include <skein/rt/detail/standard_files.ipp>
