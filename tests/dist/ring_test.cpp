@@ -25,8 +25,6 @@ using namespace skein;
 using namespace skein::dist;
 using namespace std::chrono_literals;
 
-static_assert(communicator<ring_communicator>);
-
 namespace {
 
 struct ring_world {

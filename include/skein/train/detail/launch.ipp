@@ -105,17 +105,17 @@ private:
 };
 
 /// The communicator that was asked for.
-SKEIN_INLINE dist::comm_kind comm_kind_of(const run_config& config) {
-    auto kind = dist::parse_comm_kind(config.communicator);
-    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
-    return *kind;
+SKEIN_INLINE std::string comm_model_of(const run_config& config) {
+    auto model = dist::checked_comm_model(config.communicator);
+    if (!model) throw error(errc::usage, model.error().text()).with_hint(model.error().hint());
+    return *model;
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
-        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        (void)comm_model_of(config); // a mistake also where nobody is to talk to
         const stop_notice notice(stops, config);
         auto here = context::single();
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -142,7 +142,7 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
-        (void)comm_kind_of(config);
+        (void)comm_model_of(config);
         const auto outcome = cluster::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
@@ -203,7 +203,7 @@ SKEIN_INLINE void train_as_rank(cluster::membership& world,
                                 const cluster::launch_environment& where, const run_config& config,
                                 const rank_function& body, const stop_signals& stops) {
     dist::comm_options options;
-    options.kind = comm_kind_of(config);
+    options.model = comm_model_of(config);
     options.limits.deadline = config.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
