@@ -18,6 +18,7 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
 #include <skein/net/signals.hpp>
+#include <skein/net/socket_pair.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
 
@@ -34,5 +35,6 @@
 #include <skein/net/detail/real_loop.ipp>
 #include <skein/net/detail/real_network.ipp>
 #include <skein/net/detail/signals.ipp>
+#include <skein/net/detail/socket_pair.ipp>
 #include <skein/net/detail/system_error.ipp>
 #include <skein/net/detail/token.ipp>
