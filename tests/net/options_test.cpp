@@ -24,10 +24,3 @@ TEST_CASE("an identity survives the wire") {
     CHECK(back.host == me.host);
     CHECK(back.extra == me.extra);
 }
-
-TEST_CASE("checksums are on and the same build is not asked for unless told") {
-    const net::connection_options o;
-    CHECK(o.checksum_bodies);
-    CHECK_FALSE(o.require_same_build);
-    CHECK(o.secret.empty());
-}

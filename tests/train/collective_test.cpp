@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
 #include <skein/train/collective.hpp>
 
 #include <tests/dist/ranks.hpp>
@@ -9,6 +10,7 @@
 #include <string>
 
 using namespace skein;
+using namespace skein::report;
 using namespace skein::train;
 using test::expect;
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // launch() in this process; with workers of its own it is tested by whole programs in tests/programs.
+#include <skein/cluster/environment.hpp>
+#include <skein/core/error.hpp>
+#include <skein/dist/comm_thread.hpp>
 #include <skein/train/launch.hpp>
 
 #include <catch2/catch_test_macros.hpp>
+
+#include <fmt/core.h>
 
 #include <atomic>
 #include <csignal>

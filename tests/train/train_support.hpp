@@ -2,14 +2,20 @@
 #pragma once
 // Small models, data and worlds of threads for the tests of the trainer.
 
+#include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
 #include <skein/dist/bootstrap.hpp>
+#include <skein/report/metrics.hpp>
 #include <skein/sim/local_rendezvous.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
+
+#include <fmt/core.h>
 
 #include <tests/support/expect.hpp>
 #include <tests/support/temporary_folder.hpp>
@@ -27,6 +33,7 @@ namespace train_test {
 
 namespace sk = skein;
 using namespace skein::train;
+using namespace skein::report;
 
 using skein::test::expect;
 using scratch = skein::test::temporary_folder;

@@ -7,7 +7,7 @@
 //
 //     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret);
 //     net->start();
-//     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank, ring)
+//     auto opening = net->to(3, links::ring, until); // rank 3 awaits net->from(rank, ring, until)
 //     net::stream* s = co_await std::move(opening);
 
 #include <skein/core/error.hpp>

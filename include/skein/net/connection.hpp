@@ -48,8 +48,12 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream.
-    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already.
+    static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
+                               byte_buffer first = {});
+    /// On a stream that was authenticated before (net::dial, net::authenticate).
+    static handle over(std::unique_ptr<stream> authenticated, connection_options options,
+                       identity peer);
 
     connection(const connection&) = delete;
     connection& operator=(const connection&) = delete;
@@ -112,8 +116,6 @@ private:
     enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
 
     connection(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
 
     static task<void> read_loop(std::shared_ptr<connection> self);
     static task<void> write_loop(std::shared_ptr<connection> self);

@@ -10,26 +10,52 @@
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 #include <skein/core/task.hpp>
+#include <skein/net/network.hpp>
 #include <skein/net/options.hpp>
 #include <skein/net/stream.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace skein::net {
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
 
+/// The bytes of the first message, in which both sides are told from other protocols.
+inline constexpr std::size_t hello_bytes = 48;
+
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
+///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, build),
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
 ///           too_large, reset
-task<identity> handshake(stream& with, side mine, const connection_options& options);
+task<identity> handshake(stream& with, side mine, const connection_options& options,
+                         byte_span first = {});
+
+/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
+/// the peer. The stream must outlive the task.
+///   errors  those of handshake; timeout
+task<identity> authenticate(stream& with, side mine, connection_options options,
+                            byte_buffer first = {});
+
+/// A stream whose peer has proven the token.
+struct authenticated_stream {
+    std::unique_ptr<net::stream> stream;
+    identity peer;
+};
+
+/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or use
+/// dial_patiently (dial.hpp). `via` must live until then.
+///   errors  those of network::connect and authenticate
+task<authenticated_stream> dial(network& via, address to, connection_options options);
 
 } // namespace skein::net
 

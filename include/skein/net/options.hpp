@@ -18,8 +18,12 @@ struct identity {
     std::uint64_t registry_hash = 0; ///< of its remote functions and message types
     std::int64_t pid = 0;
     std::string host;
-    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
+    std::string purpose; ///< what the connection is for; both sides must say the same
+    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
 };
+
+/// "name (pid 7 at host)", without what the identity does not tell.
+[[nodiscard]] std::string to_string(const identity& who);
 
 /// How a connection is made; both sides give one.
 struct connection_options {
@@ -32,3 +36,7 @@ struct connection_options {
 };
 
 } // namespace skein::net
+
+#if SKEIN_HEADER_ONLY
+#include <skein/net/detail/options.ipp>
+#endif

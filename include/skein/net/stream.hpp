@@ -11,6 +11,7 @@
 #include <skein/net/address.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,6 +51,13 @@ public:
 
     /// Who is at the other end, for messages.
     [[nodiscard]] virtual std::string peer_name() const = 0;
+
+    /// The host at the other end as a numeric address, as the network tells; empty on this host's own
+    /// (Unix) sockets.
+    [[nodiscard]] virtual std::string peer_host() const { return {}; }
+
+    /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
+    [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
 
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
     [[nodiscard]] virtual bool is_local() const noexcept { return false; }

@@ -57,6 +57,7 @@ struct pipe {
 /// Both directions; forward is from the connecting end.
 struct link {
     pipe forward, back;
+    bool local = false; // over a Unix socket
 };
 
 struct listener_state {

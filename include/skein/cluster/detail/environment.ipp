@@ -10,7 +10,9 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,8 +23,29 @@
 
 namespace skein::cluster {
 
+namespace detail {
+
+/// Variables that are this process's alone. Written before there are threads, then only read.
+SKEIN_INLINE std::map<std::string, std::string, std::less<>>& own_variables() {
+    static std::map<std::string, std::string, std::less<>> mine;
+    return mine;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void take_launch_variables() {
+    for (const char* name :
+         {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
+          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
+        if (const char* value = std::getenv(name)) detail::own_variables()[name] = value;
+        ::unsetenv(name);
+    }
+}
+
 SKEIN_INLINE variable_reader process_environment() {
     return [](std::string_view name) -> std::optional<std::string> {
+        const auto& mine = detail::own_variables();
+        if (const auto found = mine.find(name); found != mine.end()) return found->second;
         const char* value = std::getenv(std::string(name).c_str());
         if (value == nullptr) return std::nullopt;
         return std::string(value);

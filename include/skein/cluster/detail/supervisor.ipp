@@ -10,17 +10,17 @@
 #include <skein/core/random.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/stop_signals.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/signals.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,21 +32,6 @@
 
 namespace skein::cluster::detail {
 
-/// argv of this process, as the kernel keeps it.
-SKEIN_INLINE std::vector<std::string> own_arguments() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = all.find('\0', at);
-        argv.push_back(all.substr(at, end - at));
-        if (end == std::string::npos) break;
-        at = end + 1;
-    }
-    if (argv.empty()) argv.emplace_back("skein");
-    return argv;
-}
-
 SKEIN_INLINE task<void> wait_until_set(event* e) {
     auto waited = e->wait();
     co_await waited;
@@ -57,8 +42,9 @@ class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
         : options_(std::move(options)), loop_(loop), network_(loop),
-          signals_(loop, {SIGINT, SIGTERM}) {
+          signals_(second_signal::is_counted) {
         if (options_.argv.empty()) options_.argv = own_arguments();
+        if (options_.argv.empty()) options_.argv.emplace_back("skein");
     }
 
     task<supervisor_outcome> run() {
@@ -137,6 +123,7 @@ private:
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
+        group.job = job_id_;
         group.secret = net::token::generate();
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
@@ -306,11 +293,13 @@ private:
 
     task<void> watch_signals() {
         for (;;) {
-            auto next = signals_.next();
-            const int signal = co_await next;
-            if (stop_signal_ != 0) kill_now_ = true;
+            auto asked = net::wait_readable(loop_, signals_.fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_.fd(), read, sizeof read);
+            if (signals_.count() > 1) kill_now_ = true;
             const bool first = stop_signal_ == 0;
-            if (first) stop_signal_ = signal;
+            if (first) stop_signal_ = signals_.which();
             if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
@@ -321,7 +310,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    net::signals signals_;
+    stop_signals signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;

@@ -3,7 +3,7 @@
 // What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
 
 #include <skein/core/error.hpp>
-#include <skein/dist/communicator.hpp>
+#include <skein/dist/buffer.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -58,6 +58,8 @@ struct signature {
 /// "all_reduce #7 (f32 x 100, sum)"
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+/// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
+[[nodiscard]] error error_at(const error& why, std::string where);
 [[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail

@@ -2,11 +2,11 @@
 #pragma once
 // How a shm_communicator waits for the others, and how it fails.
 
+#include <skein/core/constants.hpp>
 #include <skein/dist/doorbell.hpp>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -34,8 +34,8 @@ void shm_communicator::wait_until(Reached reached) {
         const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
         return all_reached() || aborted;
     };
-    constexpr duration slice = std::chrono::milliseconds(20);
-    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
+    constexpr duration look = time_constants::lan().shm_look;
+    wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
 }
 

@@ -17,50 +17,25 @@ SKEIN_INLINE connection::~connection() = default;
 
 // --- making one -------------------------------------------------------------------------------
 
-SKEIN_INLINE task<identity> connection::greet(stream* over, bool connecting,
-                                              const connection_options* options) {
-    std::optional<error> failure;
-    try {
-        auto shaking = with_timeout(
-            handshake(*over, connecting ? side::connecting : side::accepting, *options),
-            options->bounds.handshake_deadline);
-        auto peer = co_await shaking;
-        co_return peer;
-    } catch (const error& e) {
-        failure = e;
-    }
-    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
-    over->close_send();
-    over->close();
-    error e(failure->code(), "handshake with " + over->peer_name() + " failed: " + failure->text());
-    if (!failure->cause().empty()) e.with_cause(failure->cause());
-    if (!failure->hint().empty()) e.with_hint(failure->hint());
-    throw e;
-}
-
 SKEIN_INLINE task<connection::handle> connection::connect(network& via, address to,
                                                           connection_options options) {
-    auto connecting = via.connect(std::move(to));
-    auto over = co_await connecting;
-    auto greeting = greet(over.get(), true, &options);
-    identity peer = co_await greeting;
-    co_return start(std::move(over), std::move(options), std::move(peer));
+    auto dialing = dial(via, std::move(to), options);
+    auto made = co_await dialing;
+    co_return over(std::move(made.stream), std::move(options), std::move(made.peer));
 }
 
 SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
-                                                         connection_options options) {
-    auto greeting = greet(from.get(), false, &options);
+                                                         connection_options options,
+                                                         byte_buffer first) {
+    auto greeting = authenticate(*from, side::accepting, options, std::move(first));
     identity peer = co_await greeting;
-    co_return start(std::move(from), std::move(options), std::move(peer));
+    co_return over(std::move(from), std::move(options), std::move(peer));
 }
 
 SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_options options,
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
-      peer_(std::move(peer)),
-      peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
-                             peer_.pid, peer_.host.empty() ? "?" : peer_.host,
-                             stream_->peer_name())),
+      peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
       in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
@@ -71,10 +46,10 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
     }
 }
 
-SKEIN_INLINE connection::handle connection::start(std::unique_ptr<stream> over,
-                                                  connection_options options, identity peer) {
+SKEIN_INLINE connection::handle connection::over(std::unique_ptr<stream> authenticated,
+                                                 connection_options options, identity peer) {
     std::shared_ptr<connection> core(
-        new connection(std::move(over), std::move(options), std::move(peer)));
+        new connection(std::move(authenticated), std::move(options), std::move(peer)));
     core->self_ = core;
     core->parts_ = 2;
     core->tasks_.spawn(read_loop(core));

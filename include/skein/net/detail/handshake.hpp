@@ -24,7 +24,7 @@ enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build
 
 /// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
 struct hello {
-    static constexpr std::size_t bytes = 48;
+    static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
     std::array<std::byte, bytes> raw{};
 

@@ -2,8 +2,11 @@
 #pragma once
 // Both sides of the handshake. Before the peer's proof is checked, everything fits into fixed buffers.
 
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sha256.hpp>
+#include <skein/core/timeout.hpp>
 #include <skein/net/detail/handshake.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
@@ -138,15 +141,21 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     co_return peer;
 }
 
-SKEIN_INLINE std::optional<error> check_build(const connection_options& mine,
-                                              const identity& peer) {
+SKEIN_INLINE std::optional<error> check_peer(const connection_options& mine, const identity& peer) {
+    if (peer.purpose != mine.self.purpose) {
+        const auto shown = [](const std::string& p) { return p.empty() ? "nothing named" : p; };
+        return error(errc::mismatch,
+                     fmt::format("{} is there for '{}', we for '{}'", to_string(peer),
+                                 shown(peer.purpose), shown(mine.self.purpose)))
+            .with_hint(
+                "the address belongs to another part of the program; check address and port");
+    }
     if (!mine.require_same_build) return std::nullopt;
     const bool same_build = peer.build_id == mine.self.build_id;
     if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
     return error(errc::mismatch,
-                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, "
-                             "ours is {:016x}",
-                             peer.name, peer.pid, peer.host, same_build ? "registry" : "build",
+                 fmt::format("{} is another build of the program: {} {:016x}, ours is {:016x}",
+                             to_string(peer), same_build ? "registry" : "build",
                              same_build ? peer.registry_hash : peer.build_id,
                              same_build ? mine.self.registry_hash : mine.self.build_id))
         .with_hint("start the same executable on both sides");
@@ -179,11 +188,9 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::accepting, keys);
     identity peer = co_await reading;
-    if (auto fault = check_build(*options, peer)) throw *fault;
+    if (auto fault = check_peer(*options, peer)) throw *fault;
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
-        throw error(errc::mismatch,
-                    fmt::format("'{}' (pid {} at {}) refuses another build of the program",
-                                peer.name, peer.pid, peer.host))
+        throw error(errc::mismatch, to_string(peer) + " refuses another build of the program")
             .with_hint("start the same executable on both sides");
     }
     co_return peer;
@@ -213,7 +220,7 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::connecting, keys);
     identity peer = co_await reading;
-    const auto fault = check_build(*options, peer);
+    const auto fault = check_peer(*options, peer);
     const auto mac = keys->mac(side::accepting, self);
     auto telling =
         send_verdict(with, fault ? handshake_status::build_differs : handshake_status::good, none,
@@ -225,7 +232,9 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
 
 } // namespace detail
 
-SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options) {
+SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options,
+                                      byte_span first) {
+    SKEIN_CHECK(first.size() <= hello_bytes, "more of the stream was read than the first message");
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
@@ -236,7 +245,15 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         auto sending = detail::write_one(&with, out.raw);
         co_await sending;
     }
-    for (std::size_t have = 0; have < detail::hello::bytes;) { // judged as it comes
+    std::copy(first.begin(), first.end(), in.raw.begin());
+    for (std::size_t have = first.size();;) { // judged as it comes
+        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
+        if (fault && fault->code() == errc::mismatch && !connecting) {
+            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
+            co_await telling;
+        }
+        if (fault) throw *fault;
+        if (have == hello_bytes) break;
         auto reading = with.read_some(mut_byte_span(in.raw).subspan(have));
         const std::size_t got = co_await reading;
         if (got == 0) {
@@ -244,12 +261,6 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
                 .with_hint("its log says why; another program may be at the other end");
         }
         have += got;
-        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
-        if (fault && fault->code() == errc::mismatch && !connecting) {
-            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
-            co_await telling;
-        }
-        if (fault) throw *fault;
     }
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
@@ -257,6 +268,35 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
                     : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);
     auto peer = co_await rest;
     co_return peer;
+}
+
+SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_options options,
+                                         byte_buffer first) {
+    std::optional<error> failure;
+    try {
+        auto shaking =
+            with_timeout(handshake(with, mine, options, first), options.bounds.handshake_deadline);
+        auto peer = co_await shaking;
+        co_return peer;
+    } catch (const error& e) {
+        failure = e;
+    }
+    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
+    with.close_send();
+    with.close();
+    error e(failure->code(), "handshake with " + with.peer_name() + " failed: " + failure->text());
+    if (!failure->cause().empty()) e.with_cause(failure->cause());
+    if (!failure->hint().empty()) e.with_hint(failure->hint());
+    throw e;
+}
+
+SKEIN_INLINE task<authenticated_stream> dial(network& via, address to, connection_options options) {
+    authenticated_stream made;
+    auto connecting = via.connect(std::move(to));
+    made.stream = co_await connecting;
+    auto greeting = authenticate(*made.stream, side::connecting, std::move(options));
+    made.peer = co_await greeting;
+    co_return made;
 }
 
 } // namespace skein::net

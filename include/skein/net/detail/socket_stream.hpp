@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -197,13 +198,30 @@ public:
         if (socket_.is_open()) socket_.close(ignored);
     }
     [[nodiscard]] std::string peer_name() const override { return peer_; }
+    [[nodiscard]] std::string peer_host() const override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            std::error_code code;
+            const auto remote = socket_.remote_endpoint(code);
+            if (!code) return remote.address().to_string();
+        }
+        return {};
+    }
+    [[nodiscard]] std::optional<std::uint32_t> peer_user() const override {
+        if constexpr (std::is_same_v<Protocol, asio::local::stream_protocol>) {
+            ucred who{};
+            socklen_t size = sizeof who;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
+        }
+        return std::nullopt;
+    }
     [[nodiscard]] bool is_local() const noexcept override {
         return std::is_same_v<Protocol, asio::local::stream_protocol>;
     }
 
 private:
     struct flag_guard {
-        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        explicit flag_guard(bool& of) noexcept : flag(of) {}
         flag_guard(const flag_guard&) = delete;
         ~flag_guard() { flag = false; }
         bool& flag;

@@ -95,7 +95,10 @@ public:
     }
     [[nodiscard]] std::string peer_name() const override { return "sim:" + in_.from; }
     [[nodiscard]] const std::string& host() const noexcept { return in_.to; }
-    [[nodiscard]] const std::string& peer_host() const noexcept { return in_.from; }
+    [[nodiscard]] const std::string& other() const noexcept { return in_.from; }
+    [[nodiscard]] std::string peer_host() const override {
+        return link_->local ? std::string() : in_.from;
+    }
 
     /// Breaks both ends: here now, there when the news arrives.
     void break_both() {
@@ -293,6 +296,7 @@ private:
         }
         auto link = std::make_shared<detail::link>();
         net.links_.emplace(++net.next_link_, link);
+        link->local = local;
         link->forward.from = link->back.to = here;
         link->forward.to = link->back.from = there;
         state->pending.push_back(std::make_unique<stream>(net, link, false));
@@ -460,7 +464,7 @@ SKEIN_INLINE void network::reset(const std::string& a, const std::string& b) {
     counts_.add(fault::reset);
     std::vector<detail::stream*> hit;
     for (auto& [number, s] : streams_) {
-        if (s->host() == a && s->peer_host() == b) hit.push_back(s);
+        if (s->host() == a && s->other() == b) hit.push_back(s);
     }
     for (auto* s : hit) s->break_both();
 }
