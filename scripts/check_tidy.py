@@ -5,8 +5,9 @@
 Changed is what differs from the merge base with main (SKEIN_TIDY_BASE names another commit), on main itself from the
 commit before; files that git does not know yet count. Headers and bodies are looked at through the file of src/ that
 compiles their layer, one compilation each. SKEIN_TIDY_SECONDS (0: none) limits the time: what is left over is named,
-and does not fail; scripts/check tidy has no limit, as one of all checks it takes about a minute.
+and does not fail; scripts/check tidy has no limit, as one of all checks nothing is begun after 30 s.
 """
+import concurrent.futures
 import os
 import re
 import shutil
@@ -74,15 +75,23 @@ def main() -> int:
     version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout if tool else ""
     if " 19." not in version:
         return checks.report([], "skipped: clang-tidy 19 is not here")
-    limit = float(os.environ.get("SKEIN_TIDY_SECONDS", "60"))
+    limit = float(os.environ.get("SKEIN_TIDY_SECONDS", "30"))
     changed = changed_files()
     begin, problems, left, count = time.monotonic(), {}, [], 0
-    # Small ones first: the most files for the time.
-    for source, seen in sorted(compilations(changed).items(), key=lambda item: (item[0].startswith("src/train"), len(item[1]), item[0])):
+
+    def one(item):
         if limit and time.monotonic() - begin > limit:
+            return item[0], None
+        return item[0], subprocess.run(command(tool, *item), capture_output=True, text=True, check=False, cwd=checks.ROOT)
+
+    # Those with LibTorch last: the most files for the time.
+    order = sorted(compilations(changed).items(), key=lambda item: ("train" in item[0] or "torch" in item[0], len(item[1]), item[0]))
+    with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("SKEIN_JOBS") or os.cpu_count() or 1)) as pool:
+        results = list(pool.map(one, order))
+    for source, done in results:
+        if done is None:
             left.append(source)
             continue
-        done = subprocess.run(command(tool, source, seen), capture_output=True, text=True, check=False, cwd=checks.ROOT)
         count += 1
         for path, line, text in WARNING.findall(done.stdout):
             name = os.path.relpath(os.path.join(checks.ROOT, path), checks.ROOT)
