@@ -54,19 +54,24 @@ def compilations(changed: list) -> dict:
         parts = name.split("/")
         if not name.startswith("include/skein/") or len(parts) < 4:
             continue    # umbrellas and helpers of tests: seen through what includes them
-        below = f"skein/{'/'.join(parts[2:])}"
+        below, through = f"skein/{'/'.join(parts[2:])}", []
         for source in sorted(os.listdir(layers)) if os.path.isdir(layers) else ():
             # skein.cpp and skein_train.cpp only include the others.
             if source.startswith("skein") or not source.endswith(".cpp"):
                 continue
             if source[:-4].startswith(parts[2]) and (len(parts) > 4 or below in checks.read(f"src/{source}") or source[:-4] == parts[2]):
-                found.setdefault(f"src/{source}", []).append(name)
+                through.append(f"src/{source}")
+        if not through and name.endswith(".hpp"):
+            through = [name]    # nothing but templates: it compiles alone
+        for source in through:
+            found.setdefault(source, []).append(name)
     return found
 
 
 def command(tool: str, source: str, seen: list) -> list:
     wanted = "|".join(re.escape(name) for name in seen)
-    return [tool, "--quiet", f"--header-filter=({wanted})$", source, "--", "-std=c++20", "-pthread", "-DSKEIN_COMPILED",
+    alone = ["-xc++", "-Wno-pragma-once-outside-header"] if source.endswith(".hpp") else []
+    return [tool, "--quiet", f"--header-filter=({wanted})$", source, "--", *alone, "-std=c++20", "-pthread", "-DSKEIN_COMPILED",
             f"-I{checks.ROOT}/include", f"-I{checks.ROOT}", f"-I{checks.ROOT}/tests", *compiling.libtorch_flags()]
 
 

@@ -395,8 +395,10 @@ inline task<void> f(int n) {
         self.put("include/skein/core/a.hpp", HEAD + "inline int New_Name() { return 1; }\n")
         commit("second")
         self.put("include/skein/core/detail/x.ipp", HEAD + "inline bool Full(const char* p) { return p == 0; }\n")
+        self.put("include/skein/wire/c.hpp", HEAD + "template <class T>\ninline T Template_Name() { return 1; }\n")
         self.put("tests/core/new_test.cpp", "int main() { int Wrong = 0; return Wrong; }\n")
         self.found("tidy", "include/skein/core/a.hpp:4: invalid case style for function 'New_Name'", "x.ipp:4: invalid case style",
+                   "wire/c.hpp:5: invalid case style",
                    "new_test.cpp:1: invalid case style for variable 'Wrong'")
         self.assertNotIn("Old_Name", self.run_script("check_tidy.py").stdout)
 
