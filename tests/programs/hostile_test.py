@@ -485,7 +485,16 @@ def main():
                 in_use = len(os.listdir(f"/proc/{first.process.pid}/fd"))
                 resource.prlimit(first.process.pid, resource.RLIMIT_NOFILE, (in_use + 8, in_use + 8))
                 with strangers(lambda: stay_idle(lambda: [("127.0.0.1", port)], 80)):
-                    ends_well([first, second], job, name, job.curve(plain), "without free descriptors")
+                    code = first.wait(90)
+                    if code == 0:
+                        ends_well([first, second], job, name, job.curve(plain), "without free descriptors")
+                        return
+                # Its own files need descriptors too: then it may end, for that reason and no other.
+                first.check(code == 1, f"exit code {code}")
+                errors = [line for line in first.stderr.splitlines() if line.startswith("error")]
+                first.check(len(errors) == 1 and "open files" in errors[0], "not one error that names the cause")
+                second.check(second.wait(90) == 1 and "rank 0" in second.stderr, "the other rank does not say who ended")
+                second.check(not second.left_behind(), f"left behind: {second.left_behind()}")
 
         def damaged_bytes():
             program = find_program("skein_hostile_streams")
