@@ -493,7 +493,7 @@ def main():
                 first.check(code == 1, f"exit code {code}")
                 errors = [line for line in first.stderr.splitlines() if line.startswith("error")]
                 first.check(len(errors) == 1 and "open files" in errors[0], "not one error that names the cause")
-                second.check(second.wait(90) == 1 and "rank 0" in second.stderr, "the other rank does not say who ended")
+                second.check(second.wait(90) == 1 and "open files" in second.stderr, "the other rank does not name the cause")
                 second.check(not second.left_behind(), f"left behind: {second.left_behind()}")
 
         def damaged_bytes():
