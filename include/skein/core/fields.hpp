@@ -101,9 +101,10 @@ struct field_name_probe {
     int first_one = 0;
     double second2 = 0;
 };
-static_assert(field_name<field_name_probe, 0>() == "first_one" &&
-                  field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
+static_assert(
+    field_name<field_name_probe, 0>() == "first_one" &&
+        field_name<field_name_probe, 1>() == "second2",
+    "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
 } // namespace detail
 
 } // namespace skein

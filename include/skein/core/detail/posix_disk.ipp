@@ -123,7 +123,8 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
     int flags = O_CLOEXEC;
     const char* verb = "open";
     switch (mode) {
@@ -136,8 +137,7 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     if (fd < 0) return errno_error(errno, verb, path);
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
-    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
-        return errno_error(EISDIR, verb, path);
+    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
     return opened;
 }
 
@@ -198,8 +198,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
         if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
         const int number = errno;
         struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0)
-            return errno_error(number, "create folder", folder);
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
         if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
     }
     return {};
