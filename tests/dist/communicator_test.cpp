@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws of the communicator concept, for every model: values, bits, mismatches, aborts, deadlines.
+// The laws of the communicator concept, for every model: values, bits, mismatches, aborts,
+// deadlines.
 #include "ranks.hpp"
 
 #include <skein/dist/reduce.hpp>
