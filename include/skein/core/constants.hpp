@@ -20,14 +20,15 @@ struct time_constants {
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
     ms suspect_after{1000};   ///< silence after which a peer is suspected
     ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
     ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
     ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms accept_pause{100};     ///< after a failed accept
-    ms accept_grace{20};      ///< no stream is dropped for another one before
-    ms refusal_line{10'000};  ///< at most one log line per kind of refused stream in this time
+    ms accept_pause{100};    ///< after a failed accept
+    ms accept_grace{20};     ///< no stream is dropped for another one before
+    ms refusal_line{10'000}; ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
     ms collective_timeout{30000};
@@ -37,8 +38,9 @@ struct time_constants {
         time_constants t = *this;
         for (ms* value :
              {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.accept_pause, &t.accept_grace, &t.refusal_line, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
+              &t.stalled_after, &t.connect_timeout, &t.handshake_timeout, &t.close_timeout,
+              &t.reconnect_first, &t.reconnect_most, &t.accept_pause, &t.accept_grace,
+              &t.refusal_line, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
             *value *= factor;
         return t;
     }

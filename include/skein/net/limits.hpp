@@ -21,14 +21,6 @@ struct limits {
     std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
     duration handshake_deadline = time_constants::lan().handshake_timeout;
     duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
-
-    /// The same sizes with the times of another table, e.g. time_constants::wan().
-    [[nodiscard]] static limits from(const time_constants& table) noexcept {
-        limits l;
-        l.handshake_deadline = table.handshake_timeout;
-        l.close_deadline = table.close_timeout;
-        return l;
-    }
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -42,15 +34,9 @@ struct keep_alive {
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     duration suspect_after = time_constants::lan().suspect_after;
     duration dead_after = time_constants::lan().dead_after;
-
-    /// With the times of another table.
-    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
-        keep_alive k;
-        k.ping_after = table.agent_heartbeat;
-        k.suspect_after = table.suspect_after;
-        k.dead_after = table.dead_after;
-        return k;
-    }
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
+    /// up when bytes wait for it and it has taken none for so long.
+    duration stalled_after = time_constants::lan().stalled_after;
 };
 
 } // namespace skein::net
