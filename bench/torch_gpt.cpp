@@ -15,6 +15,7 @@
 #include <skein/train/launch.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
+#include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <array>
@@ -32,7 +33,7 @@
 
 namespace {
 
-using skein::train::json;
+using skein::json;
 
 constexpr std::int64_t context_bytes = 128, batch_per_rank = 8;
 constexpr std::int64_t steps = 60, warm_up = 10;

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fails when an include goes up, to a foreign detail/ or to an umbrella, or a third party is outside its door.
 
-Files of bodies (.ipp) belong to their layer and are included from above only: each by headers of its own layer,
-under `#if SKEIN_HEADER_ONLY`, and by src/. A .ipp includes neither its own public header nor another .ipp, and
-headers do not include each other in a circle.
+Files of bodies (.ipp) belong to their layer and are included from above only: by headers of their own layer, under
+`#if SKEIN_HEADER_ONLY`, by a .ipp of which they are a part, and by src/. A .ipp does not include the public header
+that includes it, and neither headers nor .ipp files include each other in a circle.
 """
 import re
 import sys
@@ -41,9 +41,7 @@ def of_skein(path: str, name: str, layer: str, target: str, where: str, conditio
     if parts[1] != layer and "detail" in parts:
         return f"{where}: {target} belongs to {parts[1]} alone; use its public header"
     if target.endswith(".ipp"):
-        if path.endswith(".ipp"):
-            return f"{where}: {target} is included by another .ipp; bodies are included by headers and by src/"
-        if "SKEIN_HEADER_ONLY" not in conditions:
+        if path.endswith(".hpp") and "SKEIN_HEADER_ONLY" not in conditions:
             return f"{where}: {target} is included without #if SKEIN_HEADER_ONLY: the compiled form would have its bodies twice"
     return ""
 
@@ -103,9 +101,9 @@ def main() -> int:
                 edges.add((layer, target.split("/")[1]))
                 if target.endswith(".ipp"):
                     included.setdefault(target[len("skein/"):], set()).add(name)
-                elif path.endswith(".hpp"):
+                if path[-4:] == target[-4:]:
                     graph.setdefault(name, set()).add(target[len("skein/"):])
-                else:
+                elif path.endswith(".ipp"):
                     from_bodies.append((name, target[len("skein/"):], where))
                 continue
             if '"' in found.group(0):
@@ -118,7 +116,7 @@ def main() -> int:
         if target in included.get(name, ()) or target == checks.twin(name):
             problems.append(f"{where}: {name} includes its own public header {target}; that header, or src/, includes it: arrows go one way")
     for circle in circles(graph):
-        problems.append(f"include/skein/{circle[0]}:1: headers include each other: {' -> '.join(circle)}; machinery is only included from below")
+        problems.append(f"include/skein/{circle[0]}:1: files include each other: {' -> '.join(circle)}; machinery is only included from below")
     problems += unused_bodies(included)
     return checks.report(problems, f"{len(edges)} edges, all downward" if not problems else "")
 

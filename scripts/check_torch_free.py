@@ -18,7 +18,7 @@ RULES = checks.rules()
 
 def main() -> int:
     below = RULES["layers"][:RULES["layers"].index("torch")]
-    names = [name for _, name, layer in checks.public_headers() if layer in below or layer == "sim" or checks.matches(name, RULES["torch_free"])]
+    names = [name for _, name, layer in checks.public_headers() if layer in below or checks.matches(name, RULES["torch_free"])]
     compiler = os.environ.get("CXX") or shutil.which("clang++-19") or shutil.which("g++")
     if not compiler:
         print("no compiler found: clang++-19 or g++, or set CXX")

@@ -5,12 +5,14 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
+#include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 
+#include <skein/core/detail/available_cores.ipp>
 #include <skein/core/detail/check.ipp>
 #include <skein/core/detail/disk.ipp>
 #include <skein/core/detail/error.ipp>

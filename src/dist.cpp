@@ -7,12 +7,16 @@
 
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/dist/communicator.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
+#include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/place_card.hpp>
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
+#include <skein/dist/models.hpp>
+#include <skein/dist/placement.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>
@@ -22,12 +26,16 @@
 #include <skein/dist/detail/bootstrap.ipp>
 #include <skein/dist/detail/collective_signature.ipp>
 #include <skein/dist/detail/comm_thread.ipp>
+#include <skein/dist/detail/communicator.ipp>
 #include <skein/dist/detail/doorbell.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
-#include <skein/dist/detail/link_hello.ipp>
+#include <skein/dist/detail/host_call.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>
+#include <skein/dist/detail/models.ipp>
+#include <skein/dist/detail/own_models.ipp>
 #include <skein/dist/detail/place_card.ipp>
+#include <skein/dist/detail/placement.ipp>
 #include <skein/dist/detail/reduce.ipp>
 #include <skein/dist/detail/ring.ipp>
 #include <skein/dist/detail/ring_core.ipp>

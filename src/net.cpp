@@ -5,34 +5,40 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
+#include <skein/net/acceptor.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/detail/handshake.hpp>
 #include <skein/net/detail/out_queue.hpp>
+#include <skein/net/dial.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/offload.hpp>
+#include <skein/net/options.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/signals.hpp>
+#include <skein/net/socket_pair.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>
 
+#include <skein/net/detail/acceptor.ipp>
 #include <skein/net/detail/address.ipp>
 #include <skein/net/detail/connection.ipp>
 #include <skein/net/detail/connection_life.ipp>
+#include <skein/net/detail/dial.ipp>
 #include <skein/net/detail/endpoint.ipp>
 #include <skein/net/detail/frame.ipp>
 #include <skein/net/detail/handshake.ipp>
 #include <skein/net/detail/loop_thread.ipp>
 #include <skein/net/detail/offload.ipp>
+#include <skein/net/detail/options.ipp>
 #include <skein/net/detail/out_queue.ipp>
 #include <skein/net/detail/readable_fd.ipp>
 #include <skein/net/detail/real_loop.ipp>
 #include <skein/net/detail/real_network.ipp>
-#include <skein/net/detail/signals.ipp>
+#include <skein/net/detail/socket_pair.ipp>
 #include <skein/net/detail/system_error.ipp>
 #include <skein/net/detail/token.ipp>

@@ -5,7 +5,9 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
+#include <skein/rt/boot.hpp>
 #include <skein/rt/build_id.hpp>
+#include <skein/rt/children.hpp>
 #include <skein/rt/detail/call.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
@@ -18,8 +20,10 @@
 #include <skein/rt/run.hpp>
 #include <skein/rt/standard_files.hpp>
 
+#include <skein/rt/detail/boot.ipp>
 #include <skein/rt/detail/build_id.ipp>
 #include <skein/rt/detail/call.ipp>
+#include <skein/rt/detail/children.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/node.ipp>

@@ -9,4 +9,6 @@
 #include "net.cpp"
 #include "rt.cpp"
 #include "cluster.cpp"
+#include "report.cpp"
 #include "dist.cpp"
+#include "train_torch_free.cpp"

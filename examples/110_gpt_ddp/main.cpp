@@ -7,9 +7,14 @@
 
 #include "options.hpp"
 
+#include <skein/report/progress.hpp>
+#include <skein/report/summary.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/reporter.hpp>
 #include <skein/train/trainer.hpp>
+
+#include <fmt/core.h>
 
 #include <cstdio>
 
@@ -26,8 +31,8 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
     if (ctx.is_first() && ctx.attempt() == 0 && o.run.output != output_mode::quiet &&
         o.run.output != output_mode::json)
         fmt::print(stderr, "text {}: {} to learn from, {} held out\n", o.text,
-                   skein::train::human_bytes(static_cast<double>(parts.train.size())),
-                   skein::train::human_bytes(static_cast<double>(parts.held_out.size())));
+                   skein::report::human_bytes(static_cast<double>(parts.train.size())),
+                   skein::report::human_bytes(static_cast<double>(parts.held_out.size())));
 
     torch::manual_seed(o.run.seed);
     gpt::GPT model(o.model);
@@ -61,13 +66,12 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
             ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
             : std::string();
     if (o.run.output == output_mode::json) {
-        auto line = skein::train::summary_json(summary);
-        line["sample"] = written;
-        fmt::print("{}\n", skein::train::dump_json(line));
+        summary.texts = {{"sample", written}};
+        fmt::print("{}\n", skein::report::summary_json(summary));
     } else if (say) {
         if (!written.empty())
             fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", gpt::printable(o.prompt), written);
-        fmt::print("{}", skein::train::summary_text(summary));
+        fmt::print("{}", skein::report::summary_text(summary));
     }
     std::fflush(stdout);
 }

@@ -5,10 +5,13 @@
 #include "gpt.hpp"
 #include "text.hpp"
 
+#include <skein/core/error.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/run_config.hpp>
 
 #include <CLI/CLI.hpp>
+
+#include <fmt/core.h>
 
 #include <optional>
 #include <string>

@@ -7,6 +7,7 @@
 #include <skein/core/all.hpp>
 #include <skein/core/any.hpp>
 #include <skein/core/as_completed.hpp>
+#include <skein/core/available_cores.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
@@ -26,7 +27,6 @@
 #include <skein/core/intrusive_list.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/core/metrics.hpp>
 #include <skein/core/mutex.hpp>
 #include <skein/core/permutation.hpp>
 #include <skein/core/philox.hpp>
@@ -40,6 +40,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/core/timer_wheel.hpp>

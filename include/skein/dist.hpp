@@ -10,6 +10,8 @@
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
+#include <skein/dist/models.hpp>
+#include <skein/dist/placement.hpp>
 #include <skein/dist/reduce.hpp>
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>

@@ -3,8 +3,10 @@
 // Every public header of the layer net.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/net/acceptor.hpp>
 #include <skein/net/address.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/dial.hpp>
 #include <skein/net/endpoint.hpp>
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
@@ -16,7 +18,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/net/signals.hpp>
+#include <skein/net/socket_pair.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>
 #include <skein/net/token.hpp>

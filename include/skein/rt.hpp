@@ -4,7 +4,9 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/rt/actor.hpp>
+#include <skein/rt/boot.hpp>
 #include <skein/rt/build_id.hpp>
+#include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/node.hpp>
 #include <skein/rt/options.hpp>

@@ -5,6 +5,7 @@
 // Written by scripts/check_mirror.py --write.
 
 #include <skein/dist.hpp>
+#include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
 #include <skein/train/callbacks.hpp>
@@ -12,24 +13,17 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
-#include <skein/train/event_file.hpp>
 #include <skein/train/flat.hpp>
-#include <skein/train/json.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
-#include <skein/train/metrics.hpp>
 #include <skein/train/optimizer.hpp>
-#include <skein/train/progress.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/run_config.hpp>
-#include <skein/train/run_dir.hpp>
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/strategy.hpp>
-#include <skein/train/summary.hpp>
-#include <skein/train/svg.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/weights.hpp>

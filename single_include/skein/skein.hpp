@@ -121,8 +121,13 @@ struct launch_environment {
 /// Reads one variable; nothing if it is not set.
 using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// The variables of this process.
+/// The variables of this process, those that take_launch_variables() has taken before all others.
 [[nodiscard]] variable_reader process_environment();
+
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
+/// of the environment: a program that it starts must not take itself for this rank. process_environment()
+/// still gives them. Call it before there are threads; launch() does.
+void take_launch_variables();
 
 /// Asks the table, first row that applies wins:
 ///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST
@@ -663,7 +668,9 @@ inline bool is_uint(const json& value) {
 // ======== skein/cluster/detail/environment.ipp, continued
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -674,8 +681,29 @@ inline bool is_uint(const json& value) {
 
 namespace skein::cluster {
 
+namespace detail {
+
+/// Variables that are this process's alone. Written before there are threads, then only read.
+SKEIN_INLINE std::map<std::string, std::string, std::less<>>& own_variables() {
+    static std::map<std::string, std::string, std::less<>> mine;
+    return mine;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void take_launch_variables() {
+    for (const char* name :
+         {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
+          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
+        if (const char* value = std::getenv(name)) detail::own_variables()[name] = value;
+        ::unsetenv(name);
+    }
+}
+
 SKEIN_INLINE variable_reader process_environment() {
     return [](std::string_view name) -> std::optional<std::string> {
+        const auto& mine = detail::own_variables();
+        if (const auto found = mine.find(name); found != mine.end()) return found->second;
         const char* value = std::getenv(std::string(name).c_str());
         if (value == nullptr) return std::nullopt;
         return std::string(value);
@@ -1011,6 +1039,13 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 #include <source_location>
 
 #include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
 
 namespace skein::detail {
 
@@ -1363,6 +1398,20 @@ using philox_key = std::array<std::uint32_t, 2>;
     return counter;
 }
 
+namespace detail {
+/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
+template <class Draw>
+constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
+    __extension__ using wide = unsigned __int128;
+    const std::uint64_t threshold = (0 - bound) % bound;
+    for (;;) {
+        const wide product = static_cast<wide>(draw()) * bound;
+        if (static_cast<std::uint64_t>(product) >= threshold)
+            return static_cast<std::uint64_t>(product >> 64);
+    }
+}
+} // namespace detail
+
 /// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
 /// Meets std::uniform_random_bit_generator.
 class philox_stream {
@@ -1391,12 +1440,7 @@ public:
 
     /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
     constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
+        return detail::below([this] { return next(); }, bound);
     }
     /// Uniform in [0, 1) with 53 random bits.
     constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
@@ -1449,12 +1493,7 @@ public:
     }
     /// Uniform in [0, bound) without bias; bound > 0.
     std::uint64_t below(std::uint64_t bound) {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
+        return detail::below([this] { return next(); }, bound);
     }
     /// Uniform in [0, 1).
     double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
@@ -1848,17 +1887,18 @@ void require_same(rendezvous& world, std::string_view key, const std::vector<set
 //
 // An aggregate here is a class without constructors, bases, references and C arrays (PFR would
 // flatten those: use std::array). Names need a type with linkage: not local to a function, not in
-// an unnamed namespace. PFR before 2.2 (Boost 1.84) knows no names, so they are cut out of the
-// pretty name of a function whose template argument points at the field. g++ 12 ends with an internal
-// error at an array field of a type with constructors, unless its default is spelled with
-// parentheses: std::array<std::string, 2> names = std::array<std::string, 2>();
+// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
+// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
+// of a type with constructors, unless its default is spelled with parentheses:
+// std::array<std::string, 2> names = std::array<std::string, 2>();
 //
 //     struct point { int x = 0, y = 0; };
 //     field_count<point> == 2, field_name<point, 1>() == "y"
-//     for_each_field(p, [](auto& field, std::string_view name) { ... });
 
 
 #include <cstddef>
+#include <memory>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -1930,32 +1970,13 @@ consteval std::string_view last_identifier(std::string_view text) {
 /// The name of field I as it is written in the source.
 template <class T, std::size_t I>
 consteval std::string_view field_name() {
-#if defined(BOOST_PFR_CORE_NAME_ENABLED) && BOOST_PFR_CORE_NAME_ENABLED
-    return boost::pfr::get_name<I, T>();
-#else
     constexpr auto field = detail::pointer_value{
         std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
     return detail::last_identifier(detail::field_pretty_name<T, field>());
-#endif
 }
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #endif
-
-/// Calls f(field), or f(field, name), for every field in order of declaration.
-template <class T, class F>
-constexpr void for_each_field(T& object, F&& f) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        auto fields = boost::pfr::structure_tie(object);
-        const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
-            if constexpr (std::is_invocable_v<F&, decltype(std::get<J>(fields)), std::string_view>)
-                f(std::get<J>(fields), field_name<std::remove_cv_t<T>, J>());
-            else
-                f(std::get<J>(fields));
-        };
-        (one(std::integral_constant<std::size_t, I>{}), ...);
-    }(std::make_index_sequence<field_count<std::remove_cv_t<T>>>{});
-}
 
 namespace detail {
 struct field_name_probe {
@@ -1964,7 +1985,7 @@ struct field_name_probe {
 };
 static_assert(field_name<field_name_probe, 0>() == "first_one" &&
                   field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way; use Boost >= 1.84");
+              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
 } // namespace detail
 
 } // namespace skein
@@ -2013,16 +2034,6 @@ using actor_id = strong_id<struct actor_tag>;
 using call_id = strong_id<struct call_tag>;
 using object_id = strong_id<struct object_tag>;
 using job_id = strong_id<struct job_tag>;
-
-/// Gives 1, 2, 3, ... as ids of one kind; not thread-safe.
-template <class Id>
-class id_source {
-public:
-    [[nodiscard]] Id next() noexcept { return Id(++last_); }
-
-private:
-    typename Id::rep last_{};
-};
 
 } // namespace skein
 
@@ -2237,7 +2248,7 @@ private:
 //     wire::writer out;
 //     wire::encode(out, header);
 //     wire::encode(out, body);
-//     connection.send(kind, std::move(out).take());
+//     byte_buffer message = std::move(out).take();
 
 
 #include <algorithm>
@@ -2308,12 +2319,6 @@ public:
         if (buffer_.size() - size_ < zeros) grow(zeros);
         std::memset(buffer_.data() + size_, 0, zeros);
         size_ += zeros;
-    }
-    /// Overwrites bytes written before, e.g. a length that is known only now.
-    template <class T>
-        requires std::is_trivially_copyable_v<T>
-    void patch(std::size_t at, const T& value) noexcept {
-        std::memcpy(buffer_.data() + at, &value, sizeof(T));
     }
 
 private:
@@ -2551,7 +2556,7 @@ template <class T>
 bool read(reader& in, T& value);
 
 struct depth_guard {
-    explicit depth_guard(reader& in) : in(in), entered(in.enter()) {}
+    explicit depth_guard(reader& from) : in(from), entered(from.enter()) {}
     depth_guard(const depth_guard&) = delete;
     depth_guard& operator=(const depth_guard&) = delete;
     ~depth_guard() {
@@ -2974,7 +2979,7 @@ SKEIN_INLINE void require_same(rendezvous& world, std::string_view key,
 // The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
 // and the options of the layers above take their defaults from it.
 //
-// The values are for hosts in one network (lan); wan() gives the same table times five.
+// The values are for hosts in one network.
 
 
 #include <chrono>
@@ -2992,31 +2997,34 @@ struct time_constants {
     ms dead_after{3000};      ///< silence after which a peer is dead
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
-    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
-    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
+    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
+    ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
+    ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
+    ms accept_pause{100};    ///< after a failed accept
+    ms accept_grace{20};     ///< no stream is dropped for another one before
+    ms refusal_line{10'000}; ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
-    ms collective_timeout{30000};
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
+    /// while the others wait. Dead processes are noticed at once, without it.
+    ms collective_timeout{300000};
+    ms checkpoint_timeout{
+        1800000};             ///< the same while ranks read, verify and sync whole checkpoints
+    ms ring_late_again{50};   ///< a second look before a neighbour is called late
+    ms ring_grace_least{500}; ///< after the deadline, for news of who is late further away
+    ms ring_grace_most{2000};
+    ms ring_news{300};      ///< after a broken link, for the cause further away
+    ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour
+    ms ring_farewell{1000}; ///< for both notices, at close
+    ms shm_look{20};        ///< between looks whether the processes of the others live
 
-    /// All values times `factor`.
-    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
-        time_constants t = *this;
-        for (ms* value :
-             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.connect_timeout, &t.handshake_timeout, &t.close_timeout, &t.reconnect_first,
-              &t.reconnect_most, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
-            *value *= factor;
-        return t;
-    }
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
-    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
 };
 
 /// Exit codes of every program built with skein.
 namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
-                     terminated = 143, job_stopped = 138;
+inline constexpr int done = 0, failed = 1, usage = 2; // 128 + n: ended by signal n
 } // namespace exit_code
 
 /// Default size limits; each has an option where it is used.
@@ -3565,10 +3573,10 @@ template <class T>
     auto* outer = co_await detail::current_cancel{};
     detail::cancel_state both(outer);
     struct second_parent : detail::cancel_hook {
-        explicit second_parent(detail::cancel_state& child) noexcept
+        explicit second_parent(detail::cancel_state& state) noexcept
             : cancel_hook(
                   [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
-              child(child) {}
+              child(state) {}
         detail::cancel_state& child;
     } link(both);
     if (token.state_) token.state_->add(link);
@@ -4425,14 +4433,6 @@ struct limits {
     std::size_t max_identity = std::size_t{256} << 10;  ///< encoded identity of the peer
     duration handshake_deadline = time_constants::lan().handshake_timeout;
     duration close_deadline = time_constants::lan().close_timeout; ///< flush at close, then cut
-
-    /// The same sizes with the times of another table, e.g. time_constants::wan().
-    [[nodiscard]] static limits from(const time_constants& table) noexcept {
-        limits l;
-        l.handshake_deadline = table.handshake_timeout;
-        l.close_deadline = table.close_timeout;
-        return l;
-    }
 };
 
 /// When a silent peer is asked, suspected and given up.
@@ -4446,15 +4446,6 @@ struct keep_alive {
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     duration suspect_after = time_constants::lan().suspect_after;
     duration dead_after = time_constants::lan().dead_after;
-
-    /// With the times of another table.
-    [[nodiscard]] static keep_alive from(const time_constants& table) noexcept {
-        keep_alive k;
-        k.ping_after = table.agent_heartbeat;
-        k.suspect_after = table.suspect_after;
-        k.dead_after = table.dead_after;
-        return k;
-    }
 };
 
 } // namespace skein::net
@@ -4470,8 +4461,9 @@ struct keep_alive {
 #include <vector>
 
 namespace skein::net {
+class acceptor;
+class admission;
 class connection;
-class listener;
 class network;
 class stream;
 struct frame;
@@ -4536,7 +4528,8 @@ public:
 private:
     struct member;
     task<void> accept_all();
-    task<void> serve(std::unique_ptr<net::stream> from);
+    task<void> serve(std::unique_ptr<net::stream> from, net::admission* place);
+    task<void> serve_member(std::shared_ptr<net::connection> link, member* self);
     task<void> watch_deadline();
     [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
                                         const net::frame& first);
@@ -4548,7 +4541,7 @@ private:
     void tell_everyone();
 
     group_options options_;
-    std::unique_ptr<net::listener> listener_;
+    std::unique_ptr<net::acceptor> door_;
     std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
     int settings_of_ = 0;                          ///< whose options_.settings are
     std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
@@ -4608,7 +4601,7 @@ private:
 
 
 // ======== skein/cluster/detail/group.ipp
-// Both ends of the group protocol.
+// The server of a group, and what both ends have in common.
 
 
 // ======== skein/cluster/detail/group_protocol.hpp
@@ -5054,6 +5047,7 @@ SKEIN_INLINE result<frame_header> frame_header::decode(const std::byte* from,
 
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -5093,6 +5087,13 @@ public:
 
     /// Who is at the other end, for messages.
     [[nodiscard]] virtual std::string peer_name() const = 0;
+
+    /// The host at the other end as a numeric address, as the network tells; empty on this host's own
+    /// (Unix) sockets.
+    [[nodiscard]] virtual std::string peer_host() const { return {}; }
+
+    /// The user at the other end of a Unix socket, as the kernel tells; nothing elsewhere.
+    [[nodiscard]] virtual std::optional<std::uint32_t> peer_user() const { return std::nullopt; }
 
     /// True when the kernel reports the death of the peer (Unix sockets): no pings needed.
     [[nodiscard]] virtual bool is_local() const noexcept { return false; }
@@ -5159,8 +5160,12 @@ struct identity {
     std::uint64_t registry_hash = 0; ///< of its remote functions and message types
     std::int64_t pid = 0;
     std::string host;
-    byte_buffer extra; ///< the upper layer's own bytes, at most limits::max_identity in all
+    std::string purpose; ///< what the connection is for; both sides must say the same
+    byte_buffer extra;   ///< the upper layer's own bytes, at most limits::max_identity in all
 };
+
+/// "name (pid 7 at host)", without what the identity does not tell.
+[[nodiscard]] std::string to_string(const identity& who);
 
 /// How a connection is made; both sides give one.
 struct connection_options {
@@ -5171,6 +5176,23 @@ struct connection_options {
     bool require_same_build = false; ///< refuse a peer of another build_id or registry_hash
     bool checksum_bodies = true;     ///< CRC32C of bodies we send (headers always have one)
 };
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/options.ipp
+// How a peer is named in messages.
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE std::string to_string(const identity& who) {
+    const std::string name = who.name.empty() ? "peer" : who.name;
+    if (who.pid == 0) return who.host.empty() ? name : fmt::format("{} (at {})", name, who.host);
+    if (who.host.empty()) return fmt::format("{} (pid {})", name, who.pid);
+    return fmt::format("{} (pid {} at {})", name, who.pid, who.host);
+}
 
 } // namespace skein::net
 
@@ -5200,8 +5222,12 @@ public:
     ///   errors  those of network::connect; permission_denied (token), mismatch (version, build),
     ///           malformed (not our protocol), timeout
     static task<handle> connect(network& via, address to, connection_options options);
-    /// The other side: shakes hands on an accepted stream.
-    static task<handle> accept(std::unique_ptr<stream> from, connection_options options);
+    /// The other side: shakes hands on an accepted stream, of which `first` was read already.
+    static task<handle> accept(std::unique_ptr<stream> from, connection_options options,
+                               byte_buffer first = {});
+    /// On a stream that was authenticated before (net::dial, net::authenticate).
+    static handle over(std::unique_ptr<stream> authenticated, connection_options options,
+                       identity peer);
 
     connection(const connection&) = delete;
     connection& operator=(const connection&) = delete;
@@ -5264,8 +5290,6 @@ private:
     enum control : std::uint16_t { ping = 0xff01, pong = 0xff02, goodbye = 0xff03 };
 
     connection(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static handle start(std::unique_ptr<stream> over, connection_options options, identity peer);
-    static task<identity> greet(stream* over, bool connecting, const connection_options* options);
 
     static task<void> read_loop(std::shared_ptr<connection> self);
     static task<void> write_loop(std::shared_ptr<connection> self);
@@ -5770,7 +5794,7 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
 /// Keeps the handler alive while it runs, also when it sets another one.
 SKEIN_INLINE void connection::call_handler(const frame_view& view) {
     struct running {
-        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        explicit running(connection& of) noexcept : c(of) { of.in_handler_ = true; }
         running(const running&) = delete;
         ~running() {
             c.in_handler_ = false;
@@ -5944,7 +5968,7 @@ void set_sink(sink to);
 
 /// Writes one line.
 void write(level severity, std::string_view component, std::string_view text,
-           std::span<const field> fields);
+           std::span<const field> with);
 
 using fields = std::initializer_list<field>;
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {
@@ -6100,13 +6124,13 @@ SKEIN_INLINE void set_sink(sink to) {
 }
 
 SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> fields) {
+                  std::span<const field> with) {
     if (!enabled(severity)) return;
     record r;
     r.severity = severity;
     r.component = component;
     r.text = text;
-    r.fields = fields;
+    r.fields = with;
     r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::system_clock::now().time_since_epoch());
     auto& s = detail::the_state();
@@ -6185,23 +6209,48 @@ template <class T>
 //
 // proof = HMAC-SHA256(token, label of the role, both hellos): the nonces make it fresh, the label
 // keeps a peer from sending our own proof back. The token never travels. Before the peer's proof is
-// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs.
+// checked, everything fits into fixed buffers. Foreign bytes are refused at the first that differs. The
+// identities name a purpose, so that two protocols that share a token never take each other's streams.
 
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace skein::net {
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 
 /// Which end of the stream this is.
 enum class side : std::uint16_t { connecting = 1, accepting = 2 };
 
+/// The bytes of the first message, in which both sides are told from other protocols.
+inline constexpr std::size_t hello_bytes = 48;
+
 /// Shakes hands on a fresh stream; both must outlive the task. The caller sets the deadline.
+///   first   what the caller has read of the stream already, at most hello_bytes; valid until the end
 ///   result  the peer's identity
-///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, build),
+///   errors  permission_denied (token), malformed (foreign bytes), mismatch (version, purpose, build),
 ///           too_large, reset
-task<identity> handshake(stream& with, side mine, const connection_options& options);
+task<identity> handshake(stream& with, side mine, const connection_options& options,
+                         byte_span first = {});
+
+/// The same within limits::handshake_deadline; when it fails, the stream is closed and the error names
+/// the peer. The stream must outlive the task.
+///   errors  those of handshake; timeout
+task<identity> authenticate(stream& with, side mine, connection_options options,
+                            byte_buffer first = {});
+
+/// A stream whose peer has proven the token.
+struct authenticated_stream {
+    std::unique_ptr<net::stream> stream;
+    identity peer;
+};
+
+/// Connects once and shakes hands. Only the handshake is bounded: put a with_timeout around it, or use
+/// dial_patiently (dial.hpp). `via` must live until then.
+///   errors  those of network::connect and authenticate
+task<authenticated_stream> dial(network& via, address to, connection_options options);
 
 } // namespace skein::net
 
@@ -6230,7 +6279,7 @@ enum class handshake_status : std::uint32_t { good = 0, token_differs = 1, build
 
 /// magic(8) version(2) zero(2) role(2) zero(2) nonce(32)
 struct hello {
-    static constexpr std::size_t bytes = 48;
+    static constexpr std::size_t bytes = 48; // hello_bytes
     static constexpr std::array<char, 8> magic = {'s', 'k', 'e', 'i', 'n', '\r', '\n', '\0'};
     std::array<std::byte, bytes> raw{};
 
@@ -6406,15 +6455,21 @@ SKEIN_INLINE task<identity> read_identity(stream* from, std::size_t bytes, std::
     co_return peer;
 }
 
-SKEIN_INLINE std::optional<error> check_build(const connection_options& mine,
-                                              const identity& peer) {
+SKEIN_INLINE std::optional<error> check_peer(const connection_options& mine, const identity& peer) {
+    if (peer.purpose != mine.self.purpose) {
+        const auto shown = [](const std::string& p) { return p.empty() ? "nothing named" : p; };
+        return error(errc::mismatch,
+                     fmt::format("{} is there for '{}', we for '{}'", to_string(peer),
+                                 shown(peer.purpose), shown(mine.self.purpose)))
+            .with_hint(
+                "the address belongs to another part of the program; check address and port");
+    }
     if (!mine.require_same_build) return std::nullopt;
     const bool same_build = peer.build_id == mine.self.build_id;
     if (same_build && peer.registry_hash == mine.self.registry_hash) return std::nullopt;
     return error(errc::mismatch,
-                 fmt::format("'{}' (pid {} at {}) is another build of the program: {} {:016x}, "
-                             "ours is {:016x}",
-                             peer.name, peer.pid, peer.host, same_build ? "registry" : "build",
+                 fmt::format("{} is another build of the program: {} {:016x}, ours is {:016x}",
+                             to_string(peer), same_build ? "registry" : "build",
                              same_build ? peer.registry_hash : peer.build_id,
                              same_build ? mine.self.registry_hash : mine.self.build_id))
         .with_hint("start the same executable on both sides");
@@ -6447,11 +6502,9 @@ SKEIN_INLINE task<identity> finish_connecting(stream* with, const connection_opt
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::accepting, keys);
     identity peer = co_await reading;
-    if (auto fault = check_build(*options, peer)) throw *fault;
+    if (auto fault = check_peer(*options, peer)) throw *fault;
     if (v.status() != static_cast<std::uint32_t>(handshake_status::good)) {
-        throw error(errc::mismatch,
-                    fmt::format("'{}' (pid {} at {}) refuses another build of the program",
-                                peer.name, peer.pid, peer.host))
+        throw error(errc::mismatch, to_string(peer) + " refuses another build of the program")
             .with_hint("start the same executable on both sides");
     }
     co_return peer;
@@ -6481,7 +6534,7 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
     auto reading = read_identity(with, v.identity_bytes(), options->bounds.max_identity,
                                  side::connecting, keys);
     identity peer = co_await reading;
-    const auto fault = check_build(*options, peer);
+    const auto fault = check_peer(*options, peer);
     const auto mac = keys->mac(side::accepting, self);
     auto telling =
         send_verdict(with, fault ? handshake_status::build_differs : handshake_status::good, none,
@@ -6493,7 +6546,9 @@ SKEIN_INLINE task<identity> finish_accepting(stream* with, const connection_opti
 
 } // namespace detail
 
-SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options) {
+SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_options& options,
+                                      byte_span first) {
+    SKEIN_CHECK(first.size() <= hello_bytes, "more of the stream was read than the first message");
     const bool connecting = mine == side::connecting;
     const side theirs = connecting ? side::accepting : side::connecting;
     detail::hello out, in;
@@ -6504,7 +6559,15 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
         auto sending = detail::write_one(&with, out.raw);
         co_await sending;
     }
-    for (std::size_t have = 0; have < detail::hello::bytes;) { // judged as it comes
+    std::copy(first.begin(), first.end(), in.raw.begin());
+    for (std::size_t have = first.size();;) { // judged as it comes
+        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
+        if (fault && fault->code() == errc::mismatch && !connecting) {
+            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
+            co_await telling;
+        }
+        if (fault) throw *fault;
+        if (have == hello_bytes) break;
         auto reading = with.read_some(mut_byte_span(in.raw).subspan(have));
         const std::size_t got = co_await reading;
         if (got == 0) {
@@ -6512,12 +6575,6 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
                 .with_hint("its log says why; another program may be at the other end");
         }
         have += got;
-        auto fault = detail::check_hello(byte_span(in.raw).first(have), theirs);
-        if (fault && fault->code() == errc::mismatch && !connecting) {
-            auto telling = detail::write_one(&with, out.raw); // so that the peer can say it too
-            co_await telling;
-        }
-        if (fault) throw *fault;
     }
     const detail::handshake_keys keys(options.secret, connecting ? out : in, connecting ? in : out);
     auto rest = connecting
@@ -6525,6 +6582,35 @@ SKEIN_INLINE task<identity> handshake(stream& with, side mine, const connection_
                     : detail::finish_accepting(&with, &options, &keys, std::move(self), out.raw);
     auto peer = co_await rest;
     co_return peer;
+}
+
+SKEIN_INLINE task<identity> authenticate(stream& with, side mine, connection_options options,
+                                         byte_buffer first) {
+    std::optional<error> failure;
+    try {
+        auto shaking =
+            with_timeout(handshake(with, mine, options, first), options.bounds.handshake_deadline);
+        auto peer = co_await shaking;
+        co_return peer;
+    } catch (const error& e) {
+        failure = e;
+    }
+    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
+    with.close_send();
+    with.close();
+    error e(failure->code(), "handshake with " + with.peer_name() + " failed: " + failure->text());
+    if (!failure->cause().empty()) e.with_cause(failure->cause());
+    if (!failure->hint().empty()) e.with_hint(failure->hint());
+    throw e;
+}
+
+SKEIN_INLINE task<authenticated_stream> dial(network& via, address to, connection_options options) {
+    authenticated_stream made;
+    auto connecting = via.connect(std::move(to));
+    made.stream = co_await connecting;
+    auto greeting = authenticate(*made.stream, side::connecting, std::move(options));
+    made.peer = co_await greeting;
+    co_return made;
 }
 
 } // namespace skein::net
@@ -6542,50 +6628,25 @@ SKEIN_INLINE connection::~connection() = default;
 
 // --- making one -------------------------------------------------------------------------------
 
-SKEIN_INLINE task<identity> connection::greet(stream* over, bool connecting,
-                                              const connection_options* options) {
-    std::optional<error> failure;
-    try {
-        auto shaking = with_timeout(
-            handshake(*over, connecting ? side::connecting : side::accepting, *options),
-            options->bounds.handshake_deadline);
-        auto peer = co_await shaking;
-        co_return peer;
-    } catch (const error& e) {
-        failure = e;
-    }
-    // Bytes already sent (a verdict) must arrive: say that no more follow, then close.
-    over->close_send();
-    over->close();
-    error e(failure->code(), "handshake with " + over->peer_name() + " failed: " + failure->text());
-    if (!failure->cause().empty()) e.with_cause(failure->cause());
-    if (!failure->hint().empty()) e.with_hint(failure->hint());
-    throw e;
-}
-
 SKEIN_INLINE task<connection::handle> connection::connect(network& via, address to,
                                                           connection_options options) {
-    auto connecting = via.connect(std::move(to));
-    auto over = co_await connecting;
-    auto greeting = greet(over.get(), true, &options);
-    identity peer = co_await greeting;
-    co_return start(std::move(over), std::move(options), std::move(peer));
+    auto dialing = dial(via, std::move(to), options);
+    auto made = co_await dialing;
+    co_return over(std::move(made.stream), std::move(options), std::move(made.peer));
 }
 
 SKEIN_INLINE task<connection::handle> connection::accept(std::unique_ptr<stream> from,
-                                                         connection_options options) {
-    auto greeting = greet(from.get(), false, &options);
+                                                         connection_options options,
+                                                         byte_buffer first) {
+    auto greeting = authenticate(*from, side::accepting, options, std::move(first));
     identity peer = co_await greeting;
-    co_return start(std::move(from), std::move(options), std::move(peer));
+    co_return over(std::move(from), std::move(options), std::move(peer));
 }
 
 SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_options options,
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
-      peer_(std::move(peer)),
-      peer_name_(fmt::format("{} (pid {} at {}) over {}", peer_.name.empty() ? "peer" : peer_.name,
-                             peer_.pid, peer_.host.empty() ? "?" : peer_.host,
-                             stream_->peer_name())),
+      peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
       in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
@@ -6596,10 +6657,10 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
     }
 }
 
-SKEIN_INLINE connection::handle connection::start(std::unique_ptr<stream> over,
-                                                  connection_options options, identity peer) {
+SKEIN_INLINE connection::handle connection::over(std::unique_ptr<stream> authenticated,
+                                                 connection_options options, identity peer) {
     std::shared_ptr<connection> core(
-        new connection(std::move(over), std::move(options), std::move(peer)));
+        new connection(std::move(authenticated), std::move(options), std::move(peer)));
     core->self_ = core;
     core->parts_ = 2;
     core->tasks_.spawn(read_loop(core));
@@ -6772,6 +6833,11 @@ struct gathered_body {
     std::vector<byte_buffer> blobs;
 };
 
+/// How the two ends of a group talk.
+[[nodiscard]] net::connection_options link_options(const group_options& options, std::string name);
+/// Where other hosts can reach, everybody could be a rank of a world without a secret.
+void require_secret(const net::address& at, const net::token& secret);
+
 template <class Body>
 void send(net::connection& link, std::uint16_t kind, const Body& body) {
     net::frame f;
@@ -6825,6 +6891,384 @@ template <class T>
 
 } // namespace skein
 
+// ======== skein/net/acceptor.hpp
+// The accept loop of everything that listens, hardened against strangers.
+//
+//     net::acceptor door(network, net::address::tcp("127.0.0.1", 0));
+//     auto serving = door.serve([](std::unique_ptr<net::stream> s, net::admission* place) {
+//         return talk(std::move(s), place);        // once the peer is known: place->authenticated()
+//     });
+//
+// A stream takes a place until its handler says that the peer has proven who it is. Places are bounded, in
+// all and per remote address; when none is free, the oldest unauthenticated stream goes, so that idle
+// strangers cost nothing. On Unix sockets another user's streams are dropped at once. A handler may look
+// at the first bytes before it decides which protocol it speaks.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+class acceptor;
+
+namespace detail {
+/// Who shares places: an IPv4 address, a /64 of IPv6 (one customer has all of it), or the text itself.
+[[nodiscard]] std::string share_of(const std::string& host);
+} // namespace detail
+
+/// Bounds of an acceptor.
+struct acceptor_options {
+    std::size_t places = 64;             ///< streams that are not authenticated yet
+    std::size_t places_per_address = 32; ///< of them, from one remote address (one /64 of IPv6)
+    bool same_user_only = true;          ///< Unix sockets: drop streams of other users
+    /// Until authenticated(); then the handler is cancelled. Nothing: the handler has its own limit.
+    std::optional<duration> deadline = time_constants::lan().handshake_timeout;
+    /// No stream is dropped for the sake of another one before it has had this long.
+    duration grace = time_constants::lan().accept_grace;
+};
+
+/// One stream's place among those that are not authenticated. Lives as long as its handler runs.
+class admission : public list_node<admission> {
+public:
+    /// The peer has proven who it is: its place goes to the next one, nobody drops it any more.
+    void authenticated() noexcept;
+    [[nodiscard]] bool is_authenticated() const noexcept { return authenticated_; }
+
+    admission(const admission&) = delete;
+    admission& operator=(const admission&) = delete;
+    ~admission();
+
+private:
+    friend class acceptor;
+    admission(acceptor& door, std::string from);
+    void drop(const char* why) noexcept;
+
+    struct limit : timer_node {
+        explicit limit(admission& a) noexcept;
+        admission& place;
+    };
+    acceptor* door_;
+    std::string from_;
+    time_point since_;
+    limit limit_{*this};
+    cancel_source stop_;
+    const char* dropped_ = nullptr; // why
+    bool authenticated_ = false;
+};
+
+/// Listens and accepts until it is closed or cancelled.
+class acceptor {
+public:
+    using handler = unique_function<task<void>(std::unique_ptr<stream>, admission*)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen
+    acceptor(network& via, const address& at, acceptor_options options = {});
+    /// On a listener that is there already.
+    explicit acceptor(std::unique_ptr<listener> on, acceptor_options options = {});
+    acceptor(const acceptor&) = delete;
+    acceptor& operator=(const acceptor&) = delete;
+    ~acceptor();
+
+    [[nodiscard]] address local() const { return listener_->local(); }
+
+    /// Accepts until close(). Every stream gets a task of `serve_one` in the scope of this call; an error of
+    /// one is logged and ends that one only. A failed accept (no descriptors, no memory, a firewall's no)
+    /// is logged and tried again after a pause. Returns when all tasks have ended.
+    ///   errors  cancelled (then the tasks are cancelled too); what a listener cannot get over
+    ///           (invalid_argument, not_supported)
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; streams that are served go on.
+    void close() noexcept { listener_->close(); }
+
+    /// Streams that ended before they were authenticated, and those that were.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t authenticated() const noexcept { return authenticated_; }
+    /// Places that are taken.
+    [[nodiscard]] std::size_t waiting() const noexcept { return waiting_; }
+
+private:
+    friend class admission;
+    struct refusals;
+
+    static task<void> accept_loop(scope& children, acceptor* self);
+    static task<void> one(acceptor* self, std::unique_ptr<stream> from,
+                          std::unique_ptr<admission> place);
+    [[nodiscard]] bool is_foreign(stream& from);
+    [[nodiscard]] duration after_failure(const error& fault);
+    task<void> make_room(std::string from);
+    admission* oldest(const std::string* from) noexcept;
+    [[nodiscard]] std::size_t count(const std::string& from) noexcept;
+    void leave(admission& a) noexcept;
+
+    acceptor_options options_;
+    std::unique_ptr<listener> listener_;
+    handler handler_;
+    intrusive_list<admission, admission> places_; // the oldest first
+    std::size_t waiting_ = 0;
+    wait_queue freed_;
+    std::uint64_t refused_ = 0, authenticated_ = 0;
+    std::unique_ptr<refusals> log_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/acceptor.ipp
+// Places, who has to leave them, and the loop that fills them.
+
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE std::string share_of(const std::string& host) {
+    std::array<unsigned char, 16> raw{};
+    if (::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), raw.data()) != 1) return host;
+    constexpr std::array<unsigned char, 12> mapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    if (std::equal(mapped.begin(), mapped.end(), raw.begin())) {
+        return fmt::format("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15]);
+    }
+    return std::string(raw.begin(), raw.begin() + 8);
+}
+
+SKEIN_INLINE task<void> wait_in(wait_queue* line) {
+    auto turn = line->wait();
+    co_await turn;
+}
+
+} // namespace detail
+
+// --- one place --------------------------------------------------------------------------------
+
+SKEIN_INLINE admission::limit::limit(admission& a) noexcept
+    : timer_node([](timer_node& t) {
+          static_cast<limit&>(t).place.drop("it did not prove who it is in time");
+      }),
+      place(a) {}
+
+SKEIN_INLINE admission::admission(acceptor& door, std::string from)
+    : door_(&door), from_(std::move(from)), since_(loop::current().now()) {
+    door.places_.push_back(*this);
+    ++door.waiting_;
+    if (const auto within = door.options_.deadline)
+        loop::current().set_timer(limit_, deadline_after(since_, *within));
+}
+SKEIN_INLINE admission::~admission() { door_->leave(*this); }
+
+SKEIN_INLINE void admission::authenticated() noexcept {
+    if (authenticated_ || dropped_ != nullptr) return;
+    authenticated_ = true;
+    ++door_->authenticated_;
+    door_->leave(*this);
+}
+
+/// Ends the handler; the place is free at once.
+SKEIN_INLINE void admission::drop(const char* why) noexcept {
+    dropped_ = why;
+    door_->leave(*this);
+    stop_.request();
+}
+
+// --- the acceptor -----------------------------------------------------------------------------
+
+/// One line per kind of trouble and time, with the number of those that got none.
+struct acceptor::refusals {
+    struct kind {
+        time_point told{};
+        std::uint64_t more = 0;
+    };
+    std::map<std::pair<std::string_view, errc>, kind> kinds;
+
+    void tell(std::string_view what, const std::string& peer, const error& why) {
+        const auto now = loop::current().now();
+        const auto [at, fresh] = kinds.try_emplace({what, why.code()});
+        auto& k = at->second;
+        if (!fresh && now - k.told < time_constants::lan().refusal_line) {
+            ++k.more;
+            return;
+        }
+        k.told = now;
+        if (k.more == 0) {
+            logging::warn("net", what, {{"peer", peer}, {"why", why.what()}});
+        } else {
+            logging::warn("net", what,
+                          {{"peer", peer}, {"why", why.what()}, {"more_since", k.more}});
+        }
+        k.more = 0;
+    }
+    void tell_rest() {
+        for (auto& [key, k] : kinds) {
+            if (k.more == 0) continue;
+            logging::warn(
+                "net", key.first,
+                {{"more_since", std::exchange(k.more, 0)}, {"kind", to_string(key.second)}});
+        }
+    }
+};
+
+SKEIN_INLINE acceptor::acceptor(network& via, const address& at, acceptor_options options)
+    : acceptor(via.listen(at), options) {}
+SKEIN_INLINE acceptor::acceptor(std::unique_ptr<listener> on, acceptor_options options)
+    : options_(options), listener_(std::move(on)), log_(std::make_unique<refusals>()) {}
+SKEIN_INLINE acceptor::~acceptor() = default;
+
+SKEIN_INLINE task<void> acceptor::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return with_scope(&acceptor::accept_loop, this);
+}
+
+SKEIN_INLINE void acceptor::leave(admission& a) noexcept {
+    if (!a.is_linked()) return;
+    a.unlink();
+    a.limit_.cancel();
+    --waiting_;
+    freed_.wake_one();
+}
+
+SKEIN_INLINE std::size_t acceptor::count(const std::string& from) noexcept {
+    std::size_t n = 0;
+    places_.for_each([&](admission& a) { n += a.from_ == from ? 1 : 0; });
+    return n;
+}
+
+/// The oldest one, of one address if given.
+SKEIN_INLINE admission* acceptor::oldest(const std::string* from) noexcept {
+    admission* found = nullptr;
+    places_.for_each_while([&](admission& a) {
+        if (from != nullptr && a.from_ != *from) return true;
+        found = &a;
+        return false;
+    });
+    return found;
+}
+
+/// Waits until there is a place for a stream from there; who has had its time has to go.
+SKEIN_INLINE task<void> acceptor::make_room(std::string from) {
+    for (;;) {
+        const bool share_used = !from.empty() && count(from) >= options_.places_per_address;
+        if (!share_used && waiting_ < options_.places) co_return;
+        admission* const first = oldest(share_used ? &from : nullptr);
+        if (first == nullptr) co_return; // no places at all: the first one gets in all the same
+        const auto until = deadline_after(first->since_, options_.grace);
+        if (loop::current().now() >= until) {
+            first->drop("another stream needed its place");
+            continue;
+        }
+        try {
+            auto freed = with_deadline(detail::wait_in(&freed_), until);
+            co_await freed;
+        } catch (const error& e) {
+            if (e.code() != errc::timeout) throw;
+        }
+    }
+}
+
+/// True when a stranger from another user was turned away.
+SKEIN_INLINE bool acceptor::is_foreign(stream& from) {
+    if (!options_.same_user_only) return false;
+    const auto user = from.peer_user();
+    if (!user || *user == ::geteuid()) return false;
+    ++refused_;
+    log_->tell(
+        "connection refused", from.peer_name(),
+        error(errc::permission_denied,
+              fmt::format("it is a process of user {}, this one is of {}", *user, ::geteuid())));
+    return true;
+}
+
+/// After a failed accept: throws what cannot be got over, says how long to wait for the rest.
+SKEIN_INLINE duration acceptor::after_failure(const error& fault) {
+    if (fault.code() == errc::invalid_argument || fault.code() == errc::not_supported) throw fault;
+    // Out of descriptors or memory, a network that is down, a firewall's no, or a stream that broke
+    // before it was taken: go on later.
+    log_->tell("accept failed", to_string(local()), fault);
+    if (fault.code() == errc::exhausted) {
+        admission* const first = oldest(nullptr);
+        if (first != nullptr && loop::current().now() - first->since_ >= options_.grace) {
+            first->drop("its descriptor was needed");
+            return options_.grace;
+        }
+    }
+    return time_constants::lan().accept_pause;
+}
+
+SKEIN_INLINE task<void> acceptor::accept_loop(scope& children, acceptor* self) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    for (;;) {
+        std::unique_ptr<stream> next;
+        std::optional<error> fault;
+        try {
+            auto accepting = self->listener_->accept();
+            next = co_await accepting;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (fault) {
+            if (fault->code() == errc::closed) break;
+            if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) {
+                self->log_->tell_rest();
+                throw *fault;
+            }
+            auto pause = sleep_for(self->after_failure(*fault));
+            co_await pause;
+            continue;
+        }
+        if (self->is_foreign(*next)) continue;
+        std::string from = detail::share_of(next->peer_host());
+        auto room = self->make_room(from);
+        co_await room;
+        std::unique_ptr<admission> place(new admission(*self, std::move(from)));
+        children.spawn(one(self, std::move(next), std::move(place)));
+    }
+    self->log_->tell_rest();
+}
+
+SKEIN_INLINE task<void> acceptor::one(acceptor* self, std::unique_ptr<stream> from,
+                                      std::unique_ptr<admission> place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    const std::string peer = from->peer_name();
+    std::optional<error> fault;
+    try {
+        auto serving =
+            with_cancel(place->stop_.token(), self->handler_(std::move(from), place.get()));
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    const bool known = place->is_authenticated();
+    const char* const dropped = place->dropped_;
+    place.reset();
+    if (fault && fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
+        throw *fault;
+    if (known) {
+        if (fault)
+            logging::warn("net", "connection failed", {{"peer", peer}, {"why", fault->what()}});
+        co_return;
+    }
+    ++self->refused_;
+    if (dropped != nullptr) fault = error(errc::exhausted, dropped);
+    if (fault) self->log_->tell("connection refused", peer, *fault);
+}
+
+} // namespace skein::net
+
 
 // ======== skein/cluster/detail/group.ipp, continued
 #include <algorithm>
@@ -6842,6 +7286,7 @@ SKEIN_INLINE net::connection_options link_options(const group_options& options, 
     net::connection_options o;
     o.secret = options.secret;
     o.self.name = std::move(name);
+    o.self.purpose = "group";
     o.alive = options.alive;
     o.bounds.max_frame = options.max_blob * static_cast<std::size_t>(options.world_size) + 65536;
     return o;
@@ -6857,8 +7302,6 @@ SKEIN_INLINE void require_secret(const net::address& at, const net::token& secre
 
 } // namespace detail
 
-// ---- server
-
 struct group_server::member {
     member_info info;
     std::shared_ptr<net::connection> link;
@@ -6868,12 +7311,15 @@ struct group_server::member {
 SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
     : options_(std::move(options)), members_(static_cast<std::size_t>(options_.world_size)) {
     detail::require_secret(at, options_.secret);
-    listener_ = via.listen(std::move(at));
+    net::acceptor_options bounds;
+    bounds.places = std::max(bounds.places, members_.size());
+    bounds.places_per_address = std::max(bounds.places_per_address, members_.size());
+    door_ = std::make_unique<net::acceptor>(via, at, bounds);
 }
 
 SKEIN_INLINE group_server::~group_server() = default;
 
-SKEIN_INLINE net::address group_server::local() const { return listener_->local(); }
+SKEIN_INLINE net::address group_server::local() const { return door_->local(); }
 
 SKEIN_INLINE std::vector<int> group_server::missing() const {
     std::vector<int> ranks;
@@ -6898,7 +7344,7 @@ SKEIN_INLINE task<group_outcome> group_server::run() {
     } catch (...) {
         stopped = std::current_exception(); // the caller is cancelled: clean up all the same
     }
-    listener_->close();
+    door_->close();
     // Readers end by themselves when their connection is closed here, after the last word is flushed.
     for (auto& m : members_) {
         if (!m || !m->link) continue;
@@ -6920,18 +7366,17 @@ SKEIN_INLINE void group_server::abort(error why, int culprit) {
 }
 
 SKEIN_INLINE task<void> group_server::accept_all() {
-    for (;;) {
-        std::unique_ptr<net::stream> from;
-        try {
-            auto next = listener_->accept();
-            from = co_await next;
-        } catch (const error& e) {
-            if (e.code() == errc::closed || e.code() == errc::cancelled) co_return;
-            throw;
-        }
-        // A stranger's connection must not cost more than a handshake, and not end the group.
-        if (children_.size() < members_.size() + 64) children_.spawn(serve(std::move(from)));
+    std::optional<error> why;
+    try {
+        auto serving =
+            door_->serve([this](std::unique_ptr<net::stream> from, net::admission* place) {
+                return serve(std::move(from), place);
+            });
+        co_await serving;
+    } catch (const error& e) {
+        why = e;
     }
+    if (why && why->code() != errc::cancelled) abort(*why);
 }
 
 SKEIN_INLINE task<void> group_server::watch_deadline() {
@@ -6953,25 +7398,31 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
-    std::shared_ptr<net::connection> link;
-    member* self = nullptr;
+/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the acceptor
+/// says.
+SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
+                                            net::admission* place) {
+    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+    auto link = co_await shaken;
+    place->authenticated();
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first) co_return;
+    auto admitted = admit(link, *first);
+    if (!admitted) {
+        detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
+        auto closed = shield(link->close()); // it has to read why
+        co_await closed;
+        co_return;
+    }
+    auto served = serve_member(std::move(link), *admitted);
+    co_await served;
+}
+
+SKEIN_INLINE task<void> group_server::serve_member(std::shared_ptr<net::connection> link,
+                                                   member* self) {
     std::optional<error> why;
     try {
-        auto shaken =
-            net::connection::accept(std::move(from), detail::link_options(options_, "group"));
-        link = co_await shaken;
-        auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-        auto first = co_await first_frame;
-        if (!first) co_return;
-        auto admitted = admit(link, *first);
-        if (!admitted) {
-            detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
-            auto closed = shield(link->close()); // it has to read why
-            co_await closed;
-            co_return;
-        }
-        self = *admitted;
         start_if_complete();
         for (;;) {
             auto next = link->receive();
@@ -6982,8 +7433,7 @@ SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     } catch (const error& e) {
         why = e;
     }
-    // A stranger that fails the handshake is nobody's loss.
-    if (self == nullptr || self->left || outcome_) co_return;
+    if (self->left || outcome_) co_return;
     group_outcome how;
     how.culprit = self->info.rank;
     how.failure =
@@ -7126,14 +7576,217 @@ SKEIN_INLINE void group_server::tell_everyone() {
     }
 }
 
-// ---- client
+} // namespace skein::cluster
+
+// ======== skein/cluster/detail/group_client.ipp
+// One rank's end of the group protocol.
+
+
+// ======== skein/net/dial.hpp
+// The patient connecting side: again and again until somebody is there, with growing, spread pauses.
+//
+//     auto dialing = net::connect_patiently(network, to, options);
+//     auto c = co_await dialing;                   // or dial_patiently: the authenticated stream itself
+
+
+namespace skein::net {
+
+/// How often and how long to try.
+struct reconnect_policy {
+    int max_tries = 8;                    ///< 0: as many as fit in before `until`
+    time_point until = time_point::max(); ///< no try and no pause goes on after it
+    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
+    duration most_delay = time_constants::lan().reconnect_most;
+    double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
+    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one, without handshake
+    bool (*worth_another)(errc) noexcept = &is_transient;
+
+    /// The pause after the given failed try (from 1 on).
+    [[nodiscard]] duration delay(int tries, random_source& random) const;
+
+    /// Nobody there yet, or the way broke. A wrong token or build is not.
+    [[nodiscard]] static bool is_transient(errc code) noexcept;
+    /// All but a clear no (wrong token, other build or purpose) and cancellation: a name that is not
+    /// known yet, a port that somebody else still holds.
+    [[nodiscard]] static bool is_no_refusal(errc code) noexcept;
+};
+
+/// Connects and shakes hands (net::dial), again and again as the policy says. `via` and `random` must
+/// outlive the task.
+///   errors  the last one, with the number of tries and the time they took; at once what is not worth
+///           another try
+task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
+                                          reconnect_policy policy, random_source& random);
+/// The same with the randomness of the loop that runs it.
+task<authenticated_stream> dial_patiently(network& via, address to, connection_options options,
+                                          reconnect_policy policy = {});
+
+/// dial_patiently, and a connection over the stream.
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy, random_source& random);
+task<connection::handle> connect_patiently(network& via, address to, connection_options options,
+                                           reconnect_policy policy = {});
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/dial.ipp
+// The one back-off loop.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
+    duration d = first_delay;
+    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
+    d = std::min(d, most_delay);
+    const double part = 1.0 - jitter * random.unit();
+    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
+}
+
+SKEIN_INLINE bool reconnect_policy::is_transient(errc code) noexcept {
+    return code == errc::refused || code == errc::timeout || code == errc::reset ||
+           code == errc::closed || code == errc::exhausted;
+}
+
+SKEIN_INLINE bool reconnect_policy::is_no_refusal(errc code) noexcept {
+    return code != errc::cancelled && code != errc::permission_denied && code != errc::mismatch;
+}
+
+namespace detail {
+
+/// One try: the way has the policy's limit, the handshake that of the options.
+SKEIN_INLINE task<authenticated_stream> dial_once(network* via, const address* to,
+                                                  const connection_options* options,
+                                                  duration connect_timeout) {
+    authenticated_stream made;
+    auto connecting = with_timeout(via->connect(*to), connect_timeout);
+    made.stream = co_await connecting;
+    auto greeting = authenticate(*made.stream, side::connecting, *options);
+    made.peer = co_await greeting;
+    co_return made;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
+                                                       connection_options options,
+                                                       reconnect_policy policy,
+                                                       random_source& random) {
+    const auto begin = loop::current().now();
+    for (int tries = 1;; ++tries) {
+        std::optional<error> fault;
+        try {
+            auto once = detail::dial_once(&via, &to, &options, policy.connect_timeout);
+            auto trying = policy.until == time_point::max()
+                              ? std::move(once)
+                              : with_deadline(std::move(once), policy.until);
+            auto made = co_await trying;
+            co_return made;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (!policy.worth_another(fault->code())) throw *fault;
+        const auto now = loop::current().now();
+        const auto pause = policy.delay(tries, random);
+        const bool no_more = policy.max_tries != 0 && tries >= policy.max_tries;
+        if (no_more || deadline_after(now, pause) >= policy.until) {
+            error e(fault->code(),
+                    fmt::format("connect {} failed after {} {} ({:.1f} s)", to_string(to), tries,
+                                tries == 1 ? "try" : "tries", to_seconds(now - begin)));
+            e.with_cause(fault->what());
+            throw e;
+        }
+        auto sleeping = sleep_for(pause);
+        co_await sleeping;
+    }
+}
+
+SKEIN_INLINE task<authenticated_stream> dial_patiently(network& via, address to,
+                                                       connection_options options,
+                                                       reconnect_policy policy) {
+    auto dialing =
+        dial_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await dialing;
+    co_return made;
+}
+
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy,
+                                                        random_source& random) {
+    auto dialing = dial_patiently(via, std::move(to), options, policy, random);
+    auto made = co_await dialing;
+    co_return connection::over(std::move(made.stream), std::move(options), std::move(made.peer));
+}
+
+SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
+                                                        connection_options options,
+                                                        reconnect_policy policy) {
+    auto connecting =
+        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
+    auto made = co_await connecting;
+    co_return made;
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/detail/group_client.ipp, continued
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// Until somebody is there: rank 0 may be started later, its name may not be known yet.
+SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* via, net::address at,
+                                                                int rank, group_options options) {
+    net::reconnect_policy often;
+    often.max_tries = 0;
+    often.until = deadline_after(loop::current().now(), options.join_deadline);
+    often.first_delay = std::chrono::milliseconds(5); // the ranks of one host start together
+    often.most_delay = std::chrono::milliseconds(250);
+    often.worth_another = &net::reconnect_policy::is_no_refusal;
+    auto reaching = net::connect_patiently(
+        *via, at, link_options(options, fmt::format("rank {}", rank)), often);
+    std::optional<error> why;
+    try {
+        auto link = co_await reaching;
+        co_return link;
+    } catch (const error& e) {
+        why = e;
+    }
+    if (!net::reconnect_policy::is_no_refusal(why->code())) throw *why;
+    throw error(errc::timeout,
+                fmt::format("rank {} could not reach its group at {} within {:.3g} s", rank,
+                            net::to_string(at), to_seconds(options.join_deadline)))
+        .with_cause(why->cause().empty() ? why->text() : why->cause())
+        .with_hint("is rank 0 running, and can this host reach it?");
+}
+
+} // namespace detail
 
 SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
                                                                     net::address at,
                                                                     member_info self,
                                                                     group_options options,
                                                                     lost_callback lost) {
-    const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
     detail::require_secret(at, options.secret);
     self.job = options.job;
     self.attempt = options.generation;
@@ -7141,31 +7794,8 @@ SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network
     std::unique_ptr<group_client> client(new group_client);
     client->self_ = self;
     client->on_lost_ = std::move(lost);
-    const auto link_options = detail::link_options(options, fmt::format("rank {}", self.rank));
-    duration pause = std::chrono::milliseconds(5);
-    for (;;) {
-        std::optional<error> why;
-        try {
-            auto connected = with_deadline(net::connection::connect(via, at, link_options), until);
-            client->link_ = co_await connected;
-            break;
-        } catch (const error& e) {
-            const bool later = e.code() == errc::refused || e.code() == errc::not_found ||
-                               e.code() == errc::reset || e.code() == errc::closed;
-            if (!later || loop::current().now() + pause >= until) {
-                if (!later) throw;
-                throw error(errc::timeout,
-                            fmt::format("rank {} could not reach its group at {} within "
-                                        "{:.3g} s",
-                                        self.rank, net::to_string(at),
-                                        to_seconds(options.join_deadline)))
-                    .with_cause(e.text())
-                    .with_hint("is rank 0 running, and can this host reach it?");
-            }
-        }
-        co_await sleep_for(pause);
-        pause = std::min<duration>(pause * 2, std::chrono::milliseconds(250));
-    }
+    auto reached = detail::reach_group(&via, std::move(at), self.rank, options);
+    client->link_ = co_await reached;
     client->reader_.spawn(client->read_all());
     std::optional<error> failure;
     try {
@@ -7179,14 +7809,12 @@ SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network
     } catch (const error& e) {
         failure = e;
     }
-    if (failure) { // one that gives up says so: the others must not wait for it
-        auto finished =
-            failure->code() == errc::cancelled ? client->fail(*failure) : client->finish();
-        auto ended = shield(std::move(finished));
-        co_await ended;
-        throw *failure;
-    }
-    co_return client;
+    if (!failure) co_return client;
+    // One that gives up says so: the others must not wait for it.
+    auto finished = failure->code() == errc::cancelled ? client->fail(*failure) : client->finish();
+    auto ended = shield(std::move(finished));
+    co_await ended;
+    throw *failure;
 }
 
 SKEIN_INLINE group_client::~group_client() = default;
@@ -8291,6 +8919,7 @@ private:
 #include <cerrno>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8469,13 +9098,30 @@ public:
         if (socket_.is_open()) socket_.close(ignored);
     }
     [[nodiscard]] std::string peer_name() const override { return peer_; }
+    [[nodiscard]] std::string peer_host() const override {
+        if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
+            std::error_code code;
+            const auto remote = socket_.remote_endpoint(code);
+            if (!code) return remote.address().to_string();
+        }
+        return {};
+    }
+    [[nodiscard]] std::optional<std::uint32_t> peer_user() const override {
+        if constexpr (std::is_same_v<Protocol, asio::local::stream_protocol>) {
+            ucred who{};
+            socklen_t size = sizeof who;
+            const int fd = const_cast<socket_type&>(socket_).native_handle();
+            if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0) return who.uid;
+        }
+        return std::nullopt;
+    }
     [[nodiscard]] bool is_local() const noexcept override {
         return std::is_same_v<Protocol, asio::local::stream_protocol>;
     }
 
 private:
     struct flag_guard {
-        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        explicit flag_guard(bool& of) noexcept : flag(of) {}
         flag_guard(const flag_guard&) = delete;
         ~flag_guard() { flag = false; }
         bool& flag;
@@ -8969,6 +9615,10 @@ namespace skein::rt::detail {
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 [[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
 
+/// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
+/// close-on-exec at the first call.
+int adopt_last_words() noexcept;
+
 } // namespace skein::rt::detail
 
 
@@ -9037,11 +9687,22 @@ SKEIN_INLINE void name_process(std::string_view part) {
     ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
 }
 
+SKEIN_INLINE int detail::adopt_last_words() noexcept {
+    static const int adopted = [] {
+        const char* number = std::getenv(last_words_variable);
+        if (number == nullptr) return -1;
+        const int fd = std::atoi(number);
+        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
+        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+    }();
+    return adopted;
+}
+
 SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
-    const char* number = std::getenv(last_words_variable);
-    if (number == nullptr) return false;
-    auto bytes = std::min<std::size_t>(text.size(), 4096);
-    return ::write(std::atoi(number), text.data(), bytes) >= 0;
+    const int to = detail::adopt_last_words();
+    if (to < 0) return false;
+    const auto bytes = std::min<std::size_t>(text.size(), 4096);
+    return ::write(to, text.data(), bytes) >= 0;
 }
 
 namespace detail {
@@ -9151,6 +9812,69 @@ SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
     return out;
 }
 
+/// What spawn() makes before the fork, and keeps until the child has become the other program.
+struct prepared_child {
+    explicit prepared_child(process_options options) : how(std::move(options)) {
+        if (how.executable.empty()) how.executable = how.argv[0];
+        int words_target = -1;
+        int first_free = 3;
+        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+        if (how.last_words) {
+            std::tie(words_in, words_out) = make_pipe();
+            words_target = first_free++;
+            how.fds.emplace_back(words_out.get(), words_target);
+        }
+        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+        environment = merged_environment(how);
+        if (how.last_words)
+            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+        env = c_strings(environment);
+        argv = c_strings(how.argv);
+        std::tie(report_in, report_out) = make_pipe();
+        // The report must not sit on a number that the child gives to something else.
+        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
+        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
+
+        plan.executable = how.executable.c_str();
+        plan.argv = argv.data();
+        plan.env = env.data();
+        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+        plan.fds = how.fds;
+        plan.first_free = first_free;
+        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+        plan.null_stdin = !how.keep_stdin;
+        plan.own_group = how.own_group;
+        plan.die_with_parent = how.die_with_parent;
+        plan.parent = ::getpid();
+        plan.report = report_out.get();
+    }
+
+    process_options how;
+    std::vector<std::string> environment;
+    std::vector<char*> env, argv;
+    unique_fd words_in, words_out, report_in, report_out;
+    child_plan plan{};
+};
+
+/// Forks; in the child it does not return.
+SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const pid_t pid = ::fork();
+    if (pid == 0) become(prepared.plan);
+    const int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
+                                          std::strerror(fork_error)));
+    return pid;
+}
+
 } // namespace detail
 
 SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
@@ -9223,80 +9947,30 @@ SKEIN_INLINE void child_process::reap(int flags) noexcept {
 
 SKEIN_INLINE child_process child_process::spawn(process_options how) {
     SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
-    if (how.executable.empty()) how.executable = how.argv[0];
-
-    unique_fd words_in, words_out;
-    int words_target = -1;
-    int first_free = 3;
-    for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
-    if (how.last_words) {
-        std::tie(words_in, words_out) = make_pipe();
-        words_target = first_free++;
-        how.fds.emplace_back(words_out.get(), words_target);
-    }
-    if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
-    if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
-
-    auto environment = detail::merged_environment(how);
-    if (how.last_words)
-        environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
-    auto env = detail::c_strings(environment);
-    auto argv = detail::c_strings(how.argv);
-    auto [report_in, report_out] = make_pipe();
-
-    detail::child_plan plan;
-    plan.executable = how.executable.c_str();
-    plan.argv = argv.data();
-    plan.env = env.data();
-    plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
-    plan.fds = how.fds;
-    plan.first_free = first_free;
-    plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
-    plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
-    plan.null_stdin = !how.keep_stdin;
-    plan.own_group = how.own_group;
-    plan.die_with_parent = how.die_with_parent;
-    plan.parent = ::getpid();
-    // The report must not sit on a number that the child gives to something else.
-    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free);
-    if (plan.report < 0) throw detail::cannot_start(how.executable, "report pipe", errno);
-    unique_fd report_copy(plan.report);
-
-    // No signal handler of ours may run in the child.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t pid = ::fork();
-    if (pid == 0) detail::become(plan);
-    int fork_error = errno;
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw error(errc::io, fmt::format("cannot start {}: fork: {}", how.executable,
-                                          std::strerror(fork_error)));
-
-    report_out.reset();
-    report_copy.reset();
+    detail::prepared_child prepared(std::move(how));
+    const auto& executable = prepared.how.executable;
     child_process child;
-    child.pid_ = pid;
-    child.own_group_ = how.own_group;
+    child.pid_ = detail::fork_into(prepared);
+    child.own_group_ = prepared.how.own_group;
+    prepared.report_out.reset();
     // Until exec the report pipe is open in the child; its closing without a message is success.
-    pollfd waits{report_in.get(), POLLIN, 0};
+    pollfd waits{prepared.report_in.get(), POLLIN, 0};
     while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
     int message[2];
-    if (::read(report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
         child.wait_blocking();
         static constexpr const char* steps[] = {"", "pass open files", "open its output file",
                                                 "change to its folder", "execute"};
-        throw detail::cannot_start(how.executable, steps[message[0]], message[1]);
+        throw detail::cannot_start(executable, steps[message[0]], message[1]);
     }
-    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
-        throw detail::cannot_start(how.executable, "pidfd_open", errno);
+        throw detail::cannot_start(executable, "pidfd_open", errno);
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",
                                                      std::strerror(errno)));
-    child.words_ = std::move(words_in);
+    child.words_ = std::move(prepared.words_in);
     return child;
 }
 
@@ -9583,68 +10257,168 @@ struct supervisor_outcome {
 // One attempt = one group server + N children. It ends when the group has ended and every child is gone.
 
 
-// ======== skein/net/signals.hpp
-// Signals of the process as something to await.
+// ======== skein/core/stop_signals.hpp
+// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
+// the process as if nobody had asked for it, or is counted where there is more to end than one process.
 //
-//     net::signals stop(loop, {SIGINT, SIGTERM});
-//     auto next = stop.next();
-//     int which = co_await next;
+//     skein::stop_signals stops;
+//     while (!stops.asked().load()) step();
+//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
+//
+// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
+// code keeps the loop busy, so that a second Ctrl-C always works.
 
 
-#include <initializer_list>
-#include <memory>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <tuple>
 
-namespace skein::net {
+#include <unistd.h>
 
-namespace detail {
-struct signal_watch;
-}
+namespace skein {
 
-/// Takes the signals over while it lives: they do not end the process. Belongs to one loop; several
-/// objects may watch the same signal, each sees it.
-class signals {
+/// What the second signal does.
+enum class second_signal : bool {
+    ends_the_process, ///< also while the program's own code keeps everything busy
+    is_counted,
+};
+
+/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
+/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
+class stop_signals {
 public:
-    signals(real_loop& on, std::initializer_list<int> numbers);
-    signals(signals&& other) noexcept;
-    signals& operator=(signals&& other) noexcept;
-    ~signals();
+    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
+        std::tie(read_, write_) = make_pipe();
+        before_target_ = target().exchange(write_.get());
+        before_asked_ = asked_flag().exchange(false);
+        before_number_ = number().exchange(0);
+        before_count_ = counter().exchange(0);
+        before_counts_ = counts().exchange(second == second_signal::is_counted);
+        struct sigaction how{};
+        how.sa_handler = &on_signal;
+        how.sa_flags = SA_RESTART;
+        ::sigaction(SIGINT, &how, &before_int_);
+        ::sigaction(SIGTERM, &how, &before_term_);
+    }
+    stop_signals(const stop_signals&) = delete;
+    stop_signals& operator=(const stop_signals&) = delete;
+    ~stop_signals() {
+        ::sigaction(SIGINT, &before_int_, nullptr);
+        ::sigaction(SIGTERM, &before_term_, nullptr);
+        target().store(before_target_);
+        asked_flag().store(before_asked_);
+        number().store(before_number_);
+        counter().store(before_count_);
+        counts().store(before_counts_);
+    }
 
-    /// Suspends until the next of the signals; one that came since the last call counts. Gives its
-    /// number; throws cancelled, then none is lost.
-    [[nodiscard]] task<int> next();
+    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
+    [[nodiscard]] int fd() const noexcept { return read_.get(); }
+    /// True from the first signal on. For code that looks now and then.
+    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
+    /// The signal that came first, or 0.
+    [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// How many have come; at most 1 where the second one ends the process.
+    [[nodiscard]] int count() const noexcept { return counter().load(); }
+    /// 0, or 128 + the signal.
+    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
 
 private:
-    std::unique_ptr<detail::signal_watch> watch_;
+    // What a handler may touch: nothing of the object, which another thread may be destroying.
+    static std::atomic<int>& target() noexcept {
+        static constinit std::atomic<int> fd{-1};
+        return fd;
+    }
+    static std::atomic<bool>& asked_flag() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static std::atomic<int>& number() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<int>& counter() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool>& counts() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
+    static void on_signal(int signal) {
+        const int saved = errno;
+        if (!counts().load()) {
+            ::signal(SIGINT, SIG_DFL); // the second one may be the other
+            ::signal(SIGTERM, SIG_DFL);
+        }
+        if (counter().fetch_add(1) == 0) number().store(signal);
+        asked_flag().store(true);
+        const char byte = 0;
+        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
+        errno = saved;
+    }
+    static_assert(std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
+
+    unique_fd read_, write_;
+    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
+    bool before_asked_ = false, before_counts_ = false;
+    struct sigaction before_int_{}, before_term_{};
 };
 
-} // namespace skein::net
+} // namespace skein
 
+// ======== skein/core/this_process.hpp
+// What the kernel says of this process and of the host it runs on.
+//
+//     auto argv = skein::own_arguments();       // {"./train", "--steps", "100"}
 
-// ======== skein/net/detail/signals.ipp
-// Asio's signal_set behind net::signals.
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <string>
+#include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
 
-namespace skein::net {
+namespace skein {
 
-struct detail::signal_watch {
-    explicit signal_watch(real_loop& on) : set(on.context()) {}
-    asio::signal_set set;
-};
-
-SKEIN_INLINE signals::signals(real_loop& on, std::initializer_list<int> numbers)
-    : watch_(std::make_unique<detail::signal_watch>(on)) {
-    for (const int number : numbers) watch_->set.add(number);
+/// All of a small file, as those under /proc are; what can be read of it if something is wrong.
+[[nodiscard]] inline std::string read_small_file(const char* path) {
+    std::string all;
+    const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return all;
+    char part[4096];
+    for (;;) {
+        const auto n = ::read(fd, part, sizeof part);
+        if (n > 0) all.append(part, static_cast<std::size_t>(n));
+        if (n == 0 || (n < 0 && errno != EINTR)) break;
+    }
+    ::close(fd);
+    return all;
 }
-SKEIN_INLINE signals::signals(signals&& other) noexcept = default;
-SKEIN_INLINE signals& signals::operator=(signals&& other) noexcept = default;
-SKEIN_INLINE signals::~signals() = default;
 
-SKEIN_INLINE task<int> signals::next() {
-    auto waited = watch_->set.async_wait(use_task);
-    co_return co_await waited;
+/// argv of this process, as the kernel keeps it.
+[[nodiscard]] inline std::vector<std::string> own_arguments() {
+    const auto all = read_small_file("/proc/self/cmdline");
+    std::vector<std::string> argv;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = std::min(all.find('\0', at), all.size());
+        argv.push_back(all.substr(at, end - at));
+        at = end + 1;
+    }
+    return argv;
 }
 
-} // namespace skein::net
+/// Another text after every start of the host, the same for all processes and containers on it.
+[[nodiscard]] inline std::string boot_id() {
+    auto id = read_small_file("/proc/sys/kernel/random/boot_id");
+    return id.substr(0, id.find('\n'));
+}
+
+} // namespace skein
 
 // ======== skein/rt/process_wait.hpp
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
@@ -9687,8 +10461,6 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 // ======== skein/cluster/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9700,21 +10472,6 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 
 namespace skein::cluster::detail {
 
-/// argv of this process, as the kernel keeps it.
-SKEIN_INLINE std::vector<std::string> own_arguments() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = all.find('\0', at);
-        argv.push_back(all.substr(at, end - at));
-        if (end == std::string::npos) break;
-        at = end + 1;
-    }
-    if (argv.empty()) argv.emplace_back("skein");
-    return argv;
-}
-
 SKEIN_INLINE task<void> wait_until_set(event* e) {
     auto waited = e->wait();
     co_await waited;
@@ -9725,8 +10482,9 @@ class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
         : options_(std::move(options)), loop_(loop), network_(loop),
-          signals_(loop, {SIGINT, SIGTERM}) {
+          signals_(second_signal::is_counted) {
         if (options_.argv.empty()) options_.argv = own_arguments();
+        if (options_.argv.empty()) options_.argv.emplace_back("skein");
     }
 
     task<supervisor_outcome> run() {
@@ -9805,6 +10563,7 @@ private:
         group_options group;
         group.world_size = options_.workers;
         group.generation = number;
+        group.job = job_id_;
         group.secret = net::token::generate();
         group.join_deadline = options_.join_deadline;
         group.alive = options_.alive;
@@ -9974,11 +10733,13 @@ private:
 
     task<void> watch_signals() {
         for (;;) {
-            auto next = signals_.next();
-            const int signal = co_await next;
-            if (stop_signal_ != 0) kill_now_ = true;
+            auto asked = net::wait_readable(loop_, signals_.fd());
+            co_await asked;
+            char read[16];
+            [[maybe_unused]] const auto n = ::read(signals_.fd(), read, sizeof read);
+            if (signals_.count() > 1) kill_now_ = true;
             const bool first = stop_signal_ == 0;
-            if (first) stop_signal_ = signal;
+            if (first) stop_signal_ = signals_.which();
             if (first && options_.on_stop) options_.on_stop();
             stop_.set();
             if (current_ != nullptr) current_->changed.set();
@@ -9989,7 +10750,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
-    net::signals signals_;
+    stop_signals signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
     int stop_signal_ = 0;
@@ -10478,6 +11239,102 @@ template <task_like A>
 
 } // namespace skein
 
+// ======== skein/core/available_cores.hpp
+// How many cores this process may use, which in a container is fewer than the machine has.
+
+
+#include <string>
+
+namespace skein {
+
+/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
+/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
+[[nodiscard]] int available_cores();
+
+namespace detail {
+
+/// Where Linux tells of cgroups.
+struct cgroup_files {
+    std::string membership = "/proc/self/cgroup";
+    std::string root = "/sys/fs/cgroup";
+};
+/// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
+[[nodiscard]] int cgroup_cores(const cgroup_files& where);
+
+} // namespace detail
+} // namespace skein
+
+
+// ======== skein/core/detail/available_cores.ipp
+// The bodies of core/available_cores.hpp.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string_view>
+
+#include <sched.h>
+#include <unistd.h>
+
+namespace skein {
+
+namespace detail {
+
+/// quota / period of one cgroup in microseconds; infinite: no quota, or no such file.
+SKEIN_INLINE double cgroup_quota(const std::string& folder) {
+    std::string quota;
+    double period = 0;
+    if (std::ifstream v2(folder + "/cpu.max"); !(v2 >> quota >> period)) {
+        std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+        std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    }
+    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
+    return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
+}
+
+SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
+    double least = std::numeric_limits<double>::infinity();
+    // A line is number:controllers:path; version 2 has one, with no controllers.
+    std::ifstream membership(where.membership);
+    for (std::string line; std::getline(membership, line);) {
+        const auto first = line.find(':'), second = line.find(':', first + 1);
+        if (first == line.npos || second == line.npos) continue;
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        const std::string with_commas = "," + controllers + ",";
+        if (!controllers.empty() && with_commas.find(",cpu,") == with_commas.npos) continue;
+        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
+        // has its say; inside a container the path may be the host's, which is not there.
+        for (const auto& root : {where.root, where.root + "/" + controllers, where.root + "/cpu"}) {
+            std::string path = line.substr(second + 1);
+            while (true) {
+                least = std::min(least, cgroup_quota(root + path));
+                const auto slash = path.rfind('/');
+                if (slash == path.npos) break;
+                path.resize(slash);
+            }
+        }
+    }
+    if (!std::isfinite(least)) return 0;
+    return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
+}
+
+} // namespace detail
+
+SKEIN_INLINE int available_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int cores = ::sched_getaffinity(0, sizeof set, &set) == 0
+                    ? CPU_COUNT(&set)
+                    : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); // more than 1,024
+    cores = std::max(1, cores);
+    const int quota = detail::cgroup_cores({});
+    return quota > 0 ? std::min(cores, quota) : cores;
+}
+
+} // namespace skein
+
 // ======== skein/core/clock.hpp
 // Time as a parameter, for code that must also run in the simulated world.
 //
@@ -10693,275 +11550,6 @@ SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
 }
 
 } // namespace skein
-
-// ======== skein/core/metrics.hpp
-// Counters, gauges and histograms in a registry, and their Prometheus text.
-//
-// Look a metric up once and keep the reference: it stays valid as long as the registry. Updating is
-// one relaxed atomic operation, from any thread.
-//
-//     static auto& sent = telemetry::metrics().counter("skein_net_bytes_sent_total", "bytes sent");
-//     sent.add(n);
-
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::telemetry {
-
-/// Label name and value pairs, in the order they are written.
-using labels = std::vector<std::pair<std::string, std::string>>;
-
-/// Only grows.
-class counter {
-public:
-    void add(std::uint64_t n = 1) noexcept { value_.fetch_add(n, std::memory_order_relaxed); }
-    [[nodiscard]] std::uint64_t value() const noexcept {
-        return value_.load(std::memory_order_relaxed);
-    }
-
-private:
-    std::atomic<std::uint64_t> value_{0};
-};
-
-/// Goes up and down.
-class gauge {
-public:
-    void set(double v) noexcept { value_.store(v, std::memory_order_relaxed); }
-    void add(double v) noexcept { value_.fetch_add(v, std::memory_order_relaxed); }
-    [[nodiscard]] double value() const noexcept { return value_.load(std::memory_order_relaxed); }
-
-private:
-    std::atomic<double> value_{0};
-};
-
-/// Counts observations by upper bound; the last bucket has none.
-class histogram {
-public:
-    /// bounds: strictly increasing, finite, inclusive upper bounds.
-    explicit histogram(std::vector<double> bounds)
-        : bounds_(std::move(bounds)),
-          counts_(new std::atomic<std::uint64_t>[bounds_.size() + 1] {}) {
-        for (std::size_t i = 0; i < bounds_.size(); ++i)
-            SKEIN_CHECK(std::isfinite(bounds_[i]) && (i == 0 || bounds_[i - 1] < bounds_[i]),
-                        "bound {} of a histogram is {}: bounds must be finite and increase", i,
-                        bounds_[i]);
-    }
-    void observe(double v) noexcept {
-        const auto at = std::lower_bound(bounds_.begin(), bounds_.end(), v) - bounds_.begin();
-        counts_[static_cast<std::size_t>(at)].fetch_add(1, std::memory_order_relaxed);
-        sum_.fetch_add(v, std::memory_order_relaxed);
-    }
-    [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
-    /// One count per bound, then the count above all of them; not cumulative.
-    [[nodiscard]] std::vector<std::uint64_t> counts() const {
-        std::vector<std::uint64_t> out(bounds_.size() + 1);
-        for (std::size_t i = 0; i < out.size(); ++i)
-            out[i] = counts_[i].load(std::memory_order_relaxed);
-        return out;
-    }
-    [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
-
-private:
-    std::vector<double> bounds_;
-    std::unique_ptr<std::atomic<std::uint64_t>[]> counts_;
-    std::atomic<double> sum_{0};
-};
-
-/// first, first*factor, ... : `count` bounds for a histogram.
-[[nodiscard]] inline std::vector<double> exponential_bounds(double first, double factor,
-                                                            int count) {
-    std::vector<double> bounds;
-    for (double b = first; count > 0; --count, b *= factor) bounds.push_back(b);
-    return bounds;
-}
-
-enum class kind : std::uint8_t { counter, gauge, histogram };
-
-/// The value of one metric at one moment.
-struct sample {
-    std::string name, help;
-    labels with;
-    kind type = kind::counter;
-    double value = 0;                  ///< counter, gauge: value; histogram: number of observations
-    double sum = 0;                    ///< histogram only
-    std::vector<double> bounds;        ///< histogram only
-    std::vector<std::uint64_t> counts; ///< histogram only, as histogram::counts()
-};
-
-/// Owns metrics by name and labels. Thread-safe.
-class registry {
-public:
-    registry() = default;
-    registry(const registry&) = delete;
-    registry& operator=(const registry&) = delete;
-
-    /// The counter of that name and labels, made at first use. Names: [a-zA-Z_:][a-zA-Z0-9_:]*.
-    telemetry::counter& counter(std::string_view name, std::string_view help, labels with = {}) {
-        return *find(kind::counter, name, help, std::move(with), {}).as_counter;
-    }
-    telemetry::gauge& gauge(std::string_view name, std::string_view help, labels with = {}) {
-        return *find(kind::gauge, name, help, std::move(with), {}).as_gauge;
-    }
-    telemetry::histogram& histogram(std::string_view name, std::string_view help,
-                                    std::vector<double> bounds, labels with = {}) {
-        return *find(kind::histogram, name, help, std::move(with), std::move(bounds)).as_histogram;
-    }
-
-    /// All values, ordered by name and labels.
-    [[nodiscard]] std::vector<sample> snapshot() const {
-        const std::lock_guard lock(mutex_);
-        std::vector<sample> out;
-        for (const auto& [name, family] : families_)
-            for (const auto& [with, one] : family.members)
-                out.push_back(read(name, family, with, one));
-        return out;
-    }
-
-private:
-    struct member {
-        std::unique_ptr<telemetry::counter> as_counter;
-        std::unique_ptr<telemetry::gauge> as_gauge;
-        std::unique_ptr<telemetry::histogram> as_histogram;
-    };
-    struct family {
-        kind type = kind::counter;
-        std::string help;
-        std::map<labels, member> members;
-    };
-
-    static bool is_name(std::string_view name) noexcept {
-        if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
-        return std::all_of(name.begin(), name.end(), [](char c) {
-            return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                   c == '_' || c == ':';
-        });
-    }
-    member& find(kind type, std::string_view name, std::string_view help, labels with,
-                 std::vector<double> bounds) {
-        SKEIN_CHECK(is_name(name), "\"{}\" is not a metric name", name);
-        const std::lock_guard lock(mutex_);
-        const auto [at, is_new] = families_.try_emplace(std::string(name));
-        auto& f = at->second;
-        if (is_new) {
-            f.type = type;
-            f.help = help;
-        }
-        SKEIN_CHECK(f.type == type, "metric {} is registered with two kinds", name);
-        auto& m = f.members[std::move(with)];
-        if (type == kind::counter && !m.as_counter)
-            m.as_counter = std::make_unique<telemetry::counter>();
-        if (type == kind::gauge && !m.as_gauge) m.as_gauge = std::make_unique<telemetry::gauge>();
-        if (type == kind::histogram && !m.as_histogram)
-            m.as_histogram = std::make_unique<telemetry::histogram>(std::move(bounds));
-        return m;
-    }
-    static sample read(const std::string& name, const family& f, const labels& with,
-                       const member& m) {
-        sample s;
-        s.name = name;
-        s.help = f.help;
-        s.with = with;
-        s.type = f.type;
-        if (m.as_counter) s.value = static_cast<double>(m.as_counter->value());
-        if (m.as_gauge) s.value = m.as_gauge->value();
-        if (m.as_histogram) {
-            s.sum = m.as_histogram->sum();
-            s.bounds = m.as_histogram->bounds();
-            s.counts = m.as_histogram->counts();
-            for (const auto n : s.counts) s.value += static_cast<double>(n);
-        }
-        return s;
-    }
-
-    mutable std::mutex mutex_; // guards the maps, not the values
-    std::map<std::string, family, std::less<>> families_;
-};
-
-/// The registry of this process.
-[[nodiscard]] inline registry& metrics() {
-    static registry* const all = new registry; // never destroyed: references outlive static objects
-    return *all;
-}
-
-namespace detail {
-inline std::string number(double v) {
-    if (std::isnan(v)) return "NaN";
-    if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
-    return fmt::format("{}", v);
-}
-inline void append_escaped(std::string& to, std::string_view text, bool quotes) {
-    for (const char c : text) {
-        if (c == '\\')
-            to += "\\\\";
-        else if (c == '\n')
-            to += "\\n";
-        else if (c == '"' && quotes)
-            to += "\\\"";
-        else
-            to += c;
-    }
-}
-inline std::string label_text(const labels& with, std::string_view le) {
-    if (with.empty() && le.empty()) return {};
-    std::string out = "{";
-    for (const auto& [name, value] : with) {
-        if (out.size() > 1) out += ',';
-        out += name + "=\"";
-        append_escaped(out, value, true);
-        out += '"';
-    }
-    if (!le.empty()) {
-        if (out.size() > 1) out += ',';
-        out += "le=\"";
-        out += le;
-        out += '"';
-    }
-    return out + "}";
-}
-} // namespace detail
-
-/// The Prometheus text format, version 0.0.4. Counters should be named ..._total.
-[[nodiscard]] inline std::string prometheus_text(const std::vector<sample>& samples) {
-    static constexpr std::string_view kinds[] = {"counter", "gauge", "histogram"};
-    std::string out;
-    const std::string* family = nullptr;
-    for (const auto& s : samples) {
-        if (family == nullptr || *family != s.name) {
-            out += "# HELP " + s.name + " ";
-            detail::append_escaped(out, s.help, false);
-            out += fmt::format("\n# TYPE {} {}\n", s.name, kinds[static_cast<int>(s.type)]);
-            family = &s.name;
-        }
-        if (s.type != kind::histogram) {
-            out += s.name + detail::label_text(s.with, "") + " " + detail::number(s.value) + "\n";
-            continue;
-        }
-        std::uint64_t below = 0;
-        for (std::size_t i = 0; i < s.counts.size(); ++i) {
-            below += s.counts[i];
-            const auto le = i < s.bounds.size() ? detail::number(s.bounds[i]) : "+Inf";
-            out += fmt::format("{}_bucket{} {}\n", s.name, detail::label_text(s.with, le), below);
-        }
-        const auto plain = detail::label_text(s.with, "");
-        out += fmt::format("{}_sum{} {}\n", s.name, plain, detail::number(s.sum));
-        out += fmt::format("{}_count{} {}\n", s.name, plain, below);
-    }
-    return out;
-}
-
-} // namespace skein::telemetry
 
 // ======== skein/core/mutex.hpp
 // mutex: mutual exclusion between tasks of one loop, first come first served. For state that must stay
@@ -11450,122 +12038,22 @@ private:
 
 } // namespace skein
 
-// ======== skein/core/stop_signals.hpp
-// SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it.
-//
-//     skein::stop_signals stops;
-//     while (!stops.asked().load()) step();
-//     return stops.exit_code();          // 0, or 130 or 143 as a shell would say
-//
-// A loop waits for stops.fd() to become readable. The handler acts at once, also while the program's own
-// code keeps the loop busy, so that a second Ctrl-C always works.
-
-
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <tuple>
-
-#include <unistd.h>
-
-namespace skein {
-
-/// Takes the two signals over while it lives; then the handlers before it are back. One inside another
-/// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
-class stop_signals {
-public:
-    stop_signals() {
-        std::tie(read_, write_) = make_pipe();
-        before_target_ = target().exchange(write_.get());
-        before_asked_ = asked_flag().exchange(false);
-        before_number_ = number().exchange(0);
-        struct sigaction how{};
-        how.sa_handler = &on_signal;
-        how.sa_flags = SA_RESTART;
-        ::sigaction(SIGINT, &how, &before_int_);
-        ::sigaction(SIGTERM, &how, &before_term_);
-    }
-    stop_signals(const stop_signals&) = delete;
-    stop_signals& operator=(const stop_signals&) = delete;
-    ~stop_signals() {
-        ::sigaction(SIGINT, &before_int_, nullptr);
-        ::sigaction(SIGTERM, &before_term_, nullptr);
-        target().store(before_target_);
-        asked_flag().store(before_asked_);
-        number().store(before_number_);
-    }
-
-    /// Readable from the first signal on; nobody has to read it.
-    [[nodiscard]] int fd() const noexcept { return read_.get(); }
-    /// True from the first signal on. For code that looks now and then.
-    [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
-    /// The signal that came first, or 0.
-    [[nodiscard]] int which() const noexcept { return number().load(); }
-    /// 0, or 128 + the signal.
-    [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
-
-private:
-    // What a handler may touch: nothing of the object, which another thread may be destroying.
-    static std::atomic<int>& target() noexcept {
-        static constinit std::atomic<int> fd{-1};
-        return fd;
-    }
-    static std::atomic<bool>& asked_flag() noexcept {
-        static constinit std::atomic<bool> value{false};
-        return value;
-    }
-    static std::atomic<int>& number() noexcept {
-        static constinit std::atomic<int> value{0};
-        return value;
-    }
-    static void on_signal(int signal) {
-        const int saved = errno;
-        ::signal(SIGINT, SIG_DFL); // the second one may be the other
-        ::signal(SIGTERM, SIG_DFL);
-        number().store(signal);
-        asked_flag().store(true);
-        const char byte = 0;
-        [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
-        errno = saved;
-    }
-    static_assert(std::atomic<int>::is_always_lock_free &&
-                  std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
-
-    unique_fd read_, write_;
-    int before_target_ = -1, before_number_ = 0;
-    bool before_asked_ = false;
-    struct sigaction before_int_{}, before_term_{};
-};
-
-} // namespace skein
-
 // ======== skein/net.hpp
 // Every public header of the layer net.
 // Written by scripts/check_mirror.py --write.
 
 
 // ======== skein/net/endpoint.hpp
-// The listening side as a whole (accept, handshake, one task per connection), and the patient
-// connecting side.
+// The listening side of connections as a whole: an acceptor, the handshake, one task per connection.
 //
 //     net::endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
 //     auto serving = server.serve([](net::connection::handle c) { return talk(std::move(c)); });
-//
-//     auto dialing = net::connect_patiently(network, to, options, net::reconnect_policy());
-//     auto c = co_await dialing;
 
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 namespace skein::net {
-
-/// Bounds of an endpoint.
-struct endpoint_limits {
-    std::size_t concurrent_handshakes = 64; ///< further streams wait in the kernel's backlog
-};
 
 /// Listens and serves until it is closed or cancelled.
 class endpoint {
@@ -11576,10 +12064,10 @@ public:
     ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
     ///           without a token
     endpoint(network& via, const address& at, connection_options options,
-             endpoint_limits bounds = {});
+             acceptor_options bounds = {});
     ~endpoint();
 
-    [[nodiscard]] address local() const { return listener_->local(); }
+    [[nodiscard]] address local() const { return door_.local(); }
 
     /// Accepts until close(). Every connection gets a task of `serve_one` in the scope of this call; an
     /// error of one (handshake or handler) is logged and ends that one only, whatever its code. Streams
@@ -11589,135 +12077,71 @@ public:
     [[nodiscard]] task<void> serve(handler serve_one);
 
     /// Stops accepting; connections that are served go on.
-    void close() noexcept { listener_->close(); }
+    void close() noexcept { door_.close(); }
 
-    /// Handshakes that failed, and connections served so far.
-    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
-    [[nodiscard]] std::uint64_t accepted() const noexcept { return accepted_; }
+    /// Streams that were not authenticated, and connections served so far.
+    [[nodiscard]] std::uint64_t refused() const noexcept { return door_.refused(); }
+    [[nodiscard]] std::uint64_t accepted() const noexcept { return door_.authenticated(); }
 
 private:
-    static task<void> accept_loop(scope& children, endpoint* self);
-    static task<void> one(endpoint* self, std::unique_ptr<stream> from);
+    static task<void> one(endpoint* self, std::unique_ptr<stream> from, admission* place);
 
     connection_options options_;
-    semaphore handshakes_;
-    std::unique_ptr<listener> listener_;
+    acceptor door_;
     handler handler_;
-    std::uint64_t refused_ = 0, accepted_ = 0;
 };
-
-/// How often and how long to try.
-struct reconnect_policy {
-    int max_tries = 8;
-    duration first_delay = time_constants::lan().reconnect_first; ///< doubles
-    duration most_delay = time_constants::lan().reconnect_most;
-    double jitter = 0.5; ///< of the delay, drawn: many peers must not come at once
-    duration connect_timeout = time_constants::lan().connect_timeout; ///< of one try
-
-    /// The pause after the given failed try (from 1 on).
-    [[nodiscard]] duration delay(int tries, random_source& random) const;
-    /// Worth another try: nobody there yet, or the way broke. A wrong token or build is not.
-    [[nodiscard]] static bool is_transient(errc code) noexcept {
-        return code == errc::refused || code == errc::timeout || code == errc::reset ||
-               code == errc::closed || code == errc::exhausted;
-    }
-};
-
-/// Connects, again and again as the policy says. `via` and `random` must outlive the task.
-///   errors  the last one, with the number of tries and the time they took; not transient ones at once
-task<connection::handle> connect_patiently(network& via, address to, connection_options options,
-                                           reconnect_policy policy, random_source& random);
-
-/// The same with the randomness of the loop that runs it.
-task<connection::handle> connect_patiently(network& via, address to, connection_options options,
-                                           reconnect_policy policy = {});
 
 } // namespace skein::net
 
 
 // ======== skein/net/detail/endpoint.ipp
-// The accept loop of an endpoint, and the patience of its clients.
+// What an endpoint does with a stream: handshake, handler, an orderly end.
 
 
-#include <algorithm>
-#include <chrono>
 #include <exception>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include <fmt/core.h>
-
 namespace skein::net {
+namespace detail {
 
-SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
-                                endpoint_limits bounds)
-    : options_(std::move(options)), handshakes_(bounds.concurrent_handshakes) {
-    if (options_.secret.empty() && !at.is_loopback()) {
+/// A door without a lock must not stand where others can reach it.
+SKEIN_INLINE const address& check_guarded(const address& at, const token& secret) {
+    if (secret.empty() && !at.is_loopback()) {
         throw error(errc::permission_denied, "listen " + to_string(at) + " without a token")
             .with_hint("give a token, or listen on 127.0.0.1");
     }
-    listener_ = via.listen(at);
+    return at;
 }
 
+/// The handshake has a limit of its own.
+SKEIN_INLINE acceptor_options without_deadline(acceptor_options bounds) {
+    bounds.deadline.reset();
+    return bounds;
+}
+
+} // namespace detail
+
+SKEIN_INLINE endpoint::endpoint(network& via, const address& at, connection_options options,
+                                acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)) {}
 SKEIN_INLINE endpoint::~endpoint() = default;
 
 SKEIN_INLINE task<void> endpoint::serve(handler serve_one) {
     handler_ = std::move(serve_one);
-    return with_scope(&endpoint::accept_loop, this);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
 }
 
-SKEIN_INLINE task<void> endpoint::accept_loop(scope& children, endpoint* self) {
+SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from,
+                                      admission* place) {
     auto* cancel = co_await skein::detail::current_cancel{};
-    for (;;) {
-        auto slot = self->handshakes_.acquire(1);
-        co_await slot;
-        std::unique_ptr<stream> next;
-        std::optional<error> fault;
-        try {
-            auto accepting = self->listener_->accept();
-            next = co_await accepting;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (!fault) {
-            children.spawn(one(self, std::move(next)));
-            continue;
-        }
-        self->handshakes_.release(1);
-        if (fault->code() == errc::closed) co_return;
-        if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-            throw *fault;
-        if (fault->code() == errc::invalid_argument || fault->code() == errc::not_supported)
-            throw *fault;
-        // Out of descriptors, a network that is down, a firewall's no, or a stream that
-        // broke before we took it: go on later.
-        logging::warn("net", "accept failed", {{"what", fault->what()}});
-        auto pause = sleep_for(std::chrono::milliseconds(100));
-        co_await pause;
-    }
-}
-
-SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> from) {
-    auto* cancel = co_await skein::detail::current_cancel{};
-    const std::string peer = from->peer_name();
-    connection::handle c;
+    auto greeting = connection::accept(std::move(from), self->options_);
+    const connection::handle c = co_await greeting;
+    place->authenticated();
     std::optional<error> fault;
-    try {
-        auto greeting = connection::accept(std::move(from), self->options_);
-        c = co_await greeting;
-    } catch (...) {
-        fault = to_error(std::current_exception());
-    }
-    self->handshakes_.release(1);
-    if (fault) {
-        if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested())
-            throw *fault;
-        ++self->refused_;
-        logging::warn("net", "connection refused", {{"peer", peer}, {"why", fault->what()}});
-        co_return;
-    }
-    ++self->accepted_;
     try {
         auto serving = self->handler_(c);
         co_await serving;
@@ -11730,51 +12154,6 @@ SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> fr
     if (!fault) co_return;
     if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
     logging::warn("net", "connection failed", {{"peer", c->peer_name()}, {"why", fault->what()}});
-}
-
-SKEIN_INLINE duration reconnect_policy::delay(int tries, random_source& random) const {
-    duration d = first_delay;
-    for (int i = 1; i < tries && d < most_delay; ++i) d *= 2;
-    d = std::min(d, most_delay);
-    const double part = 1.0 - jitter * random.unit();
-    return duration(static_cast<std::int64_t>(static_cast<double>(d.count()) * part));
-}
-
-SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
-                                                        connection_options options,
-                                                        reconnect_policy policy,
-                                                        random_source& random) {
-    const auto begin = loop::current().now();
-    for (int tries = 1;; ++tries) {
-        std::optional<error> fault;
-        try {
-            auto trying =
-                with_timeout(connection::connect(via, to, options), policy.connect_timeout);
-            auto made = co_await trying;
-            co_return made;
-        } catch (const error& e) {
-            fault = e;
-        }
-        if (!reconnect_policy::is_transient(fault->code())) throw *fault;
-        if (tries >= policy.max_tries) {
-            error e(fault->code(), fmt::format("connect {} failed after {} {} ({:.1f} s)",
-                                               to_string(to), tries, tries == 1 ? "try" : "tries",
-                                               to_seconds(loop::current().now() - begin)));
-            e.with_cause(fault->what());
-            throw e;
-        }
-        auto pause = sleep_for(policy.delay(tries, random));
-        co_await pause;
-    }
-}
-
-SKEIN_INLINE task<connection::handle> connect_patiently(network& via, address to,
-                                                        connection_options options,
-                                                        reconnect_policy policy) {
-    auto connecting =
-        connect_patiently(via, std::move(to), std::move(options), policy, loop::current().random());
-    auto made = co_await connecting;
-    co_return made;
 }
 
 } // namespace skein::net
@@ -11928,7 +12307,7 @@ SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
 }
 
 SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
     return pool;
 }
 
@@ -11952,6 +12331,80 @@ SKEIN_INLINE void offload_pool::main() {
 SKEIN_INLINE task<void> detail::pause(duration length) {
     auto sleeping = sleep_for(length);
     co_await sleeping;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/socket_pair.hpp
+// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
+//
+//     auto pair = net::make_socket_pair();
+//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
+//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+/// Both ends of a connected stream; close-on-exec.
+struct socket_pair {
+    unique_fd ours, theirs;
+};
+
+///   errors  io: the process has no descriptors left
+[[nodiscard]] socket_pair make_socket_pair();
+
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
+/// then the stream ends, whichever process still holds the other end. False: it is no socket.
+bool end_input(int socket) noexcept;
+
+/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
+class connected_network final : public network {
+public:
+    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
+    task<std::unique_ptr<stream>> connect(address to) override;
+    ///   errors  not_supported
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    std::unique_ptr<stream> stream_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/socket_pair.ipp
+// The bodies of net/socket_pair.hpp.
+
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+SKEIN_INLINE socket_pair make_socket_pair() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
+            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
+    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
+    co_return std::move(stream_);
+}
+
+SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
+    throw error(errc::not_supported, "not supported: listening on an inherited stream");
 }
 
 } // namespace skein::net
@@ -12160,6 +12613,38 @@ constexpr void describe_fields(Sink& sink) {
     sink("}");
 }
 
+/// What has parts: containers, and aggregates at last.
+template <class T, class... Above, class Sink>
+constexpr void describe_parts(Sink& sink) {
+    if constexpr (is_span<T> || is_a<T, std::vector>) {
+        sink("vec<");
+        describe<std::remove_cv_t<typename T::value_type>, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_array<T>) {
+        sink("arr<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(",");
+        describe_number(sink, std::tuple_size_v<T>);
+        sink(">");
+    } else if constexpr (is_map<T>) {
+        sink("map<");
+        describe<typename T::key_type, Above...>(sink);
+        sink(",");
+        describe<typename T::mapped_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_set<T> || is_a<T, std::optional> || is_a<T, result>) {
+        sink(is_set<T> ? "set<" : is_a<T, std::optional> ? "opt<" : "res<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_a<T, std::variant>) {
+        describe_items<T, Above...>(sink, "var<");
+    } else if constexpr (is_tuple<T>) {
+        describe_items<T, Above...>(sink, "tup<");
+    } else {
+        describe_fields<T, Above...>(sink);
+    }
+}
+
 template <class T, class... Above, class Sink>
 constexpr void describe(Sink& sink) {
     if constexpr (is_one_of<T, Above...>) {
@@ -12196,40 +12681,8 @@ constexpr void describe(Sink& sink) {
         sink(">");
     } else if constexpr (is_text<T>) {
         sink("str");
-    } else if constexpr (is_span<T> || is_a<T, std::vector>) {
-        sink("vec<");
-        describe<std::remove_cv_t<typename T::value_type>, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_array<T>) {
-        sink("arr<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(",");
-        describe_number(sink, std::tuple_size_v<T>);
-        sink(">");
-    } else if constexpr (is_map<T>) {
-        sink("map<");
-        describe<typename T::key_type, Above...>(sink);
-        sink(",");
-        describe<typename T::mapped_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_set<T>) {
-        sink("set<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, std::optional>) {
-        sink("opt<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, result>) {
-        sink("res<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, std::variant>) {
-        describe_items<T, Above...>(sink, "var<");
-    } else if constexpr (is_tuple<T>) {
-        describe_items<T, Above...>(sink, "tup<");
     } else {
-        describe_fields<T, Above...>(sink);
+        describe_parts<T, Above...>(sink);
     }
 }
 
@@ -15135,6 +15588,158 @@ struct skein::wire::codec<skein::actor_handle<T>> {
     }
 };
 
+// ======== skein/rt/boot.hpp
+// The child's side of rt/children.hpp: what a process was started with.
+//
+//     if (rt::started_as("worker")) {
+//         rt::boot mine = *rt::take_boot("worker");
+//         auto order = wire::decode<my_order>(mine.message);
+//     }
+//
+// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
+// /proc/PID/environ. At the first question the variables that name the inherited files leave the
+// environment, and the files become close-on-exec: a program that this process starts is no child of
+// ours by mistake, and cannot write into its pipes.
+
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace skein::rt {
+
+/// The variable that names the pipe with the boot message.
+inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
+
+/// What the parent gave this process.
+struct boot {
+    std::string role, name; ///< those of child_options
+    byte_buffer message;
+    unique_fd socket; ///< connected with the parent; none if it did not want one
+};
+
+/// True if children started this process in that role; also if what it was started with cannot be read:
+/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
+[[nodiscard]] bool started_as(std::string_view role) noexcept;
+
+/// The boot message of this process, once; nothing if it was not started in that role, or when it has
+/// been taken.
+///   errors  malformed: something else is in the place of the message
+[[nodiscard]] std::optional<boot> take_boot(std::string_view role);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/boot.ipp
+// The bodies of rt/boot.hpp.
+
+
+// ======== skein/rt/detail/boot_message.hpp
+// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+struct boot_message {
+    std::string role, name;
+    byte_buffer message;
+    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+};
+
+/// The numbers that inherited files have in a child.
+inline constexpr int boot_file = 3, socket_file = 4;
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/boot.ipp, continued
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// What this process was started with: read once, taken once.
+struct inherited_boot {
+    bool is_child = false;
+    std::optional<boot> mine;
+    std::optional<error> unreadable;
+    std::atomic_flag taken = ATOMIC_FLAG_INIT;
+};
+
+SKEIN_INLINE result<boot> read_boot(std::string_view number) {
+    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
+    std::from_chars(number.data(), number.data() + number.size(), inherited);
+    const unique_fd file(inherited < boot_file ? -1 : inherited);
+    byte_buffer text;
+    std::byte piece[4096];
+    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
+        append(text, byte_span(piece, static_cast<std::size_t>(n)));
+    auto got = wire::decode<boot_message>(text);
+    if (!got)
+        return error(errc::malformed, "the boot message of this process cannot be read")
+            .with_hint(
+                fmt::format("{} is set by skein for its children only: unset it", boot_variable));
+    boot mine;
+    mine.role = std::move(got->role);
+    mine.name = std::move(got->name);
+    mine.message = std::move(got->message);
+    if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
+        mine.socket = unique_fd(got->socket);
+    return mine;
+}
+
+SKEIN_INLINE inherited_boot& boot_of_this_process() {
+    static inherited_boot here;
+    static const bool read = [] {
+        adopt_last_words();
+        const char* number = std::getenv(boot_variable);
+        if (number == nullptr) return false;
+        here.is_child = true;
+        auto got = read_boot(number);
+        if (got)
+            here.mine = std::move(*got);
+        else
+            here.unreadable = got.error();
+        ::unsetenv(boot_variable);
+        return true;
+    }();
+    (void)read;
+    return here;
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool started_as(std::string_view role) noexcept {
+    static const std::string mine = [] { // the role stays known when the boot has been taken
+        const auto& here = detail::boot_of_this_process();
+        return here.mine ? here.mine->role : std::string();
+    }();
+    const auto& here = detail::boot_of_this_process();
+    return here.unreadable || (here.is_child && mine == role);
+}
+
+SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
+    if (!started_as(role)) return std::nullopt;
+    auto& here = detail::boot_of_this_process();
+    if (here.unreadable) throw *here.unreadable;
+    if (here.taken.test_and_set()) return std::nullopt;
+    return std::move(here.mine);
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon as
 // one byte of code or constants differs. Compared before anything is decoded from a worker.
@@ -15227,6 +15832,286 @@ SKEIN_INLINE std::uint64_t build_id() {
 
 } // namespace skein::rt
 
+// ======== skein/rt/children.hpp
+// Child processes as one part: starting copies of this program with a boot message, seeing their end,
+// asking them to leave and insisting. What is above decides what they are for and when one is started
+// again.
+//
+//     rt::local_children here(loop);
+//     rt::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = rt::stop(*worker, 100ms, 2s);
+//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
+
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::rt {
+
+/// What is started.
+struct child_options {
+    std::string role;                          ///< what the child asks rt::take_boot() for
+    std::string name;                          ///< as messages name it: "worker-2"
+    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    bool socket = true;                        ///< a connected socket between it and us
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv;             ///< empty: those of this process
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env;
+};
+
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
+public:
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
+    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
+    ///           too_large: the message
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+};
+
+/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
+/// from the terminal: that is for the parent, which tells them.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+
+private:
+    net::real_loop& loop_;
+};
+
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+
+/// argv of this process, as the kernel keeps it.
+[[nodiscard]] std::vector<std::string> own_arguments();
+
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                          ///< restarts in a row
+    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
+    int factor = 2;                                        ///< of each pause to the one before
+    duration longest_pause = std::chrono::seconds(60);     ///
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/children.ipp
+// The bodies of rt/children.hpp: the processes of this host.
+
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE child::~child() = default;
+SKEIN_INLINE children::~children() = default;
+
+namespace detail {
+
+/// A process of this host.
+class local_child final : public child {
+public:
+    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
+        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+        if (!socket) return;
+        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
+    }
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return process_.pid(); }
+    bool running() const noexcept override { return process_.running(); }
+
+    task<child_end> ended() override {
+        auto waited = wait(loop_, process_);
+        const auto status = co_await waited;
+        if (!end_) {
+            end_ = child_end{status, process_.last_words()};
+            // A child that it left behind may hold the other end: an end behind the last byte.
+            if (socket_) net::end_input(socket_.get());
+            socket_.reset();
+        }
+        co_return *end_;
+    }
+
+    void signal(int number) noexcept override { process_.kill(number); }
+    void kill() noexcept override { process_.kill_group(SIGKILL); }
+    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+
+private:
+    net::real_loop& loop_;
+    std::string name_;
+    child_process process_;
+    unique_fd socket_; // once more
+    std::unique_ptr<net::stream> stream_;
+    std::optional<child_end> end_;
+};
+
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
+/// child never waits, and its end of file needs nobody.
+SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
+    constexpr std::size_t most = 32
+                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
+    if (how.message.size() > most)
+        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
+                                                 "are allowed",
+                                                 how.name, how.message.size(), most));
+    boot_message text;
+    text.role = how.role;
+    text.name = how.name;
+    text.message = how.message;
+    if (how.socket) text.socket = socket_file;
+    const auto bytes = wire::encode(text);
+    auto [read_end, write_end] = make_pipe();
+    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
+    return std::move(read_end);
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
+    process_options plan;
+    plan.executable = how.executable;
+    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    plan.env = how.env;
+    plan.own_group = true;
+    const auto message = detail::boot_pipe(how);
+    plan.fds.emplace_back(message.get(), detail::boot_file);
+    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    net::socket_pair link;
+    if (how.socket) {
+        link = net::make_socket_pair();
+        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
+    }
+    auto process = child_process::spawn(std::move(plan));
+    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
+                                                    std::move(link.ours));
+}
+
+SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+    for (const bool insist : {false, true}) {
+        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+        auto asked = as_result(std::move(in_time));
+        auto end = co_await asked;
+        if (end) co_return std::move(*end);
+        if (end.error().code() != errc::timeout) throw end.error();
+        if (insist)
+            which.kill();
+        else
+            which.signal(SIGTERM);
+    }
+    auto gone = which.ended();
+    co_return co_await gone;
+}
+
+SKEIN_INLINE std::vector<std::string> own_arguments() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::vector<std::string> argv;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = all.find('\0', at);
+        argv.push_back(all.substr(at, end - at));
+        if (end == std::string::npos) break;
+        at = end + 1;
+    }
+    if (argv.empty()) argv.emplace_back("skein");
+    return argv;
+}
+
+SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
+    ++failures_;
+    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
+    duration pause = rules_.first_pause;
+    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
+    return std::min(pause, rules_.longest_pause);
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/local_workers.hpp
 // The implicit local cluster: N copies of this program as worker processes, kept alive while the
 // driver runs, gone when it is gone.
@@ -15292,9 +16177,6 @@ private:
 
 namespace detail {
 
-/// The variable that makes a process a worker: the number of the file with its worker_boot.
-inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
-
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 
@@ -15314,16 +16196,12 @@ inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include <fcntl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -15332,17 +16210,19 @@ namespace skein::rt {
 
 namespace detail {
 
-/// What a worker has to know; read from an inherited pipe.
+/// The role of rt/children.hpp.
+inline constexpr const char* worker_role = "worker";
+
+/// What a worker has to know.
 struct worker_boot {
-    std::string name;
     byte_buffer token;
-    std::int32_t socket = -1; ///< inherited end of the pair, or -1
-    std::string address;      ///< where to connect instead
+    std::string address; ///< where to connect; empty: the inherited socket is the link
     std::uint16_t cpus = 1;
 };
 
 SKEIN_INLINE net::connection_options link_options(const std::string& name, const net::token& secret,
-                                                  std::uint16_t cpus, bool in_memory) {
+                                                  std::uint16_t cpus, bool in_memory,
+                                                  duration start) {
     net::connection_options o;
     o.secret = secret;
     o.self.name = name;
@@ -15354,105 +16234,77 @@ SKEIN_INLINE net::connection_options link_options(const std::string& name, const
     hello.cpus = cpus;
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
+    // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
+    // that dies or a driver that leaves is seen at once.
+    o.bounds.handshake_deadline = start;
     // The worker executes on its loop: silence means work. Its death closes the socket.
     o.alive.mode = net::keep_alive_mode::off;
     o.checksum_bodies = !in_memory; // a socket pair moves bytes from memory to memory
     return o;
 }
 
-/// Gives one stream that is already connected to whoever connects.
-class connected_network final : public net::network {
-public:
-    explicit connected_network(std::unique_ptr<net::stream> s) : stream_(std::move(s)) {}
-    task<std::unique_ptr<net::stream>> connect(net::address) override {
-        co_return std::move(stream_);
-    }
-    std::unique_ptr<net::listener> listen(net::address) override {
-        throw error(errc::not_supported, "not supported: listening on an inherited socket");
-    }
-
-private:
-    std::unique_ptr<net::stream> stream_;
-};
+/// Failures of a start that would only come again.
+[[nodiscard]] constexpr bool is_hopeless(errc code) noexcept {
+    return code == errc::mismatch || code == errc::not_found || code == errc::permission_denied;
+}
 
 } // namespace detail
 
 class local_workers::pool {
 public:
     pool(net::real_loop& loop, node& driver, local_workers_options how)
-        : loop_(loop), driver_(driver), how_(std::move(how)), secret_(net::token::generate()) {
-        const auto cores = std::max(1u, std::thread::hardware_concurrency());
-        if (how_.count <= 0) how_.count = static_cast<int>(cores);
-        cpus_ = static_cast<std::uint16_t>(std::max(1u, cores / static_cast<unsigned>(how_.count)));
+        : loop_(loop), driver_(driver), how_(std::move(how)), here_(loop), network_(loop),
+          secret_(net::token::generate()) {
+        const int cores = available_cores();
+        if (how_.count <= 0) how_.count = cores;
+        cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
     }
 
     [[nodiscard]] int count() const noexcept { return how_.count; }
 
-    /// Starts the workers and replaces those that die, until stop() and the node's close().
-    [[nodiscard]] task<void> serve() {
+    task<void> serve() {
         scope all;
         alive_ = how_.count;
         driver_.expect_workers(static_cast<std::size_t>(alive_));
-        for (int i = 1; i <= how_.count; ++i) all.spawn(supervise(i));
+        for (int i = 1; i <= how_.count; ++i) all.spawn(keep_place(i));
         auto joined = all.join();
         co_await joined;
     }
-    /// No worker is replaced from now on.
     void stop() noexcept {
         if (!stopping_) stopped_at_ = loop_.now();
         stopping_ = true;
     }
-
-    /// Pids of the workers that run now, for tests and tools.
     [[nodiscard]] const std::vector<pid_t>& pids() const noexcept { return pids_; }
 
 private:
+    /// A worker from its start to its end, as its tasks see it.
+    struct life {
+        std::string name;
+        std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
+        std::unique_ptr<child> process;
+        std::shared_ptr<net::connection> wire;
+    };
+
     /// One place for a worker: starts it, serves it, starts another when it dies.
-    task<void> supervise(int number) {
-        int failed_in_a_row = 0;
+    task<void> keep_place(int number) {
+        restart_rules rules;
+        rules.most = 2;
+        rules.factor = 1;
+        rules.first_pause = how_.times.reconnect_first;
+        rules.is_lasting = detail::is_hopeless;
+        restart_policy again(rules);
         while (!stopping_) {
-            const auto name = fmt::format("worker-{}", number);
-            std::optional<error> failed;
-            child_process child;
-            unique_fd socket; // ours, once more
-            scope watching;
-            try {
-                auto started = start(name, &child, &socket);
-                auto wire = co_await started;
-                pids_.push_back(child.pid());
-                failed_in_a_row = 0;
-                last_warning_ = last_error_ = {};
-                watching.spawn(end_link_with(&child, &socket, wire));
-                auto served = driver_.serve_worker(
-                    std::move(wire), [this, &child](const link&) { return farewell(&child); });
-                co_await served;
-            } catch (const error& e) {
-                failed = e;
-            }
-            watching.cancel();
-            auto watched = as_result(shield(watching.join())); // it refers to what is here
-            (void)co_await watched;
-            std::erase(pids_, child.pid());
-            if (child.running()) {
-                // It may still be loading and hear nobody.
-                if (failed &&
-                    (failed->code() == errc::cancelled || failed->code() == errc::timeout))
-                    child.kill(SIGTERM);
-                auto gone = farewell(&child);
-                auto sure = shield(std::move(gone));
-                co_await sure;
-            }
+            life one;
+            one.name = fmt::format("worker-{}", number);
+            auto lived = live(&one, &again);
+            const auto failed = co_await lived;
             if (!failed) continue;
             if (stopping_ || failed->code() == errc::cancelled) break;
-            auto why =
-                error(failed->code(), fmt::format("{} did not start: {}", name, failed->text()));
-            why.with_cause(last_words(child, *failed));
-            if (!failed->hint().empty()) why.with_hint(failed->hint());
+            auto told = why_not_started(&one, *failed);
+            const auto why = co_await told;
             const auto reason = failed->text() + why.cause(); // of many workers: said once
-            const bool hopeless = failed->code() == errc::mismatch ||
-                                  failed->code() == errc::not_found ||
-                                  failed->code() == errc::permission_denied;
-            if (hopeless || ++failed_in_a_row == 3) {
+            const auto pause = again.failed(*failed);
+            if (!pause) {
                 if (--alive_ == 0) driver_.give_up(why);
                 driver_.expect_workers(static_cast<std::size_t>(alive_));
                 if (last_error_ != reason) logging::error("rt", why.what());
@@ -15461,80 +16313,100 @@ private:
             }
             if (last_warning_ != reason) logging::warn("rt", why.what());
             last_warning_ = reason;
-            co_await sleep_for(how_.times.reconnect_first);
+            co_await sleep_for(*pause);
         }
     }
 
-    /// What a failed worker said last, or how it ended.
-    static std::string last_words(child_process& child, const error& failed) {
-        if (child.pid() < 0) return failed.cause();
-        const auto words = child.last_words();
-        if (!words.empty()) return words;
-        return child.status() ? child.status()->describe() : failed.cause();
+    /// Gives why it did not start; nothing if it did.
+    task<std::optional<error>> live(life* one, restart_policy* again) {
+        std::optional<error> failed;
+        scope watching;
+        try {
+            auto started = here_.start(what_to_start(*one));
+            one->process = co_await started;
+            watching.spawn(watch_end(one));
+            auto met = meet(one);
+            one->wire = co_await met;
+            pids_.push_back(static_cast<pid_t>(one->process->pid()));
+            again->worked();
+            last_warning_ = last_error_ = {};
+            auto served = driver_.serve_worker(
+                one->wire, [this, one](const link&) { return farewell(one->process.get()); });
+            co_await served;
+        } catch (const error& e) {
+            failed = e;
+        }
+        watching.cancel();
+        auto watched = as_result(shield(watching.join())); // it refers to what is here
+        (void)co_await watched;
+        if (!one->process) co_return failed;
+        std::erase(pids_, static_cast<pid_t>(one->process->pid()));
+        if (one->process->running()) {
+            // It may still be loading and hear nobody.
+            if (failed && (failed->code() == errc::cancelled || failed->code() == errc::timeout))
+                one->process->signal(SIGTERM);
+            auto gone = farewell(one->process.get());
+            auto sure = shield(std::move(gone));
+            (void)co_await sure;
+        }
+        co_return failed;
+    }
+
+    child_options what_to_start(life& one) {
+        detail::worker_boot boot;
+        boot.token = to_buffer(secret_.bytes());
+        boot.cpus = cpus_;
+        if (how_.over_tcp) {
+            one.listener = network_.listen(net::address::tcp("127.0.0.1", 0));
+            boot.address = net::to_string(one.listener->local());
+        }
+        child_options how;
+        how.role = detail::worker_role;
+        how.name = one.name;
+        how.message = wire::encode(boot);
+        how.socket = !how_.over_tcp;
+        how.executable = how_.executable;
+        how.argv = {how_.program, "--skein-worker=" + one.name};
+        return how;
+    }
+
+    /// Shakes hands with a process that has been started.
+    task<std::shared_ptr<net::connection>> meet(life* one) {
+        auto stream = one->process->take_stream();
+        if (one->listener) {
+            auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
+            stream = co_await accepted;
+        }
+        auto link = detail::link_options(driver_.name().name, secret_, 0, !one->listener,
+                                         how_.times.start_timeout);
+        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
+        auto shaken = net::connection::accept(std::move(stream), std::move(link));
+        co_return co_await shaken;
     }
 
     /// Ends the link when the process has ended. A child of the worker may hold the other end of the
     /// socket, so that the end of the stream is not seen; what the worker said before is still read.
-    task<void> end_link_with(child_process* child, unique_fd* socket,
-                             std::shared_ptr<net::connection> wire) {
-        auto ended = net::wait_readable(loop_, child->pidfd());
-        co_await ended;
-        if (::shutdown(socket->get(), SHUT_RD) == 0) co_return; // an end behind the last byte
-        co_await sleep_for(how_.times.reconnect_first);         // TCP: its bytes are on the way
-        wire->abort(error(errc::reset, "the process has ended"));
+    task<void> watch_end(life* one) {
+        auto ended = one->process->ended(); // the end of a socket pair with it
+        (void)co_await ended;
+        if (!one->listener) co_return;
+        one->listener->close();                         // it never came
+        co_await sleep_for(how_.times.reconnect_first); // TCP: its bytes are on the way
+        if (one->wire) one->wire->abort(error(errc::reset, "the process has ended"));
     }
 
-    /// Starts a process and shakes hands with it.
-    task<std::shared_ptr<net::connection>> start(std::string name, child_process* child,
-                                                 unique_fd* socket) {
-        detail::worker_boot boot;
-        boot.name = name;
-        boot.token = to_buffer(secret_.bytes());
-        boot.cpus = cpus_;
-        process_options how;
-        how.executable = how_.executable;
-        how.argv = {how_.program, "--skein-worker=" + name};
-        how.own_group = true; // Ctrl-C is for the driver, which tells its workers
-
-        unique_fd ours, theirs;
-        std::unique_ptr<net::listener> listener;
-        std::optional<net::real_network> network;
-        if (how_.over_tcp) {
-            network.emplace(loop_);
-            listener = network->listen(net::address::tcp("127.0.0.1", 0));
-            boot.address = net::to_string(listener->local());
-        } else {
-            int ends[2];
-            if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-                throw detail::cannot_start(how.executable, "socketpair", errno);
-            ours = unique_fd(ends[0]);
-            theirs = unique_fd(ends[1]);
-            boot.socket = 4;
-            how.fds.emplace_back(theirs.get(), 4);
+    /// "worker-1 did not start: ...", with what it said last, or how it ended.
+    task<error> why_not_started(life* one, error failed) {
+        error why(failed.code(), fmt::format("{} did not start: {}", one->name, failed.text()));
+        std::string cause = failed.cause();
+        if (one->process && !one->process->running()) {
+            auto ended = one->process->ended();
+            const auto end = co_await ended;
+            cause = end.last_words.empty() ? end.status.describe() : end.last_words;
         }
-        auto [boot_read, boot_write] = make_pipe();
-        const auto text = wire::encode(boot);
-        SKEIN_CHECK(::write(boot_write.get(), text.data(), text.size()) == ssize_t(text.size()),
-                    "the boot message of {} bytes does not fit a pipe", text.size());
-        boot_write.reset();
-        how.fds.emplace_back(boot_read.get(), 3);
-        how.env.emplace_back(detail::boot_variable, "3");
-
-        *child = child_process::spawn(std::move(how));
-        theirs.reset();
-        std::unique_ptr<net::stream> stream;
-        if (listener) {
-            auto accepted = listener->accept();
-            auto in_time = with_timeout(std::move(accepted), how_.times.connect_timeout);
-            stream = co_await in_time;
-        } else {
-            *socket = unique_fd(::fcntl(ours.get(), F_DUPFD_CLOEXEC, 0));
-            stream = net::adopt_unix_stream(loop_, ours.release(), name);
-        }
-        auto link = detail::link_options(driver_.name().name, secret_, 0, !listener);
-        link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
-        auto shaken = net::connection::accept(std::move(stream), std::move(link));
-        co_return co_await shaken;
+        why.with_cause(std::move(cause));
+        if (!failed.hint().empty()) why.with_hint(failed.hint());
+        co_return why;
     }
 
     /// What is left of the grace that all of the end shares, the goodbye over the link included.
@@ -15545,28 +16417,19 @@ private:
     }
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
-    task<std::string> farewell(child_process* child) {
-        struct step {
-            duration patience;
-            int then;
-        };
-        for (const auto& s : {step{std::chrono::milliseconds(stopping_ ? 300 : 100), SIGTERM},
-                              step{how_.times.shutdown_grace, SIGKILL}}) {
-            auto ended = wait(loop_, *child);
-            auto in_time = with_timeout(std::move(ended), patience(s.patience));
-            auto asked = as_result(std::move(in_time));
-            auto status = co_await asked;
-            if (status) co_return status->describe();
-            child->kill(s.then);
-        }
-        auto ended = wait(loop_, *child);
-        auto status = co_await ended;
-        co_return status.describe();
+    task<std::string> farewell(child* process) {
+        const auto first = patience(std::chrono::milliseconds(stopping_ ? 300 : 100));
+        const auto all = patience(first + how_.times.shutdown_grace);
+        auto stopped = rt::stop(*process, first, all - first);
+        const auto end = co_await stopped;
+        co_return end.status.describe();
     }
 
     net::real_loop& loop_;
     node& driver_;
     local_workers_options how_;
+    local_children here_;
+    net::real_network network_;
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
@@ -15587,32 +16450,9 @@ SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }
 
-SKEIN_INLINE bool is_worker() noexcept {
-    // Asked once: the variable is gone as soon as it has been read.
-    static const bool started_as_worker = std::getenv(detail::boot_variable) != nullptr;
-    return started_as_worker;
-}
+SKEIN_INLINE bool is_worker() noexcept { return started_as(detail::worker_role); }
 
 namespace detail {
-
-SKEIN_INLINE worker_boot read_boot() {
-    const char* variable = std::getenv(boot_variable);
-    const std::string_view number = variable == nullptr ? "" : variable;
-    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
-    std::from_chars(number.data(), number.data() + number.size(), inherited);
-    const unique_fd file(inherited < 3 ? -1 : inherited);
-    ::unsetenv(boot_variable); // our own children are not workers
-    byte_buffer text;
-    std::byte piece[4096];
-    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
-        append(text, byte_span(piece, static_cast<std::size_t>(n)));
-    auto boot = wire::decode<worker_boot>(text);
-    if (!boot || boot->token.size() != net::token::size)
-        throw error(errc::malformed, "the boot message of this worker cannot be read")
-            .with_hint(
-                fmt::format("{} is set by skein for its workers only: unset it", boot_variable));
-    return std::move(*boot);
-}
 
 SKEIN_INLINE std::string short_worker_name(std::string_view name) {
     constexpr std::string_view usual = "worker-";
@@ -15620,19 +16460,23 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
                                    : std::string(name);
 }
 
-SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, worker_boot boot) {
-    const auto secret = net::token::from_hex(to_hex(boot.token)).value();
-    auto options = link_options(boot.name, secret, boot.cpus, boot.socket >= 0);
+SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, boot mine) {
+    auto order = wire::decode<worker_boot>(mine.message);
+    if (!order || order->token.size() != net::token::size)
+        throw error(errc::malformed, "the boot message of this worker cannot be read");
+    const auto secret = net::token::from_hex(to_hex(order->token)).value();
+    auto options = link_options(mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
+                                time_constants::lan().start_timeout);
     std::shared_ptr<net::connection> wire;
-    if (boot.socket >= 0) {
-        ::fcntl(boot.socket, F_SETFD, FD_CLOEXEC);
-        connected_network inherited(net::adopt_unix_stream(*loop, boot.socket, "driver"));
+    if (mine.socket) {
+        net::connected_network inherited(
+            net::adopt_unix_stream(*loop, mine.socket.release(), "driver"));
         auto connecting = net::connection::connect(inherited, {}, std::move(options));
         wire = co_await connecting;
     } else {
         net::real_network network(*loop);
         auto connecting = net::connection::connect(
-            network, net::address::parse(boot.address).value(), std::move(options));
+            network, net::address::parse(order->address).value(), std::move(options));
         wire = co_await connecting;
     }
     auto served = self->serve_driver(wire);
@@ -15645,16 +16489,17 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, worker_boot boot)
 
 SKEIN_INLINE int worker_main() {
     try {
-        auto boot = detail::read_boot();
-        name_process(detail::short_worker_name(boot.name));
+        auto mine = take_boot(detail::worker_role);
+        if (!mine) throw error(errc::usage, "this process was not started as a worker");
+        name_process(detail::short_worker_name(mine->name));
         net::real_loop loop;
         node_options who;
-        who.name = boot.name;
+        who.name = mine->name;
         who.host = host_name();
         who.pid = ::getpid();
         node self(who);
         const node::use current(self);
-        loop.run(detail::work(&loop, &self, std::move(boot)));
+        loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
         if (!leave_last_words(e.what())) fmt::print(stderr, "error: {}\n", e.what());

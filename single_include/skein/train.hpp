@@ -30,8 +30,9 @@
 //
 //     auto comm = make_comm_thread(world, {});          // one call per rank, on its compute thread
 //     comm->all_reduce(view, reduce_op::mean).wait();
+//     auto second = make_comm_thread(world, {.model = "ring", .name = "control"});   // beside it
 //
-// automatic: one rank -> stub; all on one host -> shared memory; one per host -> ring; else both.
+// Which model it is, options.model says (models.hpp).
 
 
 // ======== skein/dist/comm_thread.hpp
@@ -49,11 +50,12 @@
 // The communicator: what N ranks can do together, and the words every model of it shares.
 //
 // Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also on
-// the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between them).
-// any_communicator owns one of them behind one virtual call per collective.
+// the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between them),
+// and what a program adds (models.hpp). A process may have several at once, over the same or other
+// ranks; each has its own order of collectives.
 //
-//     any_communicator comm = ...;
-//     auto sum = comm.all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);
+//     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
+//     auto sum = comm->all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);
 //     co_await std::move(sum);
 
 
@@ -66,6 +68,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -129,17 +132,38 @@ struct bf16_t {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+/// Where memory is.
+struct device {
+    enum class kind : std::uint8_t { cpu, cuda };
+
+    kind type = kind::cpu;
+    std::uint8_t index = 0; ///< which one of its kind
+
+    [[nodiscard]] static constexpr device cpu() noexcept { return {}; }
+    [[nodiscard]] static constexpr device cuda(std::uint8_t index) noexcept {
+        return {kind::cuda, index};
+    }
+    [[nodiscard]] constexpr bool is_cpu() const noexcept { return type == kind::cpu; }
+    friend constexpr bool operator==(device, device) = default;
+};
+
+/// "cpu", "cuda:0".
+[[nodiscard]] inline std::string to_string(device where) {
+    return where.is_cpu() ? "cpu" : "cuda:" + std::to_string(where.index);
+}
+
 /// Contiguous elements in memory of the caller. Must stay alive until the collective has ended.
 struct buffer_view {
     void* data = nullptr;
     std::size_t count = 0;
     dtype type = dtype::f32;
+    device where = device::cpu();
 
     [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(type); }
     [[nodiscard]] std::byte* begin() const noexcept { return static_cast<std::byte*>(data); }
     /// Elements [first, first + n).
     [[nodiscard]] buffer_view slice(std::size_t first, std::size_t n) const noexcept {
-        return buffer_view{begin() + first * size_of(type), n, type};
+        return buffer_view{begin() + first * size_of(type), n, type, where};
     }
 };
 
@@ -179,23 +203,17 @@ template <class T>
     requires is_element<std::remove_const_t<T>>
 [[nodiscard]] buffer_view view_of(std::span<T> elements) noexcept {
     using plain = std::remove_const_t<T>;
-    return buffer_view{const_cast<plain*>(elements.data()), elements.size(), dtype_of<plain>()};
+    return buffer_view{const_cast<plain*>(elements.data()), elements.size(), dtype_of<plain>(),
+                       device::cpu()};
 }
 
 } // namespace skein::dist
 
 
 // ======== skein/dist/communicator.hpp, continued
-#include <chrono>
-#include <concepts>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
 
 namespace skein::dist {
 
@@ -203,7 +221,7 @@ namespace skein::dist {
 struct collective_options {
     /// From the start of a collective on this rank: a rank that has not done its part by then is
     /// named in errc::timeout on all ranks. Lost processes are noticed at once, not by this.
-    duration deadline = std::chrono::minutes(5);
+    duration deadline = time_constants::lan().collective_timeout;
 };
 
 /// A group of ranks that call the same collectives in the same order.
@@ -212,120 +230,59 @@ struct collective_options {
 /// errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
-/// abort() may be called from any thread, everything else from the thread of the loop.
-///   all_reduce(io, op)            io of every rank holds the reduction
-///   reduce_scatter(in, out, op)   in.count = N * out.count; rank r gets slice r; in unchanged
-///   all_gather(in, out)           out.count = N * in.count; in may be the own slice of out
-///   all_gather_v(in, out, counts) counts[r] elements of rank r, in rank order; counts must outlive
-///   broadcast(io, root)           io of every rank holds the root's
-///   barrier()                     nobody leaves before everybody came
-///   send(io, to) / recv(io, from) one message, in order per pair; counts must agree
-///   close()                       orderly leave; peers that go on without this rank get peer_lost
-template <class C>
-concept communicator = requires(C& c, buffer_view view, reduce_op op, int rank, const error& why,
-                                duration limit, std::span<const std::size_t> counts) {
-    { c.rank() } -> std::convertible_to<int>;
-    { c.world_size() } -> std::convertible_to<int>;
-    { c.all_reduce(view, op) } -> std::same_as<task<void>>;
-    { c.reduce_scatter(view, view, op) } -> std::same_as<task<void>>;
-    { c.all_gather(view, view) } -> std::same_as<task<void>>;
-    { c.all_gather_v(view, view, counts) } -> std::same_as<task<void>>;
-    { c.broadcast(view, rank) } -> std::same_as<task<void>>;
-    { c.barrier() } -> std::same_as<task<void>>;
-    { c.send(view, rank) } -> std::same_as<task<void>>;
-    { c.recv(view, rank) } -> std::same_as<task<void>>;
-    { c.close() } -> std::same_as<task<void>>;
-    { c.abort(why) } noexcept;
-    c.set_deadline(limit);
-    { c.name() } -> std::convertible_to<std::string>;
-};
-
-/// Owns a communicator of any model. Same members, same laws.
-class any_communicator {
+/// A task has ended when the result can be used: by the host, or, for a model whose memory is a
+/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach are
+/// refused with errc::not_supported before anything is sent. abort() may be called from any thread,
+/// everything else from the thread of the loop.
+class communicator {
 public:
-    any_communicator() = default;
-    template <class C>
-        requires(!std::same_as<std::remove_cvref_t<C>, any_communicator> && communicator<C>)
-    explicit any_communicator(std::unique_ptr<C> model)
-        : held_(std::make_unique<holder<C>>(std::move(model))) {}
+    communicator(const communicator&) = delete;
+    communicator& operator=(const communicator&) = delete;
+    virtual ~communicator();
 
-    explicit operator bool() const noexcept { return held_ != nullptr; }
+    /// In [0, world_size()): the ranks of this group, which may be fewer than those of the job.
+    [[nodiscard]] virtual int rank() const noexcept = 0;
+    [[nodiscard]] virtual int world_size() const noexcept = 0;
+    /// What it is, for people: "shm x2", "ring x4", "hierarchical x4 on 2 hosts".
+    [[nodiscard]] virtual std::string name() const = 0;
 
-    [[nodiscard]] int rank() const { return at().rank(); }
-    [[nodiscard]] int world_size() const { return at().world_size(); }
-    /// What it is, for people: "shm x2", "ring x4", "hierarchical 2x4".
-    [[nodiscard]] std::string name() const { return at().name(); }
+    /// io of every rank holds the reduction.
+    virtual task<void> all_reduce(buffer_view io, reduce_op op) = 0;
+    /// in.count = N * out.count; rank r gets slice r; in is unchanged.
+    virtual task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) = 0;
+    /// out.count = N * in.count; in may be the own slice of out.
+    virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
+    /// counts[r] elements of rank r, in rank order; counts must outlive the task.
+    virtual task<void> all_gather_v(buffer_view in, buffer_view out,
+                                    std::span<const std::size_t> counts) = 0;
+    /// io of every rank holds the root's.
+    virtual task<void> broadcast(buffer_view io, int root) = 0;
+    /// Nobody leaves before everybody came.
+    virtual task<void> barrier() = 0;
+    /// One message, in order per pair; counts must agree.
+    virtual task<void> send(buffer_view io, int to) = 0;
+    virtual task<void> recv(buffer_view io, int from) = 0;
 
-    task<void> all_reduce(buffer_view io, reduce_op op) { return at().all_reduce(io, op); }
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
-        return at().reduce_scatter(in, out, op);
-    }
-    task<void> all_gather(buffer_view in, buffer_view out) { return at().all_gather(in, out); }
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
-        return at().all_gather_v(in, out, counts);
-    }
-    task<void> broadcast(buffer_view io, int root) { return at().broadcast(io, root); }
-    task<void> barrier() { return at().barrier(); }
-    task<void> send(buffer_view io, int to) { return at().send(io, to); }
-    task<void> recv(buffer_view io, int from) { return at().recv(io, from); }
-    task<void> close() { return at().close(); }
+    /// Orderly leave, awaited before destruction; peers that go on without this rank get peer_lost.
+    virtual task<void> close() = 0;
     /// Any thread. Fails the running and every later collective on all ranks it can reach.
-    void abort(error why) noexcept { at().abort(std::move(why)); }
-    void set_deadline(duration limit) { at().set_deadline(limit); }
+    virtual void abort(error why) noexcept = 0;
+    /// Of the collectives that begin after it.
+    virtual void set_deadline(duration limit) = 0;
 
-private:
-    struct base {
-        virtual ~base() = default;
-        virtual int rank() const = 0;
-        virtual int world_size() const = 0;
-        virtual std::string name() const = 0;
-        virtual task<void> all_reduce(buffer_view, reduce_op) = 0;
-        virtual task<void> reduce_scatter(buffer_view, buffer_view, reduce_op) = 0;
-        virtual task<void> all_gather(buffer_view, buffer_view) = 0;
-        virtual task<void> all_gather_v(buffer_view, buffer_view, std::span<const std::size_t>) = 0;
-        virtual task<void> broadcast(buffer_view, int) = 0;
-        virtual task<void> barrier() = 0;
-        virtual task<void> send(buffer_view, int) = 0;
-        virtual task<void> recv(buffer_view, int) = 0;
-        virtual task<void> close() = 0;
-        virtual void abort(error) noexcept = 0;
-        virtual void set_deadline(duration) = 0;
-    };
-    template <class C>
-    struct holder final : base {
-        explicit holder(std::unique_ptr<C> m) : model(std::move(m)) {}
-        int rank() const override { return model->rank(); }
-        int world_size() const override { return model->world_size(); }
-        std::string name() const override { return model->name(); }
-        task<void> all_reduce(buffer_view v, reduce_op op) override {
-            return model->all_reduce(v, op);
-        }
-        task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override {
-            return model->reduce_scatter(in, out, op);
-        }
-        task<void> all_gather(buffer_view in, buffer_view out) override {
-            return model->all_gather(in, out);
-        }
-        task<void> all_gather_v(buffer_view in, buffer_view out,
-                                std::span<const std::size_t> counts) override {
-            return model->all_gather_v(in, out, counts);
-        }
-        task<void> broadcast(buffer_view v, int root) override { return model->broadcast(v, root); }
-        task<void> barrier() override { return model->barrier(); }
-        task<void> send(buffer_view v, int to) override { return model->send(v, to); }
-        task<void> recv(buffer_view v, int from) override { return model->recv(v, from); }
-        task<void> close() override { return model->close(); }
-        void abort(error why) noexcept override { model->abort(std::move(why)); }
-        void set_deadline(duration limit) override { model->set_deadline(limit); }
-        std::unique_ptr<C> model;
-    };
-
-    base& at() const {
-        SKEIN_CHECK(held_ != nullptr, "this any_communicator is empty");
-        return *held_;
-    }
-    std::unique_ptr<base> held_;
+protected:
+    communicator() = default;
 };
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/communicator.ipp
+// Where the base of all communicators lives.
+
+namespace skein::dist {
+
+SKEIN_INLINE communicator::~communicator() = default;
 
 } // namespace skein::dist
 
@@ -349,7 +306,7 @@ class loop_thread;
 
 namespace skein::dist {
 
-/// The end of one submitted operation. Copies share it; any thread may ask or wait.
+/// The end of one submitted operation, one pointer large. Copies share it; any thread may ask or wait.
 class [[nodiscard]] ticket {
 public:
     /// An already finished one.
@@ -387,7 +344,7 @@ class comm_thread {
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back what
     /// others may still call (rendezvous::on_lost).
-    comm_thread(std::unique_ptr<net::loop_thread> worker, any_communicator comm,
+    comm_thread(std::unique_ptr<net::loop_thread> worker, std::unique_ptr<communicator> comm,
                 unique_function<void()> at_end = {});
     comm_thread(const comm_thread&) = delete;
     comm_thread& operator=(const comm_thread&) = delete;
@@ -397,7 +354,12 @@ public:
     [[nodiscard]] int world_size() const noexcept { return world_size_; }
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-    // Each returns at once; see the communicator concept for the meaning.
+    /// Any work on the communicator as an operation; returns at once. What `start` holds lives until
+    /// the operation has ended.
+    ///   bytes  of the buffers, for stats()
+    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
+
+    // The same for each collective; see communicator for the meaning.
     ticket all_reduce(buffer_view io, reduce_op op);
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     ticket all_gather(buffer_view in, buffer_view out);
@@ -421,19 +383,18 @@ public:
 private:
     struct operation {
         std::shared_ptr<ticket::state> end;
-        unique_function<task<void>(any_communicator&)> start;
+        unique_function<task<void>(communicator&)> start;
         std::size_t bytes = 0;
     };
-    ticket submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start);
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
-    static task<void> started(operation* op, any_communicator* comm);
+    static task<void> started(operation* op, communicator* comm);
     task<void> leave();
     std::optional<operation> take();
-    static task<void> apply_deadline(any_communicator& comm, duration limit);
+    static task<void> apply_deadline(communicator& comm, duration limit);
 
     std::unique_ptr<net::loop_thread> worker_;
-    any_communicator comm_;
+    std::unique_ptr<communicator> comm_;
     unique_function<void()> at_end_;
     scope tasks_; // of the loop's thread
     int rank_ = 0, world_size_ = 1;
@@ -599,9 +560,10 @@ SKEIN_INLINE void ticket::wait() const {
 }
 
 SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
-                                      any_communicator comm, unique_function<void()> at_end)
+                                      std::unique_ptr<communicator> comm,
+                                      unique_function<void()> at_end)
     : worker_(std::move(worker)), comm_(std::move(comm)), at_end_(std::move(at_end)),
-      rank_(comm_.rank()), world_size_(comm_.world_size()), name_(comm_.name()) {}
+      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()) {}
 
 SKEIN_INLINE comm_thread::~comm_thread() {
     if (at_end_) at_end_();
@@ -612,7 +574,7 @@ SKEIN_INLINE comm_thread::~comm_thread() {
 }
 
 SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
-                                        unique_function<task<void>(any_communicator&)> start) {
+                                        unique_function<task<void>(communicator&)> start) {
     auto end = std::make_shared<ticket::state>();
     bool wake = false;
     {
@@ -636,7 +598,7 @@ SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
     return next;
 }
 
-SKEIN_INLINE task<void> comm_thread::started(operation* op, any_communicator* comm) {
+SKEIN_INLINE task<void> comm_thread::started(operation* op, communicator* comm) {
     auto work = op->start(*comm);
     co_await std::move(work);
 }
@@ -645,7 +607,7 @@ SKEIN_INLINE task<void> comm_thread::started(operation* op, any_communicator* co
 SKEIN_INLINE task<void> comm_thread::drive() {
     while (auto op = take()) {
         const time_point begin = steady_now();
-        auto outcome = as_result(started(&*op, &comm_));
+        auto outcome = as_result(started(&*op, comm_.get()));
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
@@ -663,60 +625,132 @@ SKEIN_INLINE task<void> comm_thread::leave() {
     auto joined = as_result(tasks_.join());
     auto ignored = co_await std::move(joined);
     (void)ignored;
-    auto closing = as_result(comm_.close());
+    auto closing = as_result(comm_->close());
     auto closed = co_await std::move(closing);
     (void)closed;
-    comm_ = any_communicator(); // its streams end on their own loop
+    comm_.reset(); // its streams end on their own loop
 }
 
 SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.all_reduce(io, op); });
+    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); });
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
-    return submit(in.bytes(), [=](any_communicator& c) { return c.reduce_scatter(in, out, op); });
+    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); });
 }
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out) {
-    return submit(out.bytes(), [=](any_communicator& c) { return c.all_gather(in, out); });
+    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); });
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
                                               std::vector<std::size_t> counts) {
-    return submit(out.bytes(), [in, out, counts = std::move(counts)](any_communicator& c) {
+    return submit(out.bytes(), [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     });
 }
 SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.broadcast(io, root); });
+    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); });
 }
 SKEIN_INLINE ticket comm_thread::barrier() {
-    return submit(0, [](any_communicator& c) { return c.barrier(); });
+    return submit(0, [](communicator& c) { return c.barrier(); });
 }
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.send(io, to); });
+    return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });
 }
 SKEIN_INLINE ticket comm_thread::recv(buffer_view io, int from) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.recv(io, from); });
+    return submit(io.bytes(), [=](communicator& c) { return c.recv(io, from); });
 }
 
-SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_.abort(std::move(why)); }
+SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_->abort(std::move(why)); }
 
 SKEIN_INLINE void comm_thread::drain() noexcept {
     std::unique_lock lock(guard_);
     idle_.wait(lock, [this] { return !driving_; });
 }
 
-SKEIN_INLINE task<void> comm_thread::apply_deadline(any_communicator& comm, duration limit) {
+SKEIN_INLINE task<void> comm_thread::apply_deadline(communicator& comm, duration limit) {
     comm.set_deadline(limit);
     co_return;
 }
 
 SKEIN_INLINE void comm_thread::set_deadline(duration limit) {
-    auto ordered = submit(0, [limit](any_communicator& c) { return apply_deadline(c, limit); });
+    auto ordered = submit(0, [limit](communicator& c) { return apply_deadline(c, limit); });
     (void)ordered;
 }
 
 SKEIN_INLINE comm_stats comm_thread::stats() const {
     const std::lock_guard lock(guard_);
     return stats_;
+}
+
+} // namespace skein::dist
+
+// ======== skein/dist/models.hpp
+// The models of communicators, by name; a program may add its own.
+//
+//     dist::add_comm_model({.name = "mine",
+//                           .fits = [](const comm_site& site) { return comm_fit{.score = 200}; },
+//                           .make = [](const comm_site& site) { return make_mine(site); }});
+//
+// automatic takes the model with the highest score among those that fit. Of skein's own: one rank ->
+// stub; all on one host -> shm; one per host -> ring; else hierarchical.
+
+
+// ======== skein/dist/placement.hpp
+// Which ranks of a world share a host.
+
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace skein::dist {
+
+/// Hosts in the order of their first rank, ranks ascending.
+struct placement {
+    std::vector<std::vector<int>> hosts;
+    int my_host = 0;
+    int my_place = 0; ///< index in hosts[my_host]; 0 leads
+
+    [[nodiscard]] const std::vector<int>& mine() const {
+        return hosts[static_cast<std::size_t>(my_host)];
+    }
+    [[nodiscard]] std::vector<int> leaders() const;
+    /// host_of[r] = any text that is the same for ranks of one host.
+    [[nodiscard]] static placement from(const std::vector<std::string>& host_of, int rank);
+};
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/placement.ipp
+// From the hosts of all ranks to groups of ranks.
+
+#include <algorithm>
+
+namespace skein::dist {
+
+SKEIN_INLINE std::vector<int> placement::leaders() const {
+    std::vector<int> first;
+    for (const auto& h : hosts) first.push_back(h.front());
+    return first;
+}
+
+SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, int rank) {
+    placement p;
+    std::vector<std::string> names;
+    for (std::size_t r = 0; r < host_of.size(); ++r) {
+        const auto known = std::find(names.begin(), names.end(), host_of[r]);
+        const auto h = static_cast<std::size_t>(known - names.begin());
+        if (known == names.end()) {
+            names.push_back(host_of[r]);
+            p.hosts.emplace_back();
+        }
+        if (static_cast<int>(r) == rank) {
+            p.my_host = static_cast<int>(h);
+            p.my_place = static_cast<int>(p.hosts[h].size());
+        }
+        p.hosts[h].push_back(static_cast<int>(r));
+    }
+    return p;
 }
 
 } // namespace skein::dist
@@ -792,6 +826,8 @@ struct signature {
 /// "all_reduce #7 (f32 x 100, sum)"
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+/// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
+[[nodiscard]] error error_at(const error& why, std::string where);
 [[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail
@@ -800,6 +836,9 @@ struct signature {
 // ======== skein/dist/detail/collective_signature.ipp
 // Signatures of collectives in words, for errors.
 
+
+#include <string>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -831,6 +870,14 @@ SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, co
             "every rank must call the same collectives with the same counts in the same order");
 }
 
+SKEIN_INLINE error error_at(const error& why, std::string where) {
+    std::string text = why.where().empty() ? why.text() : why.where() + ": " + why.text();
+    return error(why.code(), std::move(text))
+        .with_where(std::move(where))
+        .with_cause(why.cause())
+        .with_hint(why.hint());
+}
+
 SKEIN_INLINE std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
     fnv1a h;
     for (const std::size_t c : counts) h.number(c);
@@ -858,7 +905,7 @@ struct ring_options {
 };
 
 /// One rank's end. Made by connect(); close() has to be awaited before destruction.
-class ring_communicator {
+class ring_communicator final : public communicator {
 public:
     /// Connects with the neighbours; all members call it.
     ///   group    world ranks of the members, the same on all; position: this rank's index in it
@@ -871,31 +918,32 @@ public:
                                                             int divisor = 0);
     ring_communicator(const ring_communicator&) = delete;
     ring_communicator& operator=(const ring_communicator&) = delete;
-    ~ring_communicator();
+    ~ring_communicator() override;
 
-    [[nodiscard]] int rank() const noexcept;
-    [[nodiscard]] int world_size() const noexcept;
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) noexcept;
+    [[nodiscard]] int rank() const noexcept override;
+    [[nodiscard]] int world_size() const noexcept override;
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) noexcept override;
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
     /// Called once, on the loop, when the group has failed.
-    void on_failure(unique_function<void(const error&)> told);
+    void on_failure(unique_function<void(const error&)> listener);
 
 private:
-    struct core; // what runs on the loop (detail/ring_core.ipp)
+    class core; // what runs on the loop (detail/ring_core.ipp)
 
     explicit ring_communicator(std::shared_ptr<core> made) noexcept;
 
@@ -918,21 +966,23 @@ private:
 
 
 // ======== skein/dist/detail/ring_frame.ipp
-// What travels on the links of a ring: a header of 56 bytes, then data or the text of an error.
+// What travels on the links of a ring: a header of 56 bytes, then data or an error.
 
 
-#include <array>
 #include <cstdint>
+#include <string>
+
+#include <fmt/core.h>
 
 namespace skein::dist::detail {
 
 enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 
-/// step counts the frames of one collective on one link; an abort carries errc in step.
+/// step counts the frames of one collective on one link.
 struct ring_header {
     static constexpr std::size_t size = 56;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
-    static constexpr std::uint32_t max_text = 4096;
+    static constexpr std::uint32_t max_notice = 4096;  ///< bytes of an encoded error
     ring_kind kind = ring_kind::data;
     signature what;
     std::uint32_t step = 0;
@@ -954,10 +1004,10 @@ struct ring_header {
         store_le(to + 48, std::uint32_t{0});
         store_le(to + 52, crc32c(byte_span(to, 52)));
     }
-    [[nodiscard]] static ring_header decode(const std::byte* from) {
+    [[nodiscard]] static result<ring_header> decode(const std::byte* from) {
         if (load_le<std::uint32_t>(from) != magic ||
             load_le<std::uint32_t>(from + 52) != crc32c(byte_span(from, 52))) {
-            throw error(errc::malformed, "the stream between two ranks is out of step");
+            return error(errc::malformed, "the stream between two ranks is out of step");
         }
         ring_header h;
         h.kind = static_cast<ring_kind>(load_le<std::uint32_t>(from + 4));
@@ -974,17 +1024,30 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header with the code in step, then the text.
+/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a neighbour reads.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
-    const std::string_view text = std::string_view(why.what()).substr(0, ring_header::max_text);
+    const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
+    const error bounded = error(why.code(), cut(why.text(), 2000))
+                              .with_where(cut(why.where(), 250))
+                              .with_cause(cut(why.cause(), 1000))
+                              .with_hint(cut(why.hint(), 750));
+    const byte_buffer body = wire::encode(bounded);
     ring_header h;
     h.kind = ring_kind::abort;
-    h.step = static_cast<std::uint32_t>(why.code());
-    h.bytes = static_cast<std::uint32_t>(text.size());
+    h.bytes = static_cast<std::uint32_t>(body.size());
     byte_buffer out(ring_header::size);
     h.encode(out.data());
-    append(out, as_bytes(text));
+    append(out, body);
     return out;
+}
+
+/// The error behind the header of an abort notice.
+[[nodiscard]] SKEIN_INLINE error decode_abort(byte_span body, int from) {
+    error why(errc::unknown, "");
+    const auto done = wire::decode(body, why);
+    if (done) return why;
+    return error(errc::aborted, fmt::format("rank {} has aborted", from))
+        .with_cause(done.error().what());
 }
 
 [[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {
@@ -1051,7 +1114,7 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 //
 //     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret);
 //     net->start();
-//     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank, ring)
+//     auto opening = net->to(3, links::ring, until); // rank 3 awaits net->from(rank, ring, until)
 //     net::stream* s = co_await std::move(opening);
 
 
@@ -1458,7 +1521,7 @@ SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signa
     auto got = as_result(read_exact(*link, head));
     auto outcome = co_await std::move(got);
     if (outcome) {
-        const auto h = ring_header::decode(head.data());
+        const auto h = ring_header::decode(head.data()).value();
         if (h.what.count != io.count || h.what.type != io.type) {
             throw error(errc::mismatch, fmt::format("rank {} sent {} x {}, rank {} expects {} x {}",
                                                     from, to_string(h.what.type), h.what.count,
@@ -1712,25 +1775,24 @@ SKEIN_INLINE void reduce(void* dst, const void* a, const void* b, std::size_t n,
 namespace skein::dist {
 
 /// What runs on the loop; abort() from another thread reaches it only through the loop.
-struct ring_communicator::core : std::enable_shared_from_this<core> {
-    core(std::shared_ptr<links> n, std::vector<int> g, int p, ring_options o, collective_options l,
-         int d)
-        : net(std::move(n)), group(std::move(g)), position(p), pieces(o), deadline(l.deadline),
-          divisor(d > 0 ? d : size()), here(loop::current()) {}
+class ring_communicator::core {
+public:
+    core(std::shared_ptr<links> net, std::vector<int> group, int position, ring_options pieces,
+         collective_options limits, int divisor)
+        : net_(std::move(net)), group_(std::move(group)), position_(position), pieces_(pieces),
+          deadline_(limits.deadline), divisor_(divisor > 0 ? divisor : size()),
+          here_(loop::current()) {}
 
-    [[nodiscard]] int size() const noexcept { return static_cast<int>(group.size()); }
-    [[nodiscard]] int label(int p) const {
-        SKEIN_CHECK(p >= 0 && p < size(), "rank {} of {}", p, size());
-        return group[static_cast<std::size_t>(p)];
+    [[nodiscard]] int size() const noexcept { return static_cast<int>(group_.size()); }
+    [[nodiscard]] int position() const noexcept { return position_; }
+    [[nodiscard]] loop& on() const noexcept { return here_; }
+    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
+    void on_failure(unique_function<void(const error&)> listener) {
+        failure_listener_ = std::move(listener);
     }
-    [[nodiscard]] int next() const { return label((position + 1) % size()); }
-    [[nodiscard]] int previous() const { return label((position + size() - 1) % size()); }
 
-    struct slice {
-        std::size_t at = 0, bytes = 0;
-    };
-
-    task<void> meet();
+    task<void> connect_neighbours();
     task<void> all_reduce(buffer_view io, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
@@ -1740,58 +1802,79 @@ struct ring_communicator::core : std::enable_shared_from_this<core> {
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
     task<void> close();
+    /// The first error wins, goes to both neighbours, and ends what runs.
+    void fail(error why);
+
+private:
+    struct slice {
+        std::size_t at = 0, bytes = 0;
+    };
+    struct plan;
+    class late_watch;
+
+    /// The world rank at a place of the ring.
+    [[nodiscard]] int label(int place) const {
+        SKEIN_CHECK(place >= 0 && place < size(), "rank {} of {}", place, size());
+        return group_[static_cast<std::size_t>(place)];
+    }
+    [[nodiscard]] int next() const { return label((position_ + 1) % size()); }
+    [[nodiscard]] int previous() const { return label((position_ + size() - 1) % size()); }
 
     // one collective (detail/ring_steps.ipp)
-    struct plan;
-    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
-               std::uint64_t more);
+    void begin(detail::signature what);
     task<void> run(plan& p);
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
-    static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
+    task<void> gather(plan& p, buffer_view own);
     task<void> send_frame(std::uint32_t step, byte_span data);
-    task<void> hear(std::uint32_t step, std::size_t n, std::byte* direct);
+    task<void> receive_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
+    void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
+    std::vector<slice> equal_slices(std::size_t bytes) const;
+    static constexpr time_constants times = time_constants::lan();
+    static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 
     // failing (detail/ring_failure.ipp)
-    task<void> guarded(task<void> work);
+    task<void> finish_in_time(task<void> work);
+    task<void> judge(error why, int late_rank);
     task<void> watch_next();
-    void fail(error why);
-    task<void> spread(error why);
-    task<void> wait_until_spread();
+    task<void> tell_neighbours(error why);
+    task<void> wait_until_told();
     task<void> wait_for_failure();
-    task<detail::ring_header> decode_notice(byte_span head);
     task<error> read_notice(net::stream& s, detail::ring_header h, int from, byte_span already);
     [[nodiscard]] error blamed(errc code, int culprit, const std::string& what) const;
     [[nodiscard]] std::string where() const;
     void throw_if_failed() const;
 
-    std::shared_ptr<links> net;
-    std::vector<int> group;
-    int position;
-    ring_options pieces;
-    duration deadline;
-    int divisor;
-    loop& here;
+    std::shared_ptr<links> net_;
+    std::vector<int> group_; // world ranks
+    int position_;
+    ring_options pieces_;
+    duration deadline_;
+    int divisor_;
+    loop& here_;
+    net::stream* out_ = nullptr; // to the next; its other direction carries notices to us
+    net::stream* in_ = nullptr;  // from the previous; its other direction carries our notices
 
-    net::stream* out = nullptr; // to the next; its other direction carries notices to us
-    net::stream* in = nullptr;  // from the previous; its other direction carries our notices
-    detail::signature doing;
-    detail::op_kind outer = detail::op_kind::none;
-    bool busy = false;    // a collective or message runs
-    bool writing = false; // in the middle of a frame: nothing else may be written to out
-    bool heard = false;   // the previous rank has begun this collective
-    bool next_left = false;
-    bool closed = false;
-    std::optional<error> failed;
-    cancel_source stop; // of the running collective
-    event quiet;        // set while nothing runs
-    wait_queue moved;   // progress inside a collective
-    event failure_known, spread_done;
-    unique_function<void(const error&)> told;
-    byte_buffer scratch, work;
-    scope tasks;
+    // the running collective
+    detail::signature doing_;
+    detail::op_kind outer_ = detail::op_kind::none;
+    bool busy_ = false;    // a collective or message runs
+    bool writing_ = false; // in the middle of a frame: nothing else may be written to out_
+    bool heard_ = false;   // the previous rank has begun this collective
+    cancel_source stop_;   // ends it
+    event quiet_;          // set while nothing runs
+    wait_queue moved_;     // progress inside it
+    byte_buffer scratch_, work_;
+
+    // the end
+    bool next_left_ = false;
+    bool closed_ = false;
+    std::optional<error> failed_;
+    event failure_known_, neighbours_told_;
+    unique_function<void(const error&)> failure_listener_;
+    scope tasks_;
 };
 
 } // namespace skein::dist
@@ -1804,102 +1887,105 @@ struct ring_communicator::core : std::enable_shared_from_this<core> {
 
 namespace skein::dist {
 
-/// Runs a collective to its end or to the failure of the group, within the deadline.
-SKEIN_INLINE task<void> ring_communicator::core::guarded(task<void> body) {
-    struct judge final : timer_node {
-        explicit judge(core& c)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<judge&>(t);
-                  if (std::exchange(self.first,
-                                    false)) { // this thread may be the late one: look again
-                      self.owner.here.set_timer(self, self.owner.here.now() +
-                                                          std::chrono::milliseconds(50));
-                      return;
-                  }
-                  // A neighbour that has not begun, or does not read, is to blame. If it has, the
-                  // cause is further away, and its news may still be on the way: hence the grace.
-                  if (!self.owner.heard)
-                      self.culprit = self.owner.previous();
-                  else if (self.owner.writing)
-                      self.culprit = self.owner.next();
-                  else
-                      return;
-                  self.owner.stop.request();
-              }),
-              owner(c) {}
-        core& owner;
-        bool first = true;
-        int culprit = -1;
-    } at_deadline(*this);
-    const time_point until = deadline_after(here.now(), deadline);
-    const duration grace =
-        std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
-    if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
+/// Looks at the deadline who has not done his part, and ends the collective if it is a neighbour.
+class ring_communicator::core::late_watch final : public timer_node {
+public:
+    explicit late_watch(core& c)
+        : timer_node([](timer_node& t) { static_cast<late_watch&>(t).look(); }), owner_(c) {}
+    /// The world rank that is to blame; negative: none that is known.
+    [[nodiscard]] int culprit() const noexcept { return culprit_; }
 
-    auto stoppable = with_cancel(stop.token(), std::move(body));
+private:
+    void look() {
+        if (std::exchange(first_, false)) { // this thread may be the late one: look again
+            owner_.here_.set_timer(*this, owner_.here_.now() + times.ring_late_again);
+            return;
+        }
+        // A neighbour that has not begun, or does not read, is to blame. If it has, the cause is
+        // further away, and its news may still be on the way.
+        if (!owner_.heard_)
+            culprit_ = owner_.previous();
+        else if (owner_.writing_)
+            culprit_ = owner_.next();
+        else
+            return;
+        owner_.stop_.request();
+    }
+
+    core& owner_;
+    bool first_ = true;
+    int culprit_ = -1;
+};
+
+/// Runs a collective to its end or to the failure of the group, within the deadline.
+SKEIN_INLINE task<void> ring_communicator::core::finish_in_time(task<void> body) {
+    late_watch watch(*this);
+    const time_point until = deadline_after(here_.now(), deadline_);
+    const duration grace =
+        std::min<duration>(deadline_ / 4 + times.ring_grace_least, times.ring_grace_most);
+    if (doing_.kind != detail::op_kind::message) here_.set_timer(watch, until);
+
+    auto stoppable = with_cancel(stop_.token(), std::move(body));
     auto limited = with_deadline(std::move(stoppable), until + grace);
     auto outcome = as_result(std::move(limited));
     auto ended = co_await std::move(outcome);
-    at_deadline.cancel();
-    busy = false;
-    quiet.set();
+    watch.cancel();
+    busy_ = false;
+    quiet_.set();
     if (ended) co_return;
-
-    if (!failed) {
-        const error why = ended.error();
-        const auto late =
-            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
-        if (at_deadline.culprit >= 0) {
-            fail(blamed(errc::timeout, at_deadline.culprit, late));
-        } else if (why.code() == errc::timeout) {
-            const bool message = doing.kind == detail::op_kind::message;
-            fail(
-                blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
-        } else {
-            if (why.code() == errc::peer_lost && size() > 2) {
-                // The neighbour may only be the messenger of a failure further away.
-                auto news = with_timeout(wait_for_failure(), std::chrono::milliseconds(300));
-                auto settled = as_result(std::move(news));
-                auto ignored = co_await std::move(settled);
-                (void)ignored;
-            }
-            if (!failed) fail(why);
-        }
-    }
+    auto judging = judge(ended.error(), watch.culprit());
+    co_await std::move(judging);
     throw_if_failed();
 }
 
+/// Makes the end of a collective the failure of the group, with the right rank to blame.
+SKEIN_INLINE task<void> ring_communicator::core::judge(error why, int late_rank) {
+    if (failed_) co_return;
+    const bool message = doing_.kind == detail::op_kind::message;
+    if (late_rank < 0 && why.code() == errc::timeout) {
+        late_rank = message ? static_cast<int>(doing_.detail) : previous();
+    }
+    if (late_rank >= 0) {
+        const auto late =
+            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline_));
+        fail(blamed(errc::timeout, late_rank, late));
+        co_return;
+    }
+    if (why.code() == errc::peer_lost && size() > 2) {
+        // The neighbour may only be the messenger of a failure further away.
+        auto news = with_timeout(wait_for_failure(), times.ring_news);
+        auto settled = as_result(std::move(news));
+        auto ignored = co_await std::move(settled);
+        (void)ignored;
+    }
+    if (!failed_) fail(why);
+}
+
 SKEIN_INLINE task<void> ring_communicator::core::wait_for_failure() {
-    auto known = failure_known.wait();
+    auto known = failure_known_.wait();
     co_await known;
 }
 
 /// Listens on the silent direction of the link to the next rank, as long as the group lives.
 SKEIN_INLINE task<void> ring_communicator::core::watch_next() {
     std::array<std::byte, detail::ring_header::size> head{};
-    auto reading = as_result(detail::read_exact(*out, head));
+    auto reading = as_result(detail::read_exact(*out_, head));
     auto got = co_await std::move(reading);
-    if (closed || (!got && got.error().code() == errc::cancelled)) co_return;
+    if (closed_ || (!got && got.error().code() == errc::cancelled)) co_return;
     if (!got) {
         fail(blamed(errc::peer_lost, next(), got.error().what()));
         co_return;
     }
-    auto decoding = decode_notice(head);
-    auto outcome = as_result(std::move(decoding));
-    auto h = co_await std::move(outcome);
+    const auto h = detail::ring_header::decode(head.data());
     if (!h) {
         fail(h.error());
     } else if (h->kind == detail::ring_kind::bye) {
-        next_left = true; // what runs now can still end well: the next rank has done its part
+        next_left_ = true; // what runs now can still end well: the next rank has done its part
     } else {
-        auto notice = as_result(read_notice(*out, *h, next(), byte_span{}));
+        auto notice = as_result(read_notice(*out_, *h, next(), byte_span{}));
         auto why = co_await std::move(notice);
         fail(why ? *why : why.error());
     }
-}
-
-SKEIN_INLINE task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
-    co_return detail::ring_header::decode(head.data());
 }
 
 /// The error that a notice carries. already: bytes behind the header that have been read.
@@ -1908,90 +1994,86 @@ SKEIN_INLINE task<error> ring_communicator::core::read_notice(net::stream& s, de
     if (h.kind != detail::ring_kind::abort) {
         co_return blamed(errc::peer_lost, from, "it has closed its communicator");
     }
-    byte_buffer text(std::min(h.bytes, detail::ring_header::max_text));
-    const std::size_t have = std::min(already.size(), text.size());
-    std::copy_n(already.begin(), have, text.begin());
-    auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
+    byte_buffer body(std::min(h.bytes, detail::ring_header::max_notice));
+    const std::size_t have = std::min(already.size(), body.size());
+    std::copy_n(already.begin(), have, body.begin());
+    auto rest = detail::read_exact(s, mut_byte_span(body).subspan(have));
     co_await std::move(rest);
-    const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
-    co_return error(known ? static_cast<errc>(h.step) : errc::aborted,
-                    skein::to_string(byte_span(text)));
+    co_return detail::decode_abort(body, from);
 }
 
 SKEIN_INLINE void ring_communicator::core::fail(error why) {
-    if (failed || closed) return;
-    failed = why;
-    failure_known.set();
-    stop.request();
-    if (told) told(why);
-    tasks.spawn(spread(std::move(why)));
+    if (failed_ || closed_) return;
+    failed_ = why;
+    failure_known_.set();
+    stop_.request();
+    if (failure_listener_) failure_listener_(why);
+    tasks_.spawn(tell_neighbours(std::move(why)));
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::spread(error why) {
-    auto pause = quiet.wait();
+SKEIN_INLINE task<void> ring_communicator::core::tell_neighbours(error why) {
+    auto pause = quiet_.wait();
     co_await pause;
     const byte_buffer notice = detail::abort_notice(why);
-    constexpr duration patience = std::chrono::milliseconds(500);
-    if (in != nullptr) {
-        auto up = as_result(with_timeout(detail::write_exact(*in, notice), patience));
+    if (in_ != nullptr) {
+        auto up = as_result(with_timeout(detail::write_exact(*in_, notice), times.ring_notice));
         auto ignored = co_await std::move(up);
         (void)ignored;
-        in->close_send();
+        in_->close_send();
     }
-    if (out != nullptr && !writing) { // in the middle of a frame nothing can be said downstream
-        auto down = as_result(with_timeout(detail::write_exact(*out, notice), patience));
+    if (out_ != nullptr && !writing_) { // in the middle of a frame nothing can be said downstream
+        auto down = as_result(with_timeout(detail::write_exact(*out_, notice), times.ring_notice));
         auto ignored = co_await std::move(down);
         (void)ignored;
     }
-    if (out != nullptr) out->close_send();
-    spread_done.set();
+    if (out_ != nullptr) out_->close_send();
+    neighbours_told_.set();
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::close() {
-    if (closed) co_return;
-    if (!failed && in != nullptr && out != nullptr && !writing) {
+    if (closed_) co_return;
+    if (!failed_ && in_ != nullptr && out_ != nullptr && !writing_) {
         const byte_buffer bye = detail::bye_notice();
-        constexpr duration patience = std::chrono::milliseconds(500);
-        auto up = as_result(with_timeout(detail::write_exact(*in, bye), patience));
+        auto up = as_result(with_timeout(detail::write_exact(*in_, bye), times.ring_notice));
         auto first = co_await std::move(up);
         (void)first;
-        auto down = as_result(with_timeout(detail::write_exact(*out, bye), patience));
+        auto down = as_result(with_timeout(detail::write_exact(*out_, bye), times.ring_notice));
         auto second = co_await std::move(down);
         (void)second;
     }
-    const bool was_failed = failed.has_value();
-    closed = true;
+    const bool was_failed = failed_.has_value();
+    closed_ = true;
     if (was_failed) { // the notices get their time
-        auto patience = as_result(with_timeout(wait_until_spread(), std::chrono::seconds(1)));
+        auto patience = as_result(with_timeout(wait_until_told(), times.ring_farewell));
         auto ignored = co_await std::move(patience);
         (void)ignored;
     }
-    tasks.cancel();
-    auto joined = as_result(shield(tasks.join()));
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
     auto ignored = co_await std::move(joined);
     (void)ignored;
-    auto stopping = net->stop();
+    auto stopping = net_->stop();
     co_await std::move(stopping);
-    in = out = nullptr;
+    in_ = out_ = nullptr;
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::wait_until_spread() {
-    auto done = spread_done.wait();
+SKEIN_INLINE task<void> ring_communicator::core::wait_until_told() {
+    auto done = neighbours_told_.wait();
     co_await done;
 }
 
 SKEIN_INLINE error ring_communicator::core::blamed(errc code, int culprit,
                                                    const std::string& what) const {
     return error(code,
-                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
+                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing_), what));
 }
 
 SKEIN_INLINE std::string ring_communicator::core::where() const {
-    return fmt::format("rank {}, {}", label(position), detail::describe(doing));
+    return fmt::format("rank {}, {}", label(position_), detail::describe(doing_));
 }
 
 SKEIN_INLINE void ring_communicator::core::throw_if_failed() const {
-    if (failed) throw error(failed->code(), failed->what()).with_where(where());
+    if (failed_) throw detail::error_at(*failed_, where());
 }
 
 } // namespace skein::dist
@@ -2006,6 +2088,121 @@ SKEIN_INLINE void ring_communicator::core::throw_if_failed() const {
 // the number of frames received.
 
 
+// ======== skein/dist/detail/host_call.hpp
+// A call of a collective as its signature, for models that work in the host's memory. Checked: sizes that
+// do not fit are a bug of the caller; memory that is not the host's is errc::not_supported.
+
+
+#include <cstddef>
+#include <span>
+
+namespace skein::dist::detail {
+
+[[nodiscard]] signature all_reduce_call(buffer_view io, reduce_op op);
+[[nodiscard]] signature reduce_scatter_call(buffer_view in, buffer_view out, reduce_op op,
+                                            int ranks);
+[[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
+[[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
+                                          std::span<const std::size_t> counts, int rank, int ranks);
+[[nodiscard]] signature broadcast_call(buffer_view io, int root, int ranks);
+[[nodiscard]] signature barrier_call();
+/// The send or recv of `rank` with `peer`.
+[[nodiscard]] signature message_call(buffer_view io, int peer, int rank, int ranks);
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/host_call.ipp
+// The checks of collectives, once for all models.
+
+
+#include <fmt/core.h>
+
+namespace skein::dist::detail {
+
+SKEIN_INLINE void require_host(buffer_view view) {
+    if (view.where.is_cpu()) return;
+    throw error(
+        errc::not_supported,
+        fmt::format("not supported: this communicator works in the host's memory, the buffer "
+                    "is on {}",
+                    to_string(view.where)))
+        .with_hint("copy it to the host, or choose a communicator for that device");
+}
+
+SKEIN_INLINE signature call_of(op_kind kind, buffer_view of, reduce_op op = reduce_op::sum) {
+    require_host(of);
+    signature s;
+    s.kind = kind;
+    s.count = of.count;
+    s.type = of.type;
+    s.op = op;
+    return s;
+}
+
+SKEIN_INLINE signature all_reduce_call(buffer_view io, reduce_op op) {
+    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
+    return call_of(op_kind::all_reduce, io, op);
+}
+
+SKEIN_INLINE signature reduce_scatter_call(buffer_view in, buffer_view out, reduce_op op,
+                                           int ranks) {
+    SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
+                    in.count == out.count * static_cast<std::size_t>(ranks),
+                "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, ranks);
+    require_host(out);
+    return call_of(op_kind::reduce_scatter, in, op);
+}
+
+SKEIN_INLINE signature all_gather_call(buffer_view in, buffer_view out, int ranks) {
+    SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(ranks),
+                "all_gather of {} elements into {} on {} ranks", in.count, out.count, ranks);
+    require_host(in);
+    return call_of(op_kind::all_gather, out);
+}
+
+SKEIN_INLINE signature all_gather_v_call(buffer_view in, buffer_view out,
+                                         std::span<const std::size_t> counts, int rank, int ranks) {
+    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(ranks) && in.type == out.type &&
+                    in.count == counts[static_cast<std::size_t>(rank)],
+                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), ranks,
+                in.count);
+    std::size_t total = 0;
+    for (const std::size_t c : counts) total += c;
+    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
+                out.count);
+    require_host(in);
+    signature s = call_of(op_kind::all_gather_v, out);
+    s.detail = hash_counts(counts);
+    return s;
+}
+
+SKEIN_INLINE signature broadcast_call(buffer_view io, int root, int ranks) {
+    SKEIN_CHECK(root >= 0 && root < ranks, "broadcast from rank {} of {}", root, ranks);
+    signature s = call_of(op_kind::broadcast, io);
+    s.detail = static_cast<std::uint64_t>(root);
+    return s;
+}
+
+SKEIN_INLINE signature barrier_call() {
+    signature s;
+    s.kind = op_kind::barrier;
+    s.type = dtype::u8;
+    return s;
+}
+
+SKEIN_INLINE signature message_call(buffer_view io, int peer, int rank, int ranks) {
+    SKEIN_CHECK(peer >= 0 && peer < ranks && peer != rank,
+                "send or recv of rank {} with rank {} of {}", rank, peer, ranks);
+    signature s = call_of(op_kind::message, io);
+    s.detail = static_cast<std::uint64_t>(peer);
+    return s;
+}
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/ring_steps.ipp, continued
 #include <cstring>
 
 namespace skein::dist {
@@ -2028,7 +2225,7 @@ struct ring_communicator::core::plan {
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::even_slices(
     std::size_t count, std::size_t width) const {
-    const std::size_t ranks = group.size(), line = 64 / width;
+    const std::size_t ranks = group_.size(), line = 64 / width;
     const std::size_t share = ((count + ranks - 1) / ranks + line - 1) / line * line;
     std::vector<slice> out_slices;
     for (std::size_t p = 0; p < ranks; ++p) {
@@ -2038,50 +2235,54 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     return out_slices;
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::meet() {
-    SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
-    const time_point until = deadline_after(here.now(), deadline);
-    auto opening = net->to(next(), links::ring, until);
-    out = co_await std::move(opening);
-    auto waiting = net->from(previous(), links::ring, until);
-    in = co_await std::move(waiting);
-    quiet.set();
-    tasks.spawn(watch_next());
+/// The same number of bytes for every rank.
+SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::equal_slices(
+    std::size_t bytes) const {
+    std::vector<slice> slices;
+    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * bytes, bytes});
+    return slices;
 }
 
-SKEIN_INLINE void ring_communicator::core::begin(detail::op_kind kind, std::uint64_t count,
-                                                 dtype type, reduce_op op, std::uint64_t more) {
-    SKEIN_CHECK(!busy, "two collectives at a time on rank {}", label(position));
-    if (kind != detail::op_kind::message) doing.sequence += 1;
-    doing.kind = kind;
-    doing.count = count;
-    doing.type = type;
-    doing.op = op;
-    doing.outer = outer;
-    doing.detail = more;
+SKEIN_INLINE task<void> ring_communicator::core::connect_neighbours() {
+    SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
+    const time_point until = deadline_after(here_.now(), deadline_);
+    auto opening = net_->to(next(), links::ring, until);
+    out_ = co_await std::move(opening);
+    auto waiting = net_->from(previous(), links::ring, until);
+    in_ = co_await std::move(waiting);
+    quiet_.set();
+    tasks_.spawn(watch_next());
+}
+
+SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
+    SKEIN_CHECK(!busy_, "two collectives at a time on rank {}", label(position_));
+    const bool message = what.kind == detail::op_kind::message;
+    what.sequence = doing_.sequence + (message ? 0 : 1);
+    what.outer = outer_;
+    doing_ = what;
     throw_if_failed();
-    if (closed) throw error(errc::closed, "this communicator is closed").with_where(where());
-    if (next_left && kind != detail::op_kind::message) {
+    if (closed_) throw error(errc::closed, "this communicator is closed").with_where(where());
+    if (next_left_ && !message) {
         fail(blamed(errc::peer_lost, next(), "it has closed its communicator"));
         throw_if_failed();
     }
-    busy = true;
-    heard = false;
-    quiet.reset();
-    stop = cancel_source();
+    busy_ = true;
+    heard_ = false;
+    quiet_.reset();
+    stop_ = cancel_source();
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
-    p.piece = pieces.piece_bytes / 64 * 64;
+    p.piece = pieces_.piece_bytes / 64 * 64;
     SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
-                pieces.piece_bytes);
+                pieces_.piece_bytes);
     std::size_t longest = 0;
     for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
     p.per_step =
         static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
     p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
-    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_text);
-    if (scratch.size() < room) scratch.resize(room);
+    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_notice);
+    if (scratch_.size() < room) scratch_.resize(room);
 
     auto both = all(run_sender(p), run_receiver(p));
     auto done = co_await std::move(both);
@@ -2092,42 +2293,43 @@ SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
 SKEIN_INLINE task<void> ring_communicator::core::send_frame(std::uint32_t step, byte_span data) {
     std::array<std::byte, detail::ring_header::size> head{};
     detail::ring_header h;
-    h.what = doing;
+    h.what = doing_;
     h.step = step;
     h.bytes = static_cast<std::uint32_t>(data.size());
     h.encode(head.data());
     const std::array<byte_span, 2> batch{byte_span(head), data};
-    writing = true;
-    auto wrote = as_result(out->write_all(std::span(batch).first(data.empty() ? 1 : 2)));
+    writing_ = true;
+    auto wrote = as_result(out_->write_all(std::span(batch).first(data.empty() ? 1 : 2)));
     auto result = co_await std::move(wrote);
     if (!result) {
         if (result.error().code() == errc::cancelled) throw result.error();
         throw blamed(errc::peer_lost, next(), result.error().what());
     }
-    writing = false;
+    writing_ = false;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
     if (p.chain) { // says that this rank has come, also to the root
         auto here_i_am = send_frame(first_word, byte_span{});
         co_await std::move(here_i_am);
-        if ((position + 1) % size() == p.root) co_return;
+        if ((position_ + 1) % size() == p.root) co_return;
     }
-    const bool is_root = p.chain && position == p.root;
+    const bool is_root = p.chain && position_ == p.root;
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
         // What has to be here before frame f can leave.
         const std::uint32_t lag = p.chain ? 0 : p.per_step; // the same piece, one step earlier
         const std::uint32_t need = is_root || f < lag ? 0 : f + 1 - lag;
         while (p.received < need) {
-            auto more = moved.wait();
+            auto more = moved_.wait();
             co_await more;
         }
         const int step = static_cast<int>(f / p.per_step);
         const int back = step < p.reducing ? 1 + step : step - p.reducing;
         const slice s =
-            p.chain ? p.slices[0]
-                    : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+            p.chain
+                ? p.slices[0]
+                : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
         auto sending =
             send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
@@ -2137,9 +2339,9 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
 
 SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
     if (p.chain) {
-        auto hearing = hear(first_word, 0, nullptr);
-        co_await std::move(hearing);
-        if (position == p.root) co_return;
+        auto receiving = receive_frame(first_word, 0, nullptr);
+        co_await std::move(receiving);
+        if (position_ == p.root) co_return;
     }
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
@@ -2147,30 +2349,31 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
         const bool reduces = !p.chain && step < p.reducing;
         const int back = reduces ? 2 + step : 1 + step - p.reducing;
         const slice s =
-            p.chain ? p.slices[0]
-                    : p.slices[static_cast<std::size_t>((position - back % ranks + ranks) % ranks)];
+            p.chain
+                ? p.slices[0]
+                : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
         const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
         const std::size_t n = std::min(p.piece, s.bytes - from);
         std::byte* const mine = p.base + s.at + from;
-        auto hearing = hear(f, n, reduces ? nullptr : mine);
-        co_await std::move(hearing);
+        auto receiving = receive_frame(f, n, reduces ? nullptr : mine);
+        co_await std::move(receiving);
         if (reduces && n > 0) {
-            const std::byte* const theirs = scratch.data() + 64;
+            const std::byte* const theirs = scratch_.data() + 64;
             const bool last = step + 1 == p.reducing;
             const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
             // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
-            const bool own_first = position == 0;
+            const bool own_first = position_ == 0;
             reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type),
-                   p.type, op, divisor);
+                   p.type, op, divisor_);
         }
         p.received = f + 1;
-        moved.wake_all();
+        moved_.wake_all();
     }
 }
 
 /// read_frame, with the neighbour to blame when the stream breaks.
-SKEIN_INLINE task<void> ring_communicator::core::hear(std::uint32_t step, std::size_t n,
-                                                      std::byte* direct) {
+SKEIN_INLINE task<void> ring_communicator::core::receive_frame(std::uint32_t step, std::size_t n,
+                                                               std::byte* direct) {
     auto reading = as_result(read_frame(step, n, direct));
     auto came = co_await std::move(reading);
     if (came) co_return;
@@ -2188,187 +2391,164 @@ SKEIN_INLINE task<void> ring_communicator::core::read_frame(std::uint32_t step, 
     constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;
     // Small payloads come with their header in one read.
     const bool together = direct == nullptr || n <= 4096;
-    std::byte* const buffer = scratch.data() + head_at;
+    std::byte* const buffer = scratch_.data() + head_at;
     const std::size_t wanted = head_size + (together ? n : 0);
     std::size_t have = 0;
     while (have < head_size) {
-        auto some = in->read_some(mut_byte_span(buffer + have, wanted - have));
+        auto some = in_->read_some(mut_byte_span(buffer + have, wanted - have));
         const std::size_t got = co_await std::move(some);
         if (got == 0) throw error(errc::reset, "the connection ended");
         have += got;
     }
-    const auto h = detail::ring_header::decode(buffer);
+    const auto h = detail::ring_header::decode(buffer).value();
     if (h.kind != detail::ring_kind::data) {
         auto notice =
-            read_notice(*in, h, previous(), byte_span(buffer + head_size, have - head_size));
+            read_notice(*in_, h, previous(), byte_span(buffer + head_size, have - head_size));
         const error why = co_await std::move(notice);
         fail(why);
         throw why;
     }
-    if (h.what != doing) {
-        const bool first = previous() < label(position);
-        throw detail::mismatch_error(first ? previous() : label(position), first ? h.what : doing,
-                                     first ? label(position) : previous(), first ? doing : h.what);
+    check_frame(h, step, n);
+    heard_ = true;
+    if (together) {
+        auto rest = detail::read_exact(*in_, mut_byte_span(buffer + have, wanted - have));
+        co_await std::move(rest);
+        if (direct != nullptr && n > 0) std::memcpy(direct, scratch_.data() + 64, n);
+    } else {
+        auto rest = detail::read_exact(*in_, mut_byte_span(direct, n));
+        co_await std::move(rest);
+    }
+}
+
+/// Throws mismatch if the previous rank is not where this one is.
+SKEIN_INLINE void ring_communicator::core::check_frame(const detail::ring_header& h,
+                                                       std::uint32_t step, std::size_t n) const {
+    if (h.what != doing_) {
+        const bool first = previous() < label(position_);
+        throw detail::mismatch_error(first ? previous() : label(position_), first ? h.what : doing_,
+                                     first ? label(position_) : previous(),
+                                     first ? doing_ : h.what);
     }
     if (h.step != step || h.bytes != n) {
         throw error(errc::mismatch,
                     fmt::format("rank {} sent piece {} of {} bytes, rank {} expected piece "
                                 "{} of {}",
-                                previous(), h.step, h.bytes, label(position), step, n))
+                                previous(), h.step, h.bytes, label(position_), step, n))
             .with_hint("are the ranks the same build with the same ring_options?");
     }
-    heard = true;
-    if (together) {
-        auto rest = detail::read_exact(*in, mut_byte_span(buffer + have, wanted - have));
-        co_await std::move(rest);
-        if (direct != nullptr && n > 0) std::memcpy(direct, scratch.data() + 64, n);
-    } else {
-        auto rest = detail::read_exact(*in, mut_byte_span(direct, n));
-        co_await std::move(rest);
-    }
+}
+
+/// `own` into its slice of p, then everybody's into all slices.
+SKEIN_INLINE task<void> ring_communicator::core::gather(plan& p, buffer_view own) {
+    std::byte* const slot = p.base + p.slices[static_cast<std::size_t>(position_)].at;
+    if (own.count > 0 && slot != own.begin()) std::memcpy(slot, own.data, own.bytes());
+    p.gathering = size() - 1;
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-    begin(detail::op_kind::all_reduce, io.count, io.type, op, 0);
+    begin(detail::all_reduce_call(io, op));
     plan p;
     p.type = io.type;
     p.op = op;
-    if (io.bytes() > pieces.small_bytes) {
+    if (io.bytes() > pieces_.small_bytes) {
         p.base = io.begin();
         p.slices = even_slices(io.count, size_of(io.type));
         p.reducing = p.gathering = size() - 1;
-        auto safe = guarded(run(p));
-        co_await std::move(safe);
+        auto work = finish_in_time(run(p));
+        co_await std::move(work);
         co_return;
     }
-    work.resize(std::max(work.size(), io.bytes() * group.size()));
-    p.base = work.data();
-    for (std::size_t r = 0; r < group.size(); ++r)
-        p.slices.push_back(slice{r * io.bytes(), io.bytes()});
-    p.gathering = size() - 1;
-    if (io.count > 0) {
-        std::memcpy(p.base + static_cast<std::size_t>(position) * io.bytes(), io.data, io.bytes());
-    }
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
+    work_.resize(std::max(work_.size(), io.bytes() * group_.size()));
+    p.base = work_.data();
+    p.slices = equal_slices(io.bytes());
+    auto gathering = gather(p, io);
+    co_await std::move(gathering);
     std::vector<const void*> sources;
     for (const slice& s : p.slices) sources.push_back(p.base + s.at);
-    reduce(io.data, sources, io.count, io.type, op, divisor);
+    reduce(io.data, sources, io.count, io.type, op, divisor_);
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in_view,
-                                                                buffer_view out_view,
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, buffer_view out,
                                                                 reduce_op op) {
-    SKEIN_CHECK(in_view.type == out_view.type && in_view.type != dtype::u8 &&
-                    in_view.count == out_view.count * group.size(),
-                "reduce_scatter of {} elements into {} on {} ranks", in_view.count, out_view.count,
-                size());
-    begin(detail::op_kind::reduce_scatter, in_view.count, in_view.type, op, 0);
-    work.resize(std::max(work.size(), in_view.bytes()));
-    if (in_view.count > 0) std::memcpy(work.data(), in_view.data, in_view.bytes());
+    begin(detail::reduce_scatter_call(in, out, op, size()));
+    work_.resize(std::max(work_.size(), in.bytes()));
+    if (in.count > 0) std::memcpy(work_.data(), in.data, in.bytes());
     plan p;
-    p.type = in_view.type;
+    p.type = in.type;
     p.op = op;
-    p.base = work.data();
-    for (std::size_t r = 0; r < group.size(); ++r) {
-        p.slices.push_back(slice{r * out_view.bytes(), out_view.bytes()});
-    }
+    p.base = work_.data();
+    p.slices = equal_slices(out.bytes());
     p.reducing = size() - 1;
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
-    if (out_view.count > 0) {
-        std::memcpy(out_view.data, p.base + static_cast<std::size_t>(position) * out_view.bytes(),
-                    out_view.bytes());
-    }
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+    const std::byte* const own = p.base + static_cast<std::size_t>(position_) * out.bytes();
+    if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in_view,
-                                                            buffer_view out_view) {
-    SKEIN_CHECK(in_view.type == out_view.type && out_view.count == in_view.count * group.size(),
-                "all_gather of {} elements into {} on {} ranks", in_view.count, out_view.count,
-                size());
-    begin(detail::op_kind::all_gather, out_view.count, in_view.type, reduce_op::sum, 0);
+SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
+    begin(detail::all_gather_call(in, out, size()));
     plan p;
-    p.base = out_view.begin();
-    for (std::size_t r = 0; r < group.size(); ++r) {
-        p.slices.push_back(slice{r * in_view.bytes(), in_view.bytes()});
-    }
-    std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
-    if (in_view.count > 0 && own != in_view.begin())
-        std::memcpy(own, in_view.data, in_view.bytes());
-    p.gathering = size() - 1;
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
+    p.base = out.begin();
+    p.slices = equal_slices(in.bytes());
+    auto gathering = gather(p, in);
+    co_await std::move(gathering);
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in_view,
-                                                              buffer_view out_view,
+SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, buffer_view out,
                                                               std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == group.size() && in_view.type == out_view.type &&
-                    in_view.count == counts[static_cast<std::size_t>(position)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size(),
-                in_view.count);
+    begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
-    p.base = out_view.begin();
-    std::size_t total = 0;
-    const std::size_t width = size_of(in_view.type);
+    p.base = out.begin();
+    std::size_t at = 0;
     for (const std::size_t c : counts) {
-        p.slices.push_back(slice{total * width, c * width});
-        total += c;
+        p.slices.push_back(slice{at, c * size_of(in.type)});
+        at += p.slices.back().bytes;
     }
-    SKEIN_CHECK(out_view.count == total, "all_gather_v: counts add up to {}, out has {}", total,
-                out_view.count);
-    begin(detail::op_kind::all_gather_v, total, in_view.type, reduce_op::sum,
-          detail::hash_counts(counts));
-    std::byte* const own = p.base + p.slices[static_cast<std::size_t>(position)].at;
-    if (in_view.count > 0 && own != in_view.begin())
-        std::memcpy(own, in_view.data, in_view.bytes());
-    p.gathering = size() - 1;
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
+    auto gathering = gather(p, in);
+    co_await std::move(gathering);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int root) {
-    begin(detail::op_kind::broadcast, io.count, io.type, reduce_op::sum,
-          static_cast<std::uint64_t>(label(root)));
+    auto what = detail::broadcast_call(io, root, size());
+    what.detail = static_cast<std::uint64_t>(label(root));
+    begin(what);
     plan p;
     p.base = io.begin();
     p.slices.push_back(slice{0, io.bytes()});
     p.chain = true;
     p.root = root;
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
 }
 
 /// Empty slices once around: after N-1 steps everybody has heard of everybody.
 SKEIN_INLINE task<void> ring_communicator::core::barrier() {
-    begin(detail::op_kind::barrier, 0, dtype::u8, reduce_op::sum, 0);
+    begin(detail::barrier_call());
     plan p;
-    p.slices.resize(group.size());
+    p.slices.resize(group_.size());
     p.gathering = size() - 1;
-    auto safe = guarded(run(p));
-    co_await std::move(safe);
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < net->world_size() && to != net->rank(), "send from rank {} to {}",
-                net->rank(), to);
-    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
-          static_cast<std::uint64_t>(to));
-    auto safe =
-        guarded(detail::send_message(*net, io, to, doing, deadline_after(here.now(), deadline)));
-    co_await std::move(safe);
+    auto what = detail::message_call(io, to, position_, size());
+    what.detail = static_cast<std::uint64_t>(label(to));
+    begin(what);
+    const time_point until = deadline_after(here_.now(), deadline_);
+    auto work = finish_in_time(detail::send_message(*net_, io, label(to), doing_, until));
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < net->world_size() && from != net->rank(),
-                "recv on rank {} from {}", net->rank(), from);
-    begin(detail::op_kind::message, io.count, io.type, reduce_op::sum,
-          static_cast<std::uint64_t>(from));
-    auto safe =
-        guarded(detail::recv_message(*net, io, from, doing, deadline_after(here.now(), deadline)));
-    co_await std::move(safe);
+    auto what = detail::message_call(io, from, position_, size());
+    what.detail = static_cast<std::uint64_t>(label(from));
+    begin(what);
+    const time_point until = deadline_after(here_.now(), deadline_);
+    auto work = finish_in_time(detail::recv_message(*net_, io, label(from), doing_, until));
+    co_await std::move(work);
 }
 
 } // namespace skein::dist
@@ -2389,23 +2569,23 @@ SKEIN_INLINE task<std::unique_ptr<ring_communicator>> ring_communicator::connect
     collective_options limits, int divisor) {
     auto ring = std::unique_ptr<ring_communicator>(new ring_communicator(std::make_shared<core>(
         std::move(net), std::move(group), position, pieces, limits, divisor)));
-    auto meeting = as_result(ring->core_->meet());
-    auto met = co_await std::move(meeting);
-    if (!met) {
+    auto connecting = as_result(ring->core_->connect_neighbours());
+    auto connected = co_await std::move(connecting);
+    if (!connected) {
         auto closing = ring->close();
         co_await std::move(closing);
-        throw met.error();
+        throw connected.error();
     }
     co_return std::move(ring);
 }
 
-SKEIN_INLINE int ring_communicator::rank() const noexcept { return core_->position; }
+SKEIN_INLINE int ring_communicator::rank() const noexcept { return core_->position(); }
 SKEIN_INLINE int ring_communicator::world_size() const noexcept { return core_->size(); }
 SKEIN_INLINE std::string ring_communicator::name() const {
     return fmt::format("ring x{}", core_->size());
 }
 SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
-    core_->deadline = limit;
+    core_->set_deadline(limit);
 }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
@@ -2427,23 +2607,23 @@ SKEIN_INLINE task<void> ring_communicator::broadcast(buffer_view io, int root) {
 }
 SKEIN_INLINE task<void> ring_communicator::barrier() { return core_->barrier(); }
 SKEIN_INLINE task<void> ring_communicator::send(buffer_view io, int to) {
-    return core_->send(io, core_->label(to));
+    return core_->send(io, to);
 }
 SKEIN_INLINE task<void> ring_communicator::recv(buffer_view io, int from) {
-    return core_->recv(io, core_->label(from));
+    return core_->recv(io, from);
 }
 SKEIN_INLINE task<void> ring_communicator::close() { return core_->close(); }
 
 SKEIN_INLINE void ring_communicator::set_outer(detail::op_kind kind) noexcept {
-    core_->outer = kind;
+    core_->set_outer(kind);
 }
-SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> told) {
-    core_->told = std::move(told);
+SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> listener) {
+    core_->on_failure(std::move(listener));
 }
 
 SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
     try {
-        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
+        core_->on().post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
             if (const auto c = weak.lock()) c->fail(why);
         });
     } catch (...) { // out of memory: the deadline will end it
@@ -2714,38 +2894,40 @@ namespace skein::dist {
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
-class shm_communicator {
+class shm_communicator final : public communicator {
 public:
     /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {});
     shm_communicator(const shm_communicator&) = delete;
     shm_communicator& operator=(const shm_communicator&) = delete;
-    ~shm_communicator();
+    ~shm_communicator() override;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {});
     /// Once every member has been constructed: from here on the death of their processes is noticed.
     void join();
 
-    [[nodiscard]] int rank() const noexcept { return rank_; }
-    [[nodiscard]] int world_size() const noexcept { return size_; }
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    [[nodiscard]] int rank() const noexcept override { return rank_; }
+    [[nodiscard]] int world_size() const noexcept override { return size_; }
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) noexcept override { deadline_ = limit; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
+
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
-    task<void> close();
-    void abort(error why) noexcept;
 
 private:
     using counter = std::atomic<std::uint32_t> detail::shm_rank::*;
@@ -2756,15 +2938,14 @@ private:
     int label(int r) const noexcept { return labels_[static_cast<std::size_t>(r)]; }
 
     // doing (detail/shm_steps.ipp)
-    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
-               std::uint64_t more);
-    void begin_message(buffer_view io);
-    void arrive();
-    void meet();
+    void begin(detail::signature what);
+    void begin_message(buffer_view io, int peer);
+    void announce();
+    void wait_for_all_to_agree();
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
-    void reduce_steps(const std::byte* in, std::byte* out, std::size_t count, dtype type,
-                      reduce_op op, int divisor, bool scattered, int only_root);
+    struct reduction;
+    void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
@@ -2817,7 +2998,6 @@ private:
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -2845,8 +3025,8 @@ void shm_communicator::wait_until(Reached reached) {
         const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
         return all_reached() || aborted;
     };
-    constexpr duration slice = std::chrono::milliseconds(20);
-    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
+    constexpr duration look = time_constants::lan().shm_look;
+    wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
 }
 
@@ -2938,28 +3118,23 @@ SKEIN_INLINE void shm_communicator::throw_if_aborted() const {
 
 namespace skein::dist {
 
-SKEIN_INLINE void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
-                                          reduce_op op, std::uint64_t more) {
+SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     until_ = deadline_after(steady_now(), deadline_);
-    doing_.sequence += 1;
-    doing_.kind = kind;
-    doing_.count = count;
-    doing_.type = type;
-    doing_.op = op;
-    doing_.outer = outer_;
-    doing_.detail = more;
+    what.sequence = doing_.sequence + 1;
+    what.outer = outer_;
+    doing_ = what;
     throw_if_aborted();
 }
 
 /// Says what this rank is doing. Small slots of this parity are free since all arrived at the last.
-SKEIN_INLINE void shm_communicator::arrive() {
+SKEIN_INLINE void shm_communicator::announce() {
     me().doing[doing_.sequence & 1] = doing_;
     publish(&detail::shm_rank::arrived, static_cast<std::uint32_t>(doing_.sequence));
 }
 
 /// Waits until all have arrived, and compares. A peer may be one collective ahead, not two: hence
 /// two signatures.
-SKEIN_INLINE void shm_communicator::meet() {
+SKEIN_INLINE void shm_communicator::wait_for_all_to_agree() {
     wait_all(&detail::shm_rank::arrived, static_cast<std::uint32_t>(doing_.sequence));
     for (int r = 0; r < size_; ++r) {
         const detail::signature theirs = at(r).doing[doing_.sequence & 1];
@@ -2986,8 +3161,8 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
     if (in.count > 0)
         std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
-    arrive();
-    meet();
+    announce();
+    wait_for_all_to_agree();
     if (n == 0 || result == nullptr) return;
     std::array<const void*, 64> few;
     std::vector<const void*> many(size_ > 64 ? static_cast<std::size_t>(size_) : 0);
@@ -2999,89 +3174,101 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
            in.type, op, divisor);
 }
 
-SKEIN_INLINE void shm_communicator::reduce_steps(const std::byte* in, std::byte* out,
-                                                 std::size_t count, dtype type, reduce_op op,
-                                                 int divisor, bool scattered, int only_root) {
-    using r = detail::shm_rank;
-    const std::size_t width = size_of(type), ranks = static_cast<std::size_t>(size_);
-    const std::size_t line = 64 / width; // slices start on cache lines
-    const std::size_t slice = layout_.chunk_bytes() / width / ranks / line * line;
-    // scattered: count is one rank's part, and a step takes a slice of every part
-    const std::size_t per_step = scattered ? slice : slice * ranks;
-    const auto steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
-    const std::uint32_t base = steps_;
-    std::byte* const m = segment_.data();
-    const auto mine = static_cast<std::size_t>(rank_);
+/// One reduction through the `in` and `out` slots. Slices start on cache lines.
+struct shm_communicator::reduction {
+    shm_communicator& comm;
+    const std::byte* in;
+    std::byte* out;
+    std::size_t count; // scattered: of one rank's part, and a step takes a slice of every part
+    dtype type;
+    reduce_op op;
+    int divisor;
+    bool scattered;
+    int only_root; // whose `out` is filled; negative: everybody's
+
+    std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
+    std::size_t line = 64 / width;
+    std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    std::size_t per_step = scattered ? slice : slice * ranks;
+    std::uint32_t steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
+    std::uint32_t base = comm.steps_;
+    std::byte* memory = comm.segment_.data();
+    std::size_t mine = static_cast<std::size_t>(comm.rank_);
 
     struct piece {
         std::size_t at, n, slot; // element in the user's buffer, elements, element in the slot
     };
-    const auto cut = [&](std::uint32_t k, std::size_t p) {
+    [[nodiscard]] piece cut(std::uint32_t k, std::size_t p) const {
         const std::size_t first = k * per_step, here = std::min(per_step, count - first);
         if (scattered) return piece{p * count + first, here, p * slice};
         const std::size_t share = ((here + ranks - 1) / ranks + line - 1) / line * line;
         const std::size_t from = std::min(p * share, here), to = std::min(from + share, here);
         return piece{first + from, to - from, p * slice};
-    };
-    const auto publish_step = [&](std::uint32_t k) {
-        wait_all(&r::reduced, base + k - 1);
+    }
+
+    void publish_step(std::uint32_t k) {
+        comm.wait_all(&detail::shm_rank::reduced, base + k - 1);
         for (std::size_t p = 0; p < ranks; ++p) {
             const piece c = cut(k, p);
             if (p == mine || c.n == 0) continue;
-            std::memcpy(layout_.in(m, rank_, base + k) + c.slot * width, in + c.at * width,
-                        c.n * width);
+            std::memcpy(comm.layout_.in(memory, comm.rank_, base + k) + c.slot * width,
+                        in + c.at * width, c.n * width);
         }
-        publish(&r::published, base + k + 1);
-    };
-    const auto reduce_step = [&](std::uint32_t k) {
-        wait_all(&r::published, base + k + 1);
-        wait_all(&r::fetched, base + k - 1);
+        comm.publish(&detail::shm_rank::published, base + k + 1);
+    }
+
+    void reduce_step(std::uint32_t k) {
+        comm.wait_all(&detail::shm_rank::published, base + k + 1);
+        comm.wait_all(&detail::shm_rank::fetched, base + k - 1);
         const piece c = cut(k, mine);
-        std::vector<const void*>& sources = sources_;
+        std::vector<const void*>& sources = comm.sources_;
         sources.resize(ranks);
-        constexpr std::size_t hot = std::size_t{16}
-                                    << 10; // reduced and copied while in the first cache
+        constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
         const std::size_t some = hot / width;
         for (std::size_t i = 0; i < c.n; i += some) {
             const std::size_t n = std::min(some, c.n - i);
             for (std::size_t p = 0; p < ranks; ++p) {
-                sources[p] =
-                    p == mine ? in + (c.at + i) * width
-                              : layout_.in(m, static_cast<int>(p), base + k) + (c.slot + i) * width;
+                sources[p] = p == mine ? in + (c.at + i) * width
+                                       : comm.layout_.in(memory, static_cast<int>(p), base + k) +
+                                             (c.slot + i) * width;
             }
             std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
             reduce(result, sources, n, type, op, divisor);
             if (!scattered) {
-                std::memcpy(layout_.out(m, rank_, base + k) + (c.slot + i) * width, result,
-                            n * width);
+                std::memcpy(comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * width,
+                            result, n * width);
             }
         }
-        publish(&r::reduced, base + k + 1);
-    };
-    const auto fetch_step = [&](std::uint32_t k) {
-        if (!scattered && (only_root < 0 || only_root == rank_)) {
-            wait_all(&r::reduced, base + k + 1);
+        comm.publish(&detail::shm_rank::reduced, base + k + 1);
+    }
+
+    void fetch_step(std::uint32_t k) {
+        if (!scattered && (only_root < 0 || only_root == comm.rank_)) {
+            comm.wait_all(&detail::shm_rank::reduced, base + k + 1);
             for (std::size_t p = 0; p < ranks; ++p) {
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
                 std::memcpy(out + c.at * width,
-                            layout_.out(m, static_cast<int>(p), base + k) + c.slot * width,
+                            comm.layout_.out(memory, static_cast<int>(p), base + k) +
+                                c.slot * width,
                             c.n * width);
             }
         }
-        publish(&r::fetched, base + k + 1);
-    };
-
-    publish_step(0);
-    arrive();
-    meet();
-    for (std::uint32_t k = 0; k < steps; ++k) {
-        if (k + 1 < steps) publish_step(k + 1);
-        reduce_step(k);
-        if (k > 0) fetch_step(k - 1);
+        comm.publish(&detail::shm_rank::fetched, base + k + 1);
     }
-    fetch_step(steps - 1);
-    steps_ = base + steps;
+};
+
+SKEIN_INLINE void shm_communicator::reduce_steps(reduction r) {
+    r.publish_step(0);
+    announce();
+    wait_for_all_to_agree();
+    for (std::uint32_t k = 0; k < r.steps; ++k) {
+        if (k + 1 < r.steps) r.publish_step(k + 1);
+        r.reduce_step(k);
+        if (k > 0) r.fetch_step(k - 1);
+    }
+    r.fetch_step(r.steps - 1);
+    steps_ = r.base + r.steps;
 }
 
 /// Every rank r gives bytes[r] and gets all of them, one after the other. `in` is the own part.
@@ -3097,8 +3284,8 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     if (longest <= layout_.small_bytes()) {
         const auto parity = static_cast<std::uint32_t>(doing_.sequence);
         if (bytes[mine] > 0) std::memcpy(layout_.small(m, rank_, parity), in, bytes[mine]);
-        arrive();
-        meet();
+        announce();
+        wait_for_all_to_agree();
         for (std::size_t p = 0; p < bytes.size(); ++p) {
             if (bytes[p] == 0 || (p == mine && in == out + starts[p])) continue;
             std::memcpy(out + starts[p], layout_.small(m, static_cast<int>(p), parity), bytes[p]);
@@ -3119,8 +3306,8 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
         publish(&r::published, base + k + 1);
     };
     publish_step(0);
-    arrive();
-    meet();
+    announce();
+    wait_for_all_to_agree();
     for (std::uint32_t k = 0; k < steps; ++k) {
         if (k + 1 < steps) publish_step(k + 1);
         wait_all(&r::published, base + k + 1);
@@ -3201,46 +3388,66 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-    begin(detail::op_kind::all_reduce, io.count, io.type, op, 0);
+    begin(detail::all_reduce_call(io, op));
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, io.begin(), 0, io.count, op, size_);
     } else {
-        reduce_steps(io.begin(), io.begin(), io.count, io.type, op, size_, false, -1);
+        reduce_steps(reduction{.comm = *this,
+                               .in = io.begin(),
+                               .out = io.begin(),
+                               .count = io.count,
+                               .type = io.type,
+                               .op = op,
+                               .divisor = size_,
+                               .scattered = false,
+                               .only_root = -1});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op, int root) {
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-    begin(detail::op_kind::reduce, io.count, io.type, op, static_cast<std::uint64_t>(label(root)));
+    auto what = detail::all_reduce_call(io, op);
+    what.kind = detail::op_kind::reduce;
+    what.detail = static_cast<std::uint64_t>(label(root));
+    begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
     } else {
-        reduce_steps(io.begin(), io.begin(), io.count, io.type, op, 1, false, root);
+        reduce_steps(reduction{.comm = *this,
+                               .in = io.begin(),
+                               .out = io.begin(),
+                               .count = io.count,
+                               .type = io.type,
+                               .op = op,
+                               .divisor = 1,
+                               .scattered = false,
+                               .only_root = root});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
-    SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
-                    in.count == out.count * static_cast<std::size_t>(size_),
-                "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::reduce_scatter, in.count, in.type, op, 0);
+    begin(detail::reduce_scatter_call(in, out, op, size_));
     if (in.bytes() <= layout_.small_bytes()) {
         reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op,
                      size_);
     } else {
-        reduce_steps(in.begin(), out.begin(), out.count, in.type, op, size_, true, -1);
+        reduce_steps(reduction{.comm = *this,
+                               .in = in.begin(),
+                               .out = out.begin(),
+                               .count = out.count,
+                               .type = in.type,
+                               .op = op,
+                               .divisor = size_,
+                               .scattered = true,
+                               .only_root = -1});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
-    SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
-                "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::all_gather, out.count, in.type, reduce_op::sum, 0);
+    begin(detail::all_gather_call(in, out, size_));
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
     gather(in.begin(), out.begin(), bytes);
     co_return;
@@ -3248,28 +3455,17 @@ SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
-                    in.count == counts[static_cast<std::size_t>(rank_)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
-                in.count);
+    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> bytes;
-    std::size_t total = 0;
-    for (const std::size_t c : counts) {
-        bytes.push_back(c * size_of(in.type));
-        total += c;
-    }
-    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
-                out.count);
-    begin(detail::op_kind::all_gather_v, total, in.type, reduce_op::sum,
-          detail::hash_counts(counts));
+    for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
     gather(in.begin(), out.begin(), bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
-    SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
-    begin(detail::op_kind::broadcast, io.count, io.type, reduce_op::sum,
-          static_cast<std::uint64_t>(label(root)));
+    auto what = detail::broadcast_call(io, root, size_);
+    what.detail = static_cast<std::uint64_t>(label(root));
+    begin(what);
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
     gather(io.begin(), io.begin(), bytes);
@@ -3277,27 +3473,24 @@ SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
 }
 
 SKEIN_INLINE task<void> shm_communicator::barrier() {
-    begin(detail::op_kind::barrier, 0, dtype::u8, reduce_op::sum, 0);
-    arrive();
-    meet();
+    begin(detail::barrier_call());
+    announce();
+    wait_for_all_to_agree();
     co_return;
 }
 
-// Messages have their own counters; they do not count as collectives.
-
-SKEIN_INLINE void shm_communicator::begin_message(buffer_view io) {
+/// Messages have their own counters; they do not count as collectives.
+SKEIN_INLINE void shm_communicator::begin_message(buffer_view io, int peer) {
     until_ = deadline_after(steady_now(), deadline_);
-    doing_.kind = detail::op_kind::message;
-    doing_.outer = detail::op_kind::none;
-    doing_.count = io.count;
-    doing_.type = io.type;
+    auto what = detail::message_call(io, peer, rank_, size_);
+    what.detail = static_cast<std::uint64_t>(label(peer));
+    what.sequence = doing_.sequence;
+    doing_ = what;
     throw_if_aborted();
 }
 
 SKEIN_INLINE task<void> shm_communicator::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to,
-                size_);
-    begin_message(io);
+    begin_message(io, to);
     auto& pair = layout_.pair(segment_.data(), rank_, to);
     const std::size_t chunk = layout_.message_bytes();
     std::size_t done = 0;
@@ -3320,9 +3513,7 @@ SKEIN_INLINE task<void> shm_communicator::send(buffer_view io, int to) {
 }
 
 SKEIN_INLINE task<void> shm_communicator::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_,
-                from, size_);
-    begin_message(io);
+    begin_message(io, from);
     auto& pair = layout_.pair(segment_.data(), from, rank_);
     const std::size_t chunk = layout_.message_bytes();
     std::size_t done = 0;
@@ -3360,131 +3551,87 @@ SKEIN_INLINE task<void> shm_communicator::close() {
 } // namespace skein::dist
 
 
-// ======== skein/dist/bootstrap.hpp, continued
-#include <chrono>
-#include <cstdint>
+// ======== skein/dist/models.hpp, continued
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::cluster {
 class rendezvous;
 }
+namespace skein::net {
+class loop_thread;
+}
 
 namespace skein::dist {
 
-enum class comm_kind : std::uint8_t { automatic, shm, ring, hierarchical, stub };
-
-[[nodiscard]] constexpr std::string_view to_string(comm_kind kind) noexcept {
-    switch (kind) {
-    case comm_kind::automatic: return "automatic";
-    case comm_kind::shm: return "shm";
-    case comm_kind::ring: return "ring";
-    case comm_kind::hierarchical: return "hierarchical";
-    case comm_kind::stub: return "stub";
-    }
-    return "?";
-}
-
-/// "automatic", "shm", ...; for command lines and environment variables.
-[[nodiscard]] result<comm_kind> parse_comm_kind(std::string_view text);
-
 /// How to make a communicator; the same on every rank, but for `advertise`.
 struct comm_options {
-    comm_kind kind = comm_kind::automatic;
+    std::string model = "automatic"; ///< or the name of a model
+    /// Tells the communicators of a world apart; used once in a generation of it.
+    std::string name = "world";
     collective_options limits;
     shm_options shm;
     ring_options ring;
     /// The name or address under which other hosts reach this one. Empty: loopback when all ranks share
     /// this machine's network, else rendezvous::host().
     std::string advertise;
-    duration connect_deadline = std::chrono::seconds(60);
+    duration connect_deadline = time_constants::lan().rendezvous_timeout;
 };
 
-/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute thread.
-///   errors  peer_lost, timeout, refused, permission_denied; not_supported when kind = shm and the ranks
-///           do not share a host
-[[nodiscard]] any_communicator make_communicator(cluster::rendezvous& world,
-                                                 const comm_options& options,
-                                                 net::loop_thread& worker);
+/// What is known where a communicator is made. Every rank knows the same, but for its own place.
+struct comm_site {
+    cluster::rendezvous& world;
+    const comm_options& options;
+    net::loop_thread& worker; ///< what is made lives on its loop
+    placement where;
+    bool one_network = true; ///< all ranks have the same loopback
+    std::string key;         ///< what the keys of the model's exchanges begin with
 
-/// The same with a thread of its own; a lost member (rendezvous::on_lost) aborts it.
-[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
-                                                            const comm_options& options = {});
+    [[nodiscard]] int ranks() const;
+};
+
+/// Whether a model can be used at a site; the same answer on every rank.
+struct comm_fit {
+    int score = 0;       ///< for automatic; at most 100 for skein's own
+    std::string why_not; ///< empty: it can be used
+};
+
+struct comm_model {
+    std::string name;
+    std::function<comm_fit(const comm_site&)> fits;
+    /// Every rank calls it at the same time, on its compute thread; it may block.
+    std::function<std::unique_ptr<communicator>(const comm_site&)> make;
+};
+
+/// For the whole program, before communicators are made. Any thread.
+///   errors  already_exists
+void add_comm_model(comm_model model);
+
+/// "automatic" and the names of all models, as they were added.
+[[nodiscard]] std::vector<std::string> comm_model_names();
+
+/// For command lines and environment variables: the name, if there is such a model.
+///   errors  invalid_argument; its hint has all names
+[[nodiscard]] result<std::string> checked_comm_model(std::string_view name);
+
+/// The model that options.model means at this site; a world of one rank that asks for a model that needs
+/// two gets the stub.
+///   errors  not_supported: it does not fit here, and why; invalid_argument: no such model
+[[nodiscard]] comm_model choose_comm_model(const comm_site& site);
 
 } // namespace skein::dist
 
 
-// ======== skein/dist/detail/bootstrap.ipp
-// The exchanges that lead from a rendezvous to a communicator.
+// ======== skein/dist/detail/models.ipp
+// The list of models, and the choice among them.
 
 
-// ======== skein/dist/detail/place_card.hpp
-// What ranks tell each other of where they are.
+// ======== skein/dist/detail/own_models.ipp
+// skein's own models: when each fits, and how it is made from a rendezvous.
 
-
-#include <string>
-
-namespace skein::cluster {
-class rendezvous;
-}
-
-namespace skein::dist::detail {
-
-/// What one rank tells the others of its place, separated by newlines.
-struct place_card {
-    std::string host;    ///< the same for ranks that can share memory
-    std::string network; ///< the same for ranks that have the same loopback
-
-    static place_card of(const cluster::rendezvous& world);
-    static place_card decode(byte_span bytes);
-    [[nodiscard]] std::string encode() const;
-};
-
-} // namespace skein::dist::detail
-
-
-// ======== skein/dist/detail/place_card.ipp
-// Where this process is: host, boot and the namespaces of its container.
-
-
-#include <algorithm>
-#include <fstream>
-#include <string>
-
-#include <unistd.h>
-
-namespace skein::dist::detail {
-
-SKEIN_INLINE std::string read_line(const char* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
-
-/// A namespace of this process, e.g. "net:[4026531840]".
-SKEIN_INLINE std::string namespace_of(const char* path) {
-    char text[64] = {};
-    return ::readlink(path, text, sizeof text - 1) > 0 ? text : "";
-}
-
-SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
-    const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
-    return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
-            boot + "|" + namespace_of("/proc/self/ns/net")};
-}
-
-SKEIN_INLINE std::string place_card::encode() const { return host + "\n" + network; }
-
-SKEIN_INLINE place_card place_card::decode(byte_span bytes) {
-    const auto text = as_text(bytes);
-    const auto cut = std::min(text.find('\n'), text.size());
-    return {std::string(text.substr(0, cut)),
-            std::string(text.substr(std::min(cut + 1, text.size())))};
-}
-
-} // namespace skein::dist::detail
 
 // ======== skein/dist/detail/shm_bootstrap.ipp
 // How the ranks of one host come to share a segment, over the rendezvous of the whole world.
@@ -3579,24 +3726,10 @@ class links;
 class ring_communicator;
 class shm_communicator;
 
-/// Which ranks share a host: hosts in the order of their first rank, ranks ascending.
-struct placement {
-    std::vector<std::vector<int>> hosts;
-    int my_host = 0;
-    int my_place = 0; ///< index in hosts[my_host]; 0 leads
-
-    [[nodiscard]] const std::vector<int>& mine() const {
-        return hosts[static_cast<std::size_t>(my_host)];
-    }
-    [[nodiscard]] std::vector<int> leaders() const;
-    /// host_of[r] = any text that is the same for ranks of one host.
-    [[nodiscard]] static placement from(const std::vector<std::string>& host_of, int rank);
-};
-
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
 /// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
 /// messages between hosts.
-class hierarchical_communicator {
+class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
@@ -3604,24 +3737,25 @@ public:
                               std::shared_ptr<links> net, collective_options limits = {});
     hierarchical_communicator(const hierarchical_communicator&) = delete;
     hierarchical_communicator& operator=(const hierarchical_communicator&) = delete;
-    ~hierarchical_communicator();
+    ~hierarchical_communicator() override;
 
-    [[nodiscard]] int rank() const noexcept { return rank_; }
-    [[nodiscard]] int world_size() const noexcept { return size_; }
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) { deadline_ = limit; }
+    [[nodiscard]] int rank() const noexcept override { return rank_; }
+    [[nodiscard]] int world_size() const noexcept override { return size_; }
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) override { deadline_ = limit; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
     /// Not the cheapest way: reduces everything and keeps a part.
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
 
 private:
     /// What an abort reaches through the loop.
@@ -3634,19 +3768,24 @@ private:
     /// Sets what errors say this rank is doing, and how long each part may take. A wait for others has
     /// to outlast theirs, so that the rank that is really missing gets named: ring after host, the
     /// leader's return after the ring.
-    void begin(detail::op_kind kind, buffer_view of, reduce_op op, int more);
+    void begin(detail::signature what);
+    [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;
     void wait_inside();
     void wait_for_leader();
 
     /// An error on one side is told to the other before it is thrown.
-    task<void> told(task<void> work);
+    task<void> abort_both_on_error(task<void> work);
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
+    [[nodiscard]] std::vector<std::size_t> sums_per_host(
+        const std::vector<std::size_t>& counts) const;
+    void put_in_rank_order(const std::vector<std::size_t>& counts, std::size_t width,
+                           std::byte* out) const;
     task<void> hand_out(buffer_view io, int root);
-    task<void> meet();
+    task<void> meet_everywhere();
     task<void> message(buffer_view io, int peer, bool sends);
 
     loop& on_;
@@ -3678,31 +3817,6 @@ private:
 
 namespace skein::dist {
 
-SKEIN_INLINE std::vector<int> placement::leaders() const {
-    std::vector<int> first;
-    for (const auto& h : hosts) first.push_back(h.front());
-    return first;
-}
-
-SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, int rank) {
-    placement p;
-    std::vector<std::string> names;
-    for (std::size_t r = 0; r < host_of.size(); ++r) {
-        const auto known = std::find(names.begin(), names.end(), host_of[r]);
-        const auto h = static_cast<std::size_t>(known - names.begin());
-        if (known == names.end()) {
-            names.push_back(host_of[r]);
-            p.hosts.emplace_back();
-        }
-        if (static_cast<int>(r) == rank) {
-            p.my_host = static_cast<int>(h);
-            p.my_place = static_cast<int>(p.hosts[h].size());
-        }
-        p.hosts[h].push_back(static_cast<int>(r));
-    }
-    return p;
-}
-
 SKEIN_INLINE hierarchical_communicator::hierarchical_communicator(
     loop& on, placement where, int rank, int world_size, std::unique_ptr<shm_communicator> inside,
     std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net,
@@ -3727,63 +3841,49 @@ SKEIN_INLINE std::string hierarchical_communicator::name() const {
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::op_kind::all_reduce, io, op, 0);
-    return told(reduce_everywhere(io, op));
+    begin(detail::all_reduce_call(io, op));
+    return abort_both_on_error(reduce_everywhere(io, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                                   reduce_op op) {
-    SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
-                    in.count == out.count * static_cast<std::size_t>(size_),
-                "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::reduce_scatter, in, op, 0);
-    return told(reduce_then_cut(in, out, op));
+    begin(detail::reduce_scatter_call(in, out, op, size_));
+    return abort_both_on_error(reduce_then_cut(in, out, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
-    SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
-                "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
+    begin(detail::all_gather_call(in, out, size_));
     std::vector<std::size_t> counts(static_cast<std::size_t>(size_), in.count);
-    begin(detail::op_kind::all_gather, out, reduce_op::sum, 0);
-    return told(gather(in, out, std::move(counts)));
+    return abort_both_on_error(gather(in, out, std::move(counts)));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather_v(
     buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
-                    in.count == counts[static_cast<std::size_t>(rank_)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
-                in.count);
+    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> owned(counts.begin(), counts.end());
-    begin(detail::op_kind::all_gather_v, out, reduce_op::sum, 0);
-    return told(gather(in, out, std::move(owned)));
+    return abort_both_on_error(gather(in, out, std::move(owned)));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::broadcast(buffer_view io, int root) {
-    SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
-    begin(detail::op_kind::broadcast, io, reduce_op::sum, root);
-    return told(hand_out(io, root));
+    begin(detail::broadcast_call(io, root, size_));
+    return abort_both_on_error(hand_out(io, root));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::barrier() {
-    begin(detail::op_kind::barrier, buffer_view{}, reduce_op::sum, 0);
-    return told(meet());
+    begin(detail::barrier_call());
+    return abort_both_on_error(meet_everywhere());
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to,
-                size_);
-    begin(detail::op_kind::message, io, reduce_op::sum, to);
-    if (const int p = place_here(to); p >= 0) return told(inside_->send(io, p));
-    return told(message(io, to, true));
+    begin(detail::message_call(io, to, rank_, size_));
+    if (const int p = place_here(to); p >= 0) return abort_both_on_error(inside_->send(io, p));
+    return abort_both_on_error(message(io, to, true));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_,
-                from, size_);
-    begin(detail::op_kind::message, io, reduce_op::sum, from);
-    if (const int p = place_here(from); p >= 0) return told(inside_->recv(io, p));
-    return told(message(io, from, false));
+    begin(detail::message_call(io, from, rank_, size_));
+    if (const int p = place_here(from); p >= 0) return abort_both_on_error(inside_->recv(io, p));
+    return abort_both_on_error(message(io, from, false));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::close() {
@@ -3825,19 +3925,12 @@ SKEIN_INLINE int hierarchical_communicator::place_here(int world_rank) const {
     return found == here.end() ? -1 : static_cast<int>(found - here.begin());
 }
 
-SKEIN_INLINE void hierarchical_communicator::begin(detail::op_kind kind, buffer_view of,
-                                                   reduce_op op, int more) {
-    if (kind != detail::op_kind::message) doing_.sequence += 1;
-    doing_.kind = kind;
-    doing_.count = of.count;
-    doing_.type = of.type;
-    doing_.op = op;
-    doing_.detail = static_cast<std::uint64_t>(more);
+SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
+    const auto kind = what.kind;
+    what.sequence = doing_.sequence + (kind == detail::op_kind::message ? 0 : 1);
+    doing_ = what;
     if (failed_) throw *failed_;
-    if (stopped_->why) {
-        throw error(stopped_->why->code(), stopped_->why->what())
-            .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
-    }
+    if (stopped_->why) throw detail::error_at(*stopped_->why, rank_and_call());
     // The parts of a collective are told apart from the same parts of another one.
     const auto outer = kind == detail::op_kind::message ? detail::op_kind::none : kind;
     if (inside_) inside_->set_outer(outer);
@@ -3847,8 +3940,12 @@ SKEIN_INLINE void hierarchical_communicator::begin(detail::op_kind kind, buffer_
     if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
 }
 
+SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
+    return fmt::format("rank {}, {}", rank_, detail::describe(doing_));
+}
+
 SKEIN_INLINE duration hierarchical_communicator::patience() const {
-    return deadline_ / 2 + std::chrono::milliseconds(500);
+    return deadline_ / 2 + time_constants::lan().ring_grace_least;
 }
 
 SKEIN_INLINE void hierarchical_communicator::wait_inside() {
@@ -3859,14 +3956,13 @@ SKEIN_INLINE void hierarchical_communicator::wait_for_leader() {
     if (inside_) inside_->set_deadline(deadline_ + 3 * patience());
 }
 
-SKEIN_INLINE task<void> hierarchical_communicator::told(task<void> work) {
+SKEIN_INLINE task<void> hierarchical_communicator::abort_both_on_error(task<void> work) {
     auto outcome = as_result(std::move(work));
     auto ended = co_await std::move(outcome);
     if (ended) co_return;
     const auto& why = ended.error();
     abort(why);
-    failed_ = error(why.code(), why.what())
-                  .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+    failed_ = detail::error_at(why, rank_and_call());
     throw *failed_;
 }
 
@@ -3905,28 +4001,19 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     }
 }
 
+/// Gathered host by host, then put into rank order.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
-    // Gathered host by host, then put into rank order.
-    std::vector<std::size_t> per_host, here;
-    std::size_t before = 0, total = 0;
-    for (std::size_t h = 0; h < where_.hosts.size(); ++h) {
-        std::size_t sum = 0;
-        for (const int r : where_.hosts[h]) {
-            const std::size_t c = counts[static_cast<std::size_t>(r)];
-            if (static_cast<int>(h) == where_.my_host) here.push_back(c);
-            sum += c;
-        }
-        if (static_cast<int>(h) < where_.my_host) before += sum;
-        per_host.push_back(sum);
-        total += sum;
-    }
-    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
-                out.count);
-    const std::size_t width = size_of(in.type);
-    work_.resize(std::max(work_.size(), total * width));
-    const buffer_view all{work_.data(), total, in.type};
-    const buffer_view ours = all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto mine = static_cast<std::size_t>(where_.my_host);
+    std::size_t before = 0;
+    for (std::size_t h = 0; h < mine; ++h) before += per_host[h];
+    std::vector<std::size_t> here;
+    for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
+
+    work_.resize(std::max(work_.size(), out.bytes()));
+    const buffer_view all{work_.data(), out.count, in.type};
+    const buffer_view ours = all.slice(before, per_host[mine]);
     if (inside_) {
         auto local = inside_->all_gather_v(in, ours, here);
         co_await std::move(local);
@@ -3942,6 +4029,22 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         auto back = inside_->broadcast(all, 0);
         co_await std::move(back);
     }
+    put_in_rank_order(counts, size_of(in.type), out.begin());
+}
+
+SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
+    const std::vector<std::size_t>& counts) const {
+    std::vector<std::size_t> sums;
+    for (const auto& host : where_.hosts) {
+        sums.push_back(0);
+        for (const int r : host) sums.back() += counts[static_cast<std::size_t>(r)];
+    }
+    return sums;
+}
+
+/// work_ has the parts of all ranks, host by host.
+SKEIN_INLINE void hierarchical_communicator::put_in_rank_order(
+    const std::vector<std::size_t>& counts, std::size_t width, std::byte* out) const {
     std::vector<std::size_t> starts(counts.size());
     for (std::size_t r = 1; r < counts.size(); ++r) starts[r] = starts[r - 1] + counts[r - 1];
     std::size_t from = 0;
@@ -3949,7 +4052,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         for (const int r : host) {
             const auto k = static_cast<std::size_t>(r);
             if (counts[k] > 0) {
-                std::memcpy(out.begin() + starts[k] * width, work_.data() + from * width,
+                std::memcpy(out + starts[k] * width, work_.data() + from * width,
                             counts[k] * width);
             }
             from += counts[k];
@@ -3980,7 +4083,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::hand_out(buffer_view io, int 
     }
 }
 
-SKEIN_INLINE task<void> hierarchical_communicator::meet() {
+SKEIN_INLINE task<void> hierarchical_communicator::meet_everywhere() {
     if (inside_) {
         auto come = inside_->barrier();
         co_await std::move(come);
@@ -4029,27 +4132,27 @@ SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int p
 namespace skein::dist {
 
 /// World size 1. send and recv have nobody to talk to and are a bug of the caller.
-class stub_communicator {
+class stub_communicator final : public communicator {
 public:
-    [[nodiscard]] int rank() const noexcept { return 0; }
-    [[nodiscard]] int world_size() const noexcept { return 1; }
-    [[nodiscard]] std::string name() const { return "single"; }
+    [[nodiscard]] int rank() const noexcept override { return 0; }
+    [[nodiscard]] int world_size() const noexcept override { return 1; }
+    [[nodiscard]] std::string name() const override { return "single"; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
-    void set_deadline(duration) noexcept {}
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
+    void set_deadline(duration) noexcept override {}
 
 private:
     task<void> copy(buffer_view in, buffer_view out);
-    static task<void> nobody(int peer);
     void check();
 
     std::mutex guard_;
@@ -4068,35 +4171,42 @@ private:
 
 namespace skein::dist {
 
-SKEIN_INLINE task<void> stub_communicator::all_reduce(buffer_view io, reduce_op) {
+SKEIN_INLINE task<void> stub_communicator::all_reduce(buffer_view io, reduce_op op) {
+    (void)detail::all_reduce_call(io, op);
     check();
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
     co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::reduce_scatter(buffer_view in, buffer_view out,
-                                                          reduce_op) {
+                                                          reduce_op op) {
+    (void)detail::reduce_scatter_call(in, out, op, 1);
     return copy(in, out);
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
+    (void)detail::all_gather_call(in, out, 1);
     return copy(in, out);
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                         std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == 1 && counts[0] == in.count,
-                "all_gather_v: one count of {} expected", in.count);
+    (void)detail::all_gather_v_call(in, out, counts, 0, 1);
     return copy(in, out);
 }
-SKEIN_INLINE task<void> stub_communicator::broadcast(buffer_view, int root) {
+SKEIN_INLINE task<void> stub_communicator::broadcast(buffer_view io, int root) {
+    (void)detail::broadcast_call(io, root, 1);
     check();
-    SKEIN_CHECK(root == 0, "broadcast from rank {} of 1", root);
     co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::barrier() {
     check();
     co_return;
 }
-SKEIN_INLINE task<void> stub_communicator::send(buffer_view, int to) { return nobody(to); }
-SKEIN_INLINE task<void> stub_communicator::recv(buffer_view, int from) { return nobody(from); }
+SKEIN_INLINE task<void> stub_communicator::send(buffer_view io, int to) {
+    (void)detail::message_call(io, to, 0, 1); // nobody to talk to: a bug of the caller
+    co_return;
+}
+SKEIN_INLINE task<void> stub_communicator::recv(buffer_view io, int from) {
+    (void)detail::message_call(io, from, 0, 1);
+    co_return;
+}
 SKEIN_INLINE task<void> stub_communicator::close() { co_return; }
 
 SKEIN_INLINE void stub_communicator::abort(error why) noexcept {
@@ -4106,13 +4216,7 @@ SKEIN_INLINE void stub_communicator::abort(error why) noexcept {
 
 SKEIN_INLINE task<void> stub_communicator::copy(buffer_view in, buffer_view out) {
     check();
-    SKEIN_CHECK(in.count == out.count && in.type == out.type, "{} elements into {}", in.count,
-                out.count);
     if (in.data != out.data && in.count > 0) std::memmove(out.data, in.data, in.bytes());
-    co_return;
-}
-SKEIN_INLINE task<void> stub_communicator::nobody(int peer) {
-    SKEIN_CHECK(false, "send or recv with rank {} in a world of 1", peer);
     co_return;
 }
 SKEIN_INLINE void stub_communicator::check() {
@@ -4123,9 +4227,10 @@ SKEIN_INLINE void stub_communicator::check() {
 } // namespace skein::dist
 
 
-// ======== skein/dist/detail/bootstrap.ipp, continued
+// ======== skein/dist/detail/own_models.ipp, continued
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -4133,18 +4238,7 @@ SKEIN_INLINE void stub_communicator::check() {
 
 #include <fmt/core.h>
 
-namespace skein::dist {
-
-SKEIN_INLINE result<comm_kind> parse_comm_kind(std::string_view text) {
-    for (const auto k : {comm_kind::automatic, comm_kind::shm, comm_kind::ring,
-                         comm_kind::hierarchical, comm_kind::stub}) {
-        if (text == to_string(k)) return k;
-    }
-    return error(errc::invalid_argument, fmt::format("no communicator is called '{}'", text))
-        .with_hint("automatic, shm, ring or hierarchical");
-}
-
-namespace detail {
+namespace skein::dist::detail {
 
 SKEIN_INLINE task<void> listen_task(net::real_loop* loop, std::string bind,
                                     std::unique_ptr<net::listener>* out,
@@ -4172,103 +4266,339 @@ SKEIN_INLINE task<void> stop_links(std::shared_ptr<links> l,
     co_await std::move(stopping);
 }
 
-/// The listener of one rank and the addresses of all. On the loop of worker.
-SKEIN_INLINE std::shared_ptr<links> make_links(cluster::rendezvous& world, const std::string& key,
-                                               const std::vector<place_card>& cards,
-                                               const comm_options& options,
-                                               net::loop_thread& worker) {
-    bool one_network = true;
-    for (const auto& c : cards) one_network = one_network && c.network == cards[0].network;
-    const bool loopback = one_network && options.advertise.empty();
-    const std::string name = !options.advertise.empty() ? options.advertise
-                             : loopback                 ? "127.0.0.1"
-                                                        : world.host();
+/// The listener of one rank and the addresses of all. On the loop of the site's worker.
+SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
+    const bool loopback = site.one_network && site.options.advertise.empty();
+    const std::string name = !site.options.advertise.empty() ? site.options.advertise
+                             : loopback                      ? "127.0.0.1"
+                                                             : site.world.host();
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
-    worker.run([&] {
-        return listen_task(&worker.loop(), loopback ? "127.0.0.1" : "0.0.0.0", &listener, &network);
+    site.worker.run([&] {
+        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "0.0.0.0", &listener,
+                           &network);
     });
-    const auto mine = net::address::tcp(name, listener->local().port);
+    const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
-        world.exchange(key + "/addresses", as_bytes(std::string_view(net::to_string(mine))));
+        site.world.exchange(site.key + "/addresses", as_bytes(std::string_view(mine)));
     std::vector<net::address> addresses;
     for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
-    auto made = std::make_shared<links>(std::move(network), std::move(listener), world.rank(),
-                                        std::move(addresses), world.secret());
-    worker.run([made] { return start_links(made); });
+    auto made = std::make_shared<links>(std::move(network), std::move(listener), site.world.rank(),
+                                        std::move(addresses), site.world.secret());
+    site.worker.run([made] { return start_links(made); });
     return made;
+}
+
+/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank that
+/// is not one of them, or the only one.
+SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& site,
+                                                             std::shared_ptr<links> net,
+                                                             std::vector<int> group) {
+    std::unique_ptr<ring_communicator> ring;
+    try {
+        // A rank that dies now must not be waited for.
+        const auto watching =
+            site.world.on_lost([net, on = &site.worker.loop()](int lost, const error& why) {
+                on->post_from_any_thread([net, e = lost_error(lost, why)] { net->abandon(e); });
+            });
+        const auto own = std::find(group.begin(), group.end(), site.world.rank());
+        if (own != group.end() && group.size() > 1) {
+            const int position = static_cast<int>(own - group.begin());
+            collective_options connecting = site.options.limits;
+            connecting.deadline = site.options.connect_deadline;
+            ring = site.worker.run([&] {
+                return ring_communicator::connect(net, group, position, site.options.ring,
+                                                  connecting, site.ranks());
+            });
+            ring->set_deadline(site.options.limits.deadline);
+        }
+        site.world.exchange(site.key + "/connected", byte_span{});
+        return ring;
+    } catch (...) {
+        site.worker.run([&] { return stop_links(net, std::move(ring)); });
+        throw;
+    }
+}
+
+SKEIN_INLINE comm_model stub_model() {
+    return {"stub",
+            [](const comm_site& site) {
+                if (site.ranks() == 1) return comm_fit{100, ""};
+                return comm_fit{0, "it is for worlds of one rank"};
+            },
+            [](const comm_site&) -> std::unique_ptr<communicator> {
+                return std::make_unique<stub_communicator>();
+            }};
+}
+
+SKEIN_INLINE comm_model shm_model() {
+    return {"shm",
+            [](const comm_site& site) {
+                if (site.ranks() == 1) return comm_fit{0, "it needs two ranks"};
+                if (site.where.hosts.size() == 1) return comm_fit{30, ""};
+                return comm_fit{0, "ranks of different hosts cannot share memory"};
+            },
+            [](const comm_site& site) -> std::unique_ptr<communicator> {
+                return share_segment(site.world, site.key, site.where.mine(), site.options.shm,
+                                     site.options.limits);
+            }};
+}
+
+SKEIN_INLINE comm_model ring_model() {
+    return {"ring",
+            [](const comm_site& site) {
+                if (site.ranks() == 1) return comm_fit{0, "it needs two ranks"};
+                const bool one_each =
+                    site.where.hosts.size() == static_cast<std::size_t>(site.ranks());
+                return comm_fit{one_each ? 20 : 5, ""};
+            },
+            [](const comm_site& site) -> std::unique_ptr<communicator> {
+                std::vector<int> all(static_cast<std::size_t>(site.ranks()));
+                std::iota(all.begin(), all.end(), 0);
+                return connect_ring(site, make_links(site), std::move(all));
+            }};
+}
+
+SKEIN_INLINE comm_model hierarchical_model() {
+    return {"hierarchical",
+            [](const comm_site& site) {
+                if (site.ranks() == 1) return comm_fit{0, "it needs two ranks"};
+                return comm_fit{10, ""};
+            },
+            [](const comm_site& site) -> std::unique_ptr<communicator> {
+                auto inside = share_segment(site.world, site.key, site.where.mine(),
+                                            site.options.shm, site.options.limits);
+                const auto net = make_links(site);
+                auto between = connect_ring(site, net, site.where.leaders());
+                return std::make_unique<hierarchical_communicator>(
+                    site.worker.loop(), site.where, site.world.rank(), site.ranks(),
+                    std::move(inside), std::move(between), net, site.options.limits);
+            }};
+}
+
+SKEIN_INLINE std::vector<comm_model> own_models() {
+    return {stub_model(), shm_model(), ring_model(), hierarchical_model()};
+}
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/models.ipp, continued
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+struct model_list {
+    std::mutex guard;
+    std::vector<comm_model> models = own_models();
+
+    static model_list& instance() {
+        static model_list list;
+        return list;
+    }
+    [[nodiscard]] std::vector<comm_model> copy() {
+        const std::lock_guard lock(guard);
+        return models;
+    }
+};
+
+} // namespace detail
+
+SKEIN_INLINE int comm_site::ranks() const { return world.world_size(); }
+
+SKEIN_INLINE void add_comm_model(comm_model model) {
+    auto& list = detail::model_list::instance();
+    const std::lock_guard lock(list.guard);
+    for (const auto& known : list.models) {
+        if (known.name == model.name || model.name == "automatic") {
+            throw error(errc::already_exists,
+                        fmt::format("there is a communicator called '{}' already", model.name));
+        }
+    }
+    list.models.push_back(std::move(model));
+}
+
+SKEIN_INLINE std::vector<std::string> comm_model_names() {
+    std::vector<std::string> names{"automatic"};
+    for (const auto& m : detail::model_list::instance().copy()) names.push_back(m.name);
+    return names;
+}
+
+SKEIN_INLINE result<std::string> checked_comm_model(std::string_view name) {
+    const auto names = comm_model_names();
+    if (std::find(names.begin(), names.end(), name) != names.end()) return std::string(name);
+    return error(errc::invalid_argument, fmt::format("no communicator is called '{}'", name))
+        .with_hint(fmt::format("choose one of: {}", fmt::join(names, ", ")));
+}
+
+SKEIN_INLINE comm_model choose_comm_model(const comm_site& site) {
+    const std::string& name = site.options.model;
+    (void)checked_comm_model(name).value();
+    std::optional<comm_model> best;
+    int most = 0;
+    std::string why_not;
+    for (auto& model : detail::model_list::instance().copy()) {
+        if (name != "automatic" && name != model.name) continue;
+        const comm_fit fit = model.fits(site);
+        if (!fit.why_not.empty()) {
+            why_not = fit.why_not;
+        } else if (!best || fit.score > most) {
+            most = fit.score;
+            best = std::move(model);
+        }
+    }
+    if (best) return std::move(*best);
+    if (site.ranks() == 1) return detail::stub_model();
+    throw error(errc::not_supported, fmt::format("{} ranks on {} hosts cannot use {}", site.ranks(),
+                                                 site.where.hosts.size(), name))
+        .with_cause(why_not)
+        .with_hint("choose automatic");
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/bootstrap.hpp, continued
+#include <memory>
+
+namespace skein::cluster {
+class rendezvous;
+}
+
+namespace skein::dist {
+
+/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute thread.
+///   errors  peer_lost, timeout, refused, permission_denied; not_supported: the model does not fit
+///           these ranks; invalid_argument: no such model
+[[nodiscard]] std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+                                                              const comm_options& options,
+                                                              net::loop_thread& worker);
+
+/// The same with a thread of its own; a lost member (rendezvous::on_lost) aborts it.
+[[nodiscard]] std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
+                                                            const comm_options& options = {});
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/bootstrap.ipp
+// The exchange of places, then what the chosen model does.
+
+
+// ======== skein/dist/detail/place_card.hpp
+// What ranks tell each other of where they are.
+
+
+#include <string>
+
+namespace skein::cluster {
+class rendezvous;
+}
+
+namespace skein::dist::detail {
+
+/// What one rank tells the others of its place, separated by newlines.
+struct place_card {
+    std::string host;    ///< the same for ranks that can share memory
+    std::string network; ///< the same for ranks that have the same loopback
+
+    static place_card of(const cluster::rendezvous& world);
+    static place_card decode(byte_span bytes);
+    [[nodiscard]] std::string encode() const;
+};
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/place_card.ipp
+// Where this process is: host, boot and the namespaces of its container.
+
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace skein::dist::detail {
+
+SKEIN_INLINE std::string read_line(const char* path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+/// A namespace of this process, e.g. "net:[4026531840]".
+SKEIN_INLINE std::string namespace_of(const char* path) {
+    char text[64] = {};
+    return ::readlink(path, text, sizeof text - 1) > 0 ? text : "";
+}
+
+SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
+    const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
+    return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
+            boot + "|" + namespace_of("/proc/self/ns/net")};
+}
+
+SKEIN_INLINE std::string place_card::encode() const { return host + "\n" + network; }
+
+SKEIN_INLINE place_card place_card::decode(byte_span bytes) {
+    const auto text = as_text(bytes);
+    const auto cut = std::min(text.find('\n'), text.size());
+    return {std::string(text.substr(0, cut)),
+            std::string(text.substr(std::min(cut + 1, text.size())))};
+}
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/bootstrap.ipp, continued
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE comm_site look_around(cluster::rendezvous& world, const comm_options& options,
+                                   net::loop_thread& worker) {
+    comm_site site{.world = world, .options = options, .worker = worker, .where = {}, .key = {}};
+    site.key = fmt::format("skein-comm-{}-{}", world.generation(), options.name);
+    const auto mine = place_card::of(world);
+    std::vector<std::string> hosts;
+    if (world.world_size() == 1) {
+        hosts.push_back(mine.host);
+    } else {
+        const auto cards = world.exchange(site.key + "/places", as_bytes(mine.encode()));
+        for (const auto& blob : cards) {
+            const auto card = place_card::decode(blob);
+            hosts.push_back(card.host);
+            site.one_network = site.one_network && card.network == mine.network;
+        }
+    }
+    site.where = placement::from(hosts, world.rank());
+    return site;
 }
 
 } // namespace detail
 
-SKEIN_INLINE any_communicator make_communicator(cluster::rendezvous& world,
-                                                const comm_options& options,
-                                                net::loop_thread& worker) {
-    const int n = world.world_size(), rank = world.rank();
-    if (n == 1) return any_communicator(std::make_unique<stub_communicator>());
-    const std::string key = fmt::format("skein-comm-{}", world.generation());
-
-    const std::string card = detail::place_card::of(world).encode();
-    std::vector<detail::place_card> cards;
-    std::vector<std::string> hosts;
-    for (const auto& blob : world.exchange(key + "/places", as_bytes(std::string_view(card)))) {
-        cards.push_back(detail::place_card::decode(blob));
-        hosts.push_back(cards.back().host);
-    }
-    const placement where = placement::from(hosts, rank);
-
-    comm_kind kind = options.kind;
-    if (kind == comm_kind::automatic) {
-        kind = where.hosts.size() == 1                             ? comm_kind::shm
-               : where.hosts.size() == static_cast<std::size_t>(n) ? comm_kind::ring
-                                                                   : comm_kind::hierarchical;
-    }
-    if (kind == comm_kind::stub || (kind == comm_kind::shm && where.hosts.size() > 1)) {
-        throw error(errc::not_supported, fmt::format("{} ranks on {} hosts cannot use {}", n,
-                                                     where.hosts.size(), to_string(kind)))
-            .with_hint("choose automatic");
-    }
-
-    std::unique_ptr<shm_communicator> inside;
-    if (kind != comm_kind::ring) {
-        inside = detail::share_segment(world, key, where.mine(), options.shm, options.limits);
-        if (kind == comm_kind::shm) return any_communicator(std::move(inside));
-    }
-
-    const auto net = detail::make_links(world, key, cards, options, worker);
-    std::unique_ptr<ring_communicator> between;
-    try {
-        std::vector<int> group = where.leaders();
-        int position = where.my_host;
-        if (kind == comm_kind::ring) {
-            group.clear();
-            for (int r = 0; r < n; ++r) group.push_back(r);
-            position = rank;
-        }
-        // A rank that dies now must not be waited for.
-        auto watching = world.on_lost([net, on = &worker.loop()](int lost, const error& why) {
-            on->post_from_any_thread([net, e = detail::lost_error(lost, why)] { net->abandon(e); });
-        });
-        const bool in_ring = kind == comm_kind::ring || where.my_place == 0;
-        if (in_ring && group.size() > 1) {
-            collective_options connecting = options.limits;
-            connecting.deadline = options.connect_deadline;
-            between = worker.run([&] {
-                return ring_communicator::connect(net, group, position, options.ring, connecting,
-                                                  n);
-            });
-            between->set_deadline(options.limits.deadline);
-        }
-        world.exchange(key + "/connected", byte_span{});
-        watching.reset();
-        if (kind == comm_kind::ring) return any_communicator(std::move(between));
-        return any_communicator(std::make_unique<hierarchical_communicator>(
-            worker.loop(), where, rank, n, std::move(inside), std::move(between), net,
-            options.limits));
-    } catch (...) {
-        worker.run([&] { return detail::stop_links(net, std::move(between)); });
-        throw;
-    }
+SKEIN_INLINE std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
+                                                             const comm_options& options,
+                                                             net::loop_thread& worker) {
+    const comm_site site = detail::look_around(world, options, worker);
+    return choose_comm_model(site).make(site);
 }
 
 SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& world,
@@ -4286,2468 +4616,30 @@ SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& 
 
 } // namespace skein::dist
 
-// ======== skein/torch.hpp
-// Every public header of the layer torch.
+// ======== skein/report.hpp
+// Every public header of the layer report.
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/torch/torch.hpp
-// The only door to LibTorch: every other header of skein that needs a tensor includes this one.
-//
-// LibTorch's own headers do not pass our warning flags; the pragmas keep its noise out of programs
-// that turn warnings into errors.
-
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wall"
-#pragma GCC diagnostic ignored "-Wextra"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wsign-compare"
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#endif
-
-#include <torch/torch.h>
-
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-
-static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
-              "skein needs LibTorch >= 2.6 (2.11 is what its tests run on)");
-
-// ======== skein/train/callbacks.hpp
-// What a Trainer tells while it runs, and how callbacks are found.
-//
-// A callback is any object with one or more of the members below; a member that is absent costs
-// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
-//
-//     struct log_loss {
-//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
-//     };
-//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
-
-
-// ======== skein/train/metrics.hpp
-// Metrics that know how to be merged: over the steps of a window and over the ranks.
-//
-// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to its
-// own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
-// (one sum, one max; min travels negated), never by one collective per metric.
-//
-//     metric_set m;
-//     m.mean("loss", loss, samples).sum("tokens", n).last("lr", lr);
-//     auto packed = m.pack(rank);                      // packed.sums, packed.maxima
-//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
-//     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
-
-
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// How values of one metric are put together.
-enum class metric_kind : std::uint8_t {
-    mean, ///< weighted mean: sum(value * weight) / sum(weight)
-    sum,
-    max,
-    min,
-    last, ///< the newest value of rank 0 (learning rate, step number)
-};
-
-using skein::to_string; // the overload below must not hide those of the core
-
-[[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
-    switch (kind) {
-    case metric_kind::mean: return "mean";
-    case metric_kind::sum: return "sum";
-    case metric_kind::max: return "max";
-    case metric_kind::min: return "min";
-    case metric_kind::last: return "last";
-    }
-    return "unknown";
-}
-
-/// One merged number, ready for a file or a screen.
-struct metric_value {
-    std::string name;
-    double value = 0.0;
-
-    friend bool operator==(const metric_value&, const metric_value&) = default;
-};
-
-/// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
-/// metric_set::pack_unit, so ranks that report different names still meet in the same collective and
-/// are told by unpack() instead of hanging.
-struct packed_metrics {
-    std::vector<double> sums;   ///< all-reduce with sum
-    std::vector<double> maxima; ///< all-reduce with max
-};
-
-/// The metrics of one rank since the last clear(). Order of first use is order of output.
-class metric_set {
-public:
-    static constexpr std::size_t pack_unit = 64;
-
-    metric_set& mean(std::string_view name, double value, double weight = 1.0) {
-        auto& m = slot(name, metric_kind::mean);
-        m.value += value * weight;
-        m.weight += weight;
-        return *this;
-    }
-    metric_set& sum(std::string_view name, double value) {
-        slot(name, metric_kind::sum).value += value;
-        return *this;
-    }
-    metric_set& max(std::string_view name, double value) {
-        auto& m = slot(name, metric_kind::max);
-        m.value = keep(m.value, value, m.value < value);
-        return *this;
-    }
-    metric_set& min(std::string_view name, double value) {
-        auto& m = slot(name, metric_kind::min);
-        m.value = keep(m.value, value, m.value > value);
-        return *this;
-    }
-    metric_set& last(std::string_view name, double value) {
-        slot(name, metric_kind::last).value = value;
-        return *this;
-    }
-    /// The same by a kind chosen at run time; weight counts only for a mean.
-    metric_set& add(metric_kind kind, std::string_view name, double value, double weight = 1.0) {
-        switch (kind) {
-        case metric_kind::mean: return mean(name, value, weight);
-        case metric_kind::sum: return sum(name, value);
-        case metric_kind::max: return max(name, value);
-        case metric_kind::min: return min(name, value);
-        case metric_kind::last: return last(name, value);
-        }
-        return *this;
-    }
-
-    [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
-    [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
-    void clear() noexcept { slots_.clear(); }
-
-    /// This rank's own numbers, not merged over ranks.
-    [[nodiscard]] std::vector<metric_value> values() const {
-        std::vector<metric_value> out;
-        out.reserve(slots_.size());
-        for (auto& m : slots_) out.push_back({m.name, finish(m.kind, m.value, m.weight)});
-        return out;
-    }
-
-    /// Hash of names and kinds in order: equal on all ranks or merging fails.
-    [[nodiscard]] std::uint64_t layout_hash() const noexcept {
-        fnv1a h;
-        for (auto& m : slots_) {
-            h.text(m.name);
-            h.byte(0);
-            h.byte(static_cast<std::uint8_t>(m.kind));
-        }
-        return h.value();
-    }
-
-    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
-    /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
-    /// max its value and per min its negated value. Zeros pad both.
-    [[nodiscard]] packed_metrics pack(int rank) const {
-        packed_metrics p;
-        const auto h = layout_hash();
-        const auto low = static_cast<double>(h & 0xffffffffULL);
-        const auto high = static_cast<double>(h >> 32);
-        p.maxima = {low, high, -low, -high};
-        for (auto& m : slots_) {
-            switch (m.kind) {
-            case metric_kind::mean:
-                p.sums.push_back(m.value);
-                p.sums.push_back(m.weight);
-                break;
-            case metric_kind::sum: p.sums.push_back(m.value); break;
-            case metric_kind::last: p.sums.push_back(rank == 0 ? m.value : 0.0); break;
-            case metric_kind::max: p.maxima.push_back(m.value); break;
-            case metric_kind::min: p.maxima.push_back(-m.value); break;
-            }
-        }
-        for (auto* part : {&p.sums, &p.maxima})
-            part->resize((part->size() + pack_unit - 1) / pack_unit * pack_unit, 0.0);
-        return p;
-    }
-
-    /// The merged numbers, the same on every rank. errc::mismatch when the ranks packed other names.
-    [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const {
-        const auto mine = pack(0);
-        if (merged.sums.size() != mine.sums.size() || merged.maxima.size() != mine.maxima.size())
-            return error(errc::mismatch, "merged metrics have another length than this rank's");
-        if (merged.maxima[0] != -merged.maxima[2] || merged.maxima[1] != -merged.maxima[3])
-            return error(errc::mismatch,
-                         fmt::format("the ranks reported different metrics; this rank: "
-                                     "{}",
-                                     names()))
-                .with_hint("call report() with the same names in the same order on every rank");
-        std::vector<metric_value> out;
-        out.reserve(slots_.size());
-        std::size_t s = 0, x = 4;
-        for (auto& m : slots_) {
-            const bool in_sums = m.kind != metric_kind::max && m.kind != metric_kind::min;
-            const double value = in_sums ? merged.sums[s++] : merged.maxima[x++];
-            const double weight = m.kind == metric_kind::mean ? merged.sums[s++] : 1.0;
-            out.push_back(
-                {m.name, finish(m.kind, m.kind == metric_kind::min ? -value : value, weight)});
-        }
-        return out;
-    }
-
-    /// "loss (mean), tokens (sum)" for messages.
-    [[nodiscard]] std::string names() const {
-        std::string out;
-        for (auto& m : slots_)
-            out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", m.name, to_string(m.kind));
-        return out;
-    }
-
-private:
-    struct slot_type {
-        std::string name;
-        metric_kind kind = metric_kind::mean;
-        double value = 0.0;  // mean: sum of value * weight
-        double weight = 0.0; // mean only
-    };
-
-    // A NaN, once in, stays: a broken number must not be hidden by a later good one.
-    static double keep(double old, double value, bool better) noexcept {
-        return old != old ? old : (better || value != value ? value : old);
-    }
-    static double finish(metric_kind kind, double value, double weight) noexcept {
-        if (kind != metric_kind::mean) return value;
-        return weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : value / weight;
-    }
-    slot_type& slot(std::string_view name, metric_kind kind) {
-        for (auto& m : slots_) {
-            if (m.name != name) continue;
-            SKEIN_CHECK(m.kind == kind, "metric '{}' was reported as {} and as {}", name,
-                        to_string(m.kind), to_string(kind));
-            return m;
-        }
-        const double infinity = std::numeric_limits<double>::infinity();
-        const double start = kind == metric_kind::max   ? -infinity
-                             : kind == metric_kind::min ? infinity
-                                                        : 0.0;
-        slots_.push_back({std::string(name), kind, start, 0.0});
-        return slots_.back();
-    }
-
-    std::vector<slot_type> slots_;
-};
-
-/// The value called `name`, or nothing.
-[[nodiscard]] inline const double* find_metric(const std::vector<metric_value>& values,
-                                               std::string_view name) noexcept {
-    auto it = std::find_if(values.begin(), values.end(), [&](auto& v) { return v.name == name; });
-    return it == values.end() ? nullptr : &it->value;
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/callbacks.hpp, continued
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace skein::train {
-
-/// Before the first step.
-struct start_info {
-    int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0; ///< trainable elements
-    std::string run_path{};
-    std::string resumed_from{}; ///< a checkpoint, or empty
-    std::string strategy{};     ///< "DDP"; empty for one without a name
-};
-
-/// After every optimizer step.
-struct step_info {
-    int rank = 0;
-    std::uint64_t step = 0; ///< finished steps, this one included
-    double loss = 0.0;      ///< mean over the global batch
-    double lr = 0.0;
-    double grad_norm = 0.0;    ///< before clipping
-    double seconds = 0.0;      ///< of this step
-    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
-    const std::vector<metric_value>* metrics = nullptr; ///< everything reported, merged over ranks
-};
-
-/// After every evaluation.
-struct eval_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    const std::vector<metric_value>* metrics = nullptr; ///< "val_loss" and what the loss reported
-    double seconds = 0.0;
-};
-
-/// After every checkpoint that is durable.
-struct checkpoint_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::string path{};
-    std::uint64_t bytes = 0;
-    double seconds = 0.0;
-};
-
-/// How a run ended; also what fit() returns.
-struct fit_result {
-    int rank = 0;
-    std::uint64_t first_step = 0; ///< where this start of the program began
-    std::uint64_t steps = 0;      ///< finished
-    double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
-    std::uint64_t val_step = 0;   ///< after which step that was
-    double seconds = 0.0;         ///< of this start, evaluation and saving included
-    double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false; ///< ended early because it was asked to
-    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-};
-
-namespace detail {
-
-// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
-template <class C>
-void tell(C& c, const start_info& info) {
-    if constexpr (requires { c.on_start(info); })
-        c.on_start(info);
-    else
-        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
-}
-template <class C>
-void tell(C& c, const step_info& info) {
-    if constexpr (requires { c.on_step(info); })
-        c.on_step(info);
-    else
-        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-}
-template <class C>
-void tell(C& c, const eval_info& info) {
-    if constexpr (requires { c.on_eval(info); })
-        c.on_eval(info);
-    else
-        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-}
-template <class C>
-void tell(C& c, const checkpoint_info& info) {
-    if constexpr (requires { c.on_checkpoint(info); })
-        c.on_checkpoint(info);
-    else
-        static_assert(
-            !requires { &C::on_checkpoint; },
-            "on_checkpoint must take const train::checkpoint_info&");
-}
-template <class C>
-void tell(C& c, const fit_result& info) {
-    if constexpr (requires { c.on_end(info); })
-        c.on_end(info);
-    else
-        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
-}
-
-} // namespace detail
-
-} // namespace skein::train
-
-// ======== skein/train/checkpoint.hpp
-// Checkpoints that are either whole or not there, for any number of writers and readers.
-//
-//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share of the tensors
-//                         shard-1-of-2.safetensors
-//                         manifest.json                 last: sizes and a CRC-32C per chunk
-//
-// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
-// it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
-// it. Loading verifies every byte first; a broken checkpoint is named, renamed to .broken and passed
-// over for the one before it.
-//
-//     checkpointer saver(disk, "runs/gpt/checkpoints", {.keep_last = 2}, world);
-//     saver.save(state);                              // every rank calls it
-//     if (auto found = saver.load_latest()) found->read("model.wte", bytes_of_wte);
-
-
-// ======== skein/train/json.hpp
-// The names of wire/json.hpp as training code spells them.
-
-
-namespace skein::train {
-
-using skein::dump_json;
-using skein::json;
-using skein::json_double;
-using skein::json_limits;
-using skein::json_string;
-using skein::json_uint;
-using skein::json_uints;
-using skein::ordered_json;
-using skein::parse_json;
-
-} // namespace skein::train
-
-// ======== skein/train/manifest.hpp
-// The last file of a checkpoint: what the others must look like, and what the run was.
-//
-//     {"format": "skein-checkpoint-1", "step": 120, "world_size": 2, "chunk_bytes": 1048576,
-//      "shards": [{"name": "shard-0-of-2.safetensors", "bytes": 4242, "crc32c": [...]}, ...],
-//      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
-//
-// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// One file of a checkpoint.
-struct shard_entry {
-    std::string name; ///< within the checkpoint's folder
-    std::uint64_t bytes = 0;
-    std::vector<std::uint32_t> crcs; ///< one per chunk, the last chunk may be short
-
-    friend bool operator==(const shard_entry&, const shard_entry&) = default;
-};
-
-struct checkpoint_manifest {
-    static constexpr std::string_view format = "skein-checkpoint-1";
-
-    std::uint64_t step = 0;
-    int world_size = 1; ///< of the run that wrote it
-    std::uint64_t chunk_bytes = 0;
-    std::vector<shard_entry> shards;
-    std::map<std::string, double> metrics;
-    json extra = json::object();
-    std::string config_hash;
-    std::string skein_version = SKEIN_VERSION_STRING;
-    double wall_time = 0.0; ///< seconds since 1970 when it was written
-};
-
-[[nodiscard]] json to_json(const shard_entry& shard);
-[[nodiscard]] result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes);
-
-/// The bytes of the file: indented JSON that ends with its own checksum.
-[[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
-
-/// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
-/// not_supported for another format.
-[[nodiscard]] result<checkpoint_manifest> parse_manifest(byte_span bytes);
-
-/// Adds up checksums per chunk while a file is written or read in pieces of any size.
-class chunk_checksums {
-public:
-    explicit chunk_checksums(std::uint64_t chunk_bytes) : chunk_(chunk_bytes) {}
-
-    void add(byte_span part) {
-        while (!part.empty()) {
-            const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
-            current_ = crc32c(part.first(take), current_);
-            filled_ += take;
-            bytes_ += take;
-            part = part.subspan(take);
-            if (filled_ == chunk_) close_chunk();
-        }
-    }
-    /// The checksums so far; the last chunk may be short.
-    [[nodiscard]] std::vector<std::uint32_t> finish() {
-        if (filled_ > 0) close_chunk();
-        return std::move(crcs_);
-    }
-    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-
-private:
-    void close_chunk() {
-        crcs_.push_back(current_);
-        current_ = 0;
-        filled_ = 0;
-    }
-
-    std::uint64_t chunk_, filled_ = 0, bytes_ = 0;
-    std::uint32_t current_ = 0;
-    std::vector<std::uint32_t> crcs_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/manifest.hpp
-// Bodies of <skein/train/manifest.hpp>.
-//
-// The file is the dump of all members, cut before its closing brace, then the member "self": the
-// checksum of every byte before it. So every bit of the file is covered.
-
-
-#include <cmath>
-
-namespace skein::train {
-
-inline json to_json(const shard_entry& shard) {
-    return {{"name", shard.name}, {"bytes", shard.bytes}, {"crc32c", shard.crcs}};
-}
-
-inline result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes) {
-    shard_entry shard;
-    auto name = json_string(value, "name");
-    if (!name) return name.error();
-    auto bytes = json_uint(value, "bytes");
-    if (!bytes) return bytes.error();
-    auto crcs = json_uints(value, "crc32c");
-    if (!crcs) return crcs.error();
-
-    shard.name = std::move(*name);
-    shard.bytes = *bytes;
-    if (shard.name.empty() || shard.name.front() == '.' ||
-        shard.name.find('/') != std::string::npos)
-        return error(errc::malformed,
-                     fmt::format("shard name '{}' is not a plain file name", shard.name));
-    const auto chunks = shard.bytes / chunk_bytes + (shard.bytes % chunk_bytes != 0 ? 1 : 0);
-    if (crcs->size() != chunks)
-        return error(errc::malformed, fmt::format("{}: {} checksums for {} chunks", shard.name,
-                                                  crcs->size(), chunks));
-    for (auto crc : *crcs) {
-        if (crc > UINT32_MAX) return error(errc::malformed, "a checksum does not fit 32 bits");
-        shard.crcs.push_back(static_cast<std::uint32_t>(crc));
-    }
-    return shard;
-}
-
-namespace detail {
-inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
-inline std::string make_manifest_tail(std::string_view body) {
-    return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
-}
-} // namespace detail
-
-inline std::string dump_manifest(const checkpoint_manifest& m) {
-    json shards = json::array();
-    for (auto& shard : m.shards) shards.push_back(to_json(shard));
-    json metrics = json::object();
-    for (auto& [name, value] : m.metrics)
-        if (std::isfinite(value)) metrics[name] = value;
-    const json whole = {{"format", checkpoint_manifest::format},
-                        {"step", m.step},
-                        {"world_size", m.world_size},
-                        {"chunk_bytes", m.chunk_bytes},
-                        {"shards", std::move(shards)},
-                        {"metrics", std::move(metrics)},
-                        {"extra", m.extra},
-                        {"config_hash", m.config_hash},
-                        {"skein", m.skein_version},
-                        {"wall_time", m.wall_time}};
-    std::string text = dump_json(whole, 2);
-    text.resize(text.size() - 2); // "\n}"
-    return text + detail::make_manifest_tail(text);
-}
-
-inline result<checkpoint_manifest> parse_manifest(byte_span bytes) {
-    const auto text = as_text(bytes);
-    const auto tail = detail::manifest_tail.size();
-    if (text.size() < tail || text.substr(text.size() - tail) !=
-                                  detail::make_manifest_tail(text.substr(0, text.size() - tail)))
-        return error(errc::corrupt, "the manifest is cut off or its checksum does not fit");
-    const auto parsed = parse_json(text, {.max_bytes = 256u << 20, .max_depth = 64});
-    if (!parsed) return parsed.error();
-    const json& j = *parsed;
-
-    const auto format = json_string(j, "format");
-    if (!format) return format.error();
-    if (*format != checkpoint_manifest::format)
-        return error(errc::not_supported,
-                     fmt::format("checkpoint format '{}' is not supported", *format))
-            .with_hint(fmt::format("this build reads {}", checkpoint_manifest::format));
-    checkpoint_manifest m;
-    const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
-    const auto chunk = json_uint(j, "chunk_bytes");
-    for (auto* field : {&step, &world, &chunk})
-        if (!*field) return field->error();
-    const auto hash = json_string(j, "config_hash"), version = json_string(j, "skein");
-    for (auto* field : {&hash, &version})
-        if (!*field) return field->error();
-    const auto wall = json_double(j, "wall_time");
-    if (!wall) return wall.error();
-    if (*chunk == 0 || *world == 0 || *world > 1'000'000)
-        return error(errc::malformed, "chunk_bytes or world_size is out of range");
-    if (!j.contains("shards") || !j["shards"].is_array())
-        return error(errc::malformed, "'shards' is missing or is not an array");
-    if (!j.contains("extra") || !j.contains("metrics") || !j["metrics"].is_object())
-        return error(errc::malformed, "'extra' or 'metrics' is missing");
-
-    m.step = *step;
-    m.world_size = static_cast<int>(*world);
-    m.chunk_bytes = *chunk;
-    m.config_hash = *hash;
-    m.skein_version = *version;
-    m.wall_time = *wall;
-    m.extra = j["extra"];
-    for (auto& item : j["shards"]) {
-        auto shard = parse_shard_entry(item, m.chunk_bytes);
-        if (!shard) return shard.error();
-        m.shards.push_back(std::move(*shard));
-    }
-    for (auto& [name, value] : j["metrics"].items())
-        if (value.is_number()) m.metrics[name] = value.get<double>();
-    return m;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/safetensors.hpp
-// Tensors in a file that every tool reads: safetensors, written as a stream, read with suspicion.
-//
-// Layout: 8 bytes little-endian length of the header, the header (JSON, padded with spaces so that
-// the data begins at a multiple of 8), then the data without a hole. Tensors lie in the order of
-// descending element size, then name, so each is aligned to its element.
-//   source: huggingface/safetensors, README "Format" and safetensors/src/tensor.rs
-//
-//     auto plan = plan_safetensors(tensors, {{"format", "pt"}}).value();
-//     write_safetensors(plan, [&](byte_span part) { return file.append(part); }).value();
-//     auto back = parse_safetensors(bytes);         // result: views into bytes
-
-
-#include <algorithm>
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// A named tensor and its bytes (row-major, little-endian), owned by someone else.
-struct tensor_view {
-    std::string name;
-    std::string dtype;               ///< as in the format: F32, BF16, F64, I64, U8, ...
-    std::vector<std::int64_t> shape; ///< empty for a scalar
-    byte_span bytes;
-};
-
-/// What a header says of one tensor.
-struct tensor_info {
-    std::string name;
-    std::string dtype;
-    std::vector<std::int64_t> shape;
-    std::uint64_t offset = 0; ///< from the start of the file
-    std::uint64_t bytes = 0;
-
-    friend bool operator==(const tensor_info&, const tensor_info&) = default;
-};
-
-using string_map = std::map<std::string, std::string>;
-
-/// Bytes of one element, or nothing for an unknown type (sub-byte types are not supported).
-[[nodiscard]] constexpr std::optional<std::size_t> dtype_size(std::string_view dtype) noexcept {
-    if (dtype == "F64" || dtype == "I64" || dtype == "U64" || dtype == "C64") return 8;
-    if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
-    if (dtype == "F16" || dtype == "BF16" || dtype == "I16" || dtype == "U16") return 2;
-    if (dtype == "BOOL" || dtype == "U8" || dtype == "I8" || dtype == "F8_E4M3" ||
-        dtype == "F8_E5M2" || dtype == "F8_E8M0")
-        return 1;
-    return std::nullopt;
-}
-
-/// Bytes of a tensor, or an error when the type is unknown or the product does not fit 63 bits.
-[[nodiscard]] result<std::uint64_t> tensor_bytes(std::string_view dtype,
-                                                 std::span<const std::int64_t> shape);
-
-/// Header and order of a file to write. The views must outlive it.
-struct safetensors_plan {
-    std::string head;                        ///< the length and the padded header, as in the file
-    std::vector<const tensor_view*> tensors; ///< in file order
-    std::uint64_t file_bytes = 0;
-};
-
-/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type and
-/// shape of a tensor do not agree.
-[[nodiscard]] result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
-                                                        const string_map& metadata = {});
-
-/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each tensor.
-/// Nothing is copied. The first error of the sink ends it.
-template <class Sink>
-[[nodiscard]] result<void> write_safetensors(const safetensors_plan& plan, Sink&& sink) {
-    if (result<void> done = sink(as_bytes(std::string_view(plan.head))); !done) return done;
-    for (const tensor_view* t : plan.tensors)
-        if (!t->bytes.empty())
-            if (result<void> done = sink(t->bytes); !done) return done;
-    return {};
-}
-
-/// A header that has been checked: types, shapes and offsets agree and the data has no hole.
-struct safetensors_header {
-    std::vector<tensor_info> tensors; ///< in the order of their offsets
-    string_map metadata;
-    std::uint64_t data_offset = 0; ///< where the data begins in the file
-
-    [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept {
-        auto it =
-            std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == name; });
-        return it == tensors.end() ? nullptr : &*it;
-    }
-};
-
-inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
-
-/// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
-/// the first 8 bytes cannot begin a file of file_bytes.
-[[nodiscard]] result<std::uint64_t> safetensors_head_bytes(byte_span first8,
-                                                           std::uint64_t file_bytes);
-
-/// Checks the head (as long as safetensors_head_bytes() said) of a file of file_bytes.
-[[nodiscard]] result<safetensors_header> parse_safetensors_head(byte_span head,
-                                                                std::uint64_t file_bytes);
-
-/// A whole file in memory: the views point into `file`, which must outlive them.
-struct safetensors_content {
-    std::vector<tensor_view> tensors;
-    string_map metadata;
-};
-[[nodiscard]] result<safetensors_content> parse_safetensors(byte_span file);
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/safetensors.hpp
-// Bodies of <skein/train/safetensors.hpp>.
-
-
-namespace skein::train {
-
-inline result<std::uint64_t> tensor_bytes(std::string_view dtype,
-                                          std::span<const std::int64_t> shape) {
-    const auto element = dtype_size(dtype);
-    if (!element)
-        return error(errc::not_supported, fmt::format("element type '{}' is not known", dtype));
-    constexpr std::uint64_t limit = INT64_MAX;
-    std::uint64_t bytes = *element;
-    bool empty = false;
-    for (auto extent : shape) {
-        if (extent < 0)
-            return error(errc::malformed, fmt::format("an extent of {} in a shape", extent));
-        if (extent == 0) {
-            empty = true;
-            continue;
-        }
-        if (bytes > limit / static_cast<std::uint64_t>(extent))
-            return error(errc::too_large,
-                         "the extents of a shape multiply to more than 2^63 bytes");
-        bytes *= static_cast<std::uint64_t>(extent);
-    }
-    return empty ? 0 : bytes;
-}
-
-inline result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
-                                                 const string_map& metadata) {
-    safetensors_plan plan;
-    for (auto& t : tensors) {
-        const auto bytes = tensor_bytes(t.dtype, t.shape);
-        if (!bytes)
-            return error(errc::invalid_argument,
-                         fmt::format("tensor '{}': {}", t.name, bytes.error().text()));
-        if (*bytes != t.bytes.size())
-            return error(errc::invalid_argument,
-                         fmt::format("tensor '{}': {} bytes given, type and shape say {}", t.name,
-                                     t.bytes.size(), *bytes));
-        if (t.name == "__metadata__")
-            return error(errc::invalid_argument, "a tensor cannot be called __metadata__");
-        plan.tensors.push_back(&t);
-    }
-    std::sort(plan.tensors.begin(), plan.tensors.end(), [](auto* a, auto* b) {
-        const auto size_a = *dtype_size(a->dtype), size_b = *dtype_size(b->dtype);
-        return size_a != size_b ? size_a > size_b : a->name < b->name;
-    });
-
-    json header = json::object();
-    if (!metadata.empty()) header["__metadata__"] = metadata;
-    std::uint64_t offset = 0;
-    for (auto* t : plan.tensors) {
-        if (header.contains(t->name))
-            return error(errc::invalid_argument,
-                         fmt::format("two tensors are called '{}'", t->name));
-        const auto end = offset + t->bytes.size();
-        header[t->name] = {
-            {"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {offset, end}}};
-        offset = end;
-    }
-    std::string text = dump_json(header);
-    text.append((8 - text.size() % 8) % 8, ' ');
-    if (text.size() > max_safetensors_header)
-        return error(errc::too_large,
-                     fmt::format("a header of {} bytes is longer than the format's "
-                                 "{}",
-                                 text.size(), max_safetensors_header));
-    plan.head.resize(8);
-    store_le<std::uint64_t>(reinterpret_cast<std::byte*>(plan.head.data()), text.size());
-    plan.head += text;
-    plan.file_bytes = plan.head.size() + offset;
-    return plan;
-}
-
-inline result<std::uint64_t> safetensors_head_bytes(byte_span first8, std::uint64_t file_bytes) {
-    if (first8.size() < 8 || file_bytes < 8)
-        return error(errc::malformed,
-                     fmt::format("{} bytes are too short for a safetensors file", file_bytes));
-    const auto length = load_le<std::uint64_t>(first8.data());
-    if (length > max_safetensors_header)
-        return error(errc::too_large,
-                     fmt::format("a header of {} bytes is longer than the format's {}", length,
-                                 max_safetensors_header));
-    if (length > file_bytes - 8)
-        return error(errc::malformed,
-                     fmt::format("the header claims {} bytes but the file ends after "
-                                 "{}",
-                                 length, file_bytes));
-    return 8 + length;
-}
-
-namespace detail {
-
-/// One entry of the header, offsets still relative to the data.
-inline result<tensor_info> parse_tensor_info(const std::string& name, const json& entry) {
-    auto bad = [&](std::string why) {
-        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why));
-    };
-    if (!entry.is_object() || entry.size() != 3) return bad("is not {dtype, shape, data_offsets}");
-    const auto dtype = json_string(entry, "dtype");
-    const auto shape = json_uints(entry, "shape", 64);
-    const auto range = json_uints(entry, "data_offsets", 2);
-    if (!dtype) return bad(dtype.error().text());
-    if (!shape) return bad(shape.error().text());
-    if (!range) return bad(range.error().text());
-    if (range->size() != 2 || (*range)[0] > (*range)[1])
-        return bad("data_offsets are not [begin, end]");
-
-    tensor_info info{.name = name,
-                     .dtype = *dtype,
-                     .shape = {},
-                     .offset = (*range)[0],
-                     .bytes = (*range)[1] - (*range)[0]};
-    for (auto extent : *shape) {
-        if (extent > INT64_MAX) return bad("an extent does not fit 63 bits");
-        info.shape.push_back(static_cast<std::int64_t>(extent));
-    }
-    const auto bytes = tensor_bytes(info.dtype, info.shape);
-    if (!bytes) return bad(bytes.error().text());
-    if (*bytes != info.bytes)
-        return bad(
-            fmt::format("type and shape need {} bytes, data_offsets give {}", *bytes, info.bytes));
-    return info;
-}
-
-} // namespace detail
-
-inline result<safetensors_header> parse_safetensors_head(byte_span head, std::uint64_t file_bytes) {
-    const auto head_bytes =
-        safetensors_head_bytes(head.first(std::min<std::size_t>(head.size(), 8)), file_bytes);
-    if (!head_bytes) return head_bytes.error();
-    if (head.size() < *head_bytes) return error(errc::malformed, "the header is cut off");
-    const auto text = as_text(head.subspan(8, *head_bytes - 8));
-    if (text.empty() || text.front() != '{')
-        return error(errc::malformed, "the header does not begin with '{'");
-    auto parsed = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
-    if (!parsed)
-        return error(parsed.error().code(), "safetensors header: " + parsed.error().text());
-
-    safetensors_header out;
-    out.data_offset = *head_bytes;
-    for (auto& [name, entry] : parsed->items()) {
-        if (name == "__metadata__") {
-            if (!entry.is_object()) return error(errc::malformed, "__metadata__ is not an object");
-            for (auto& [key, value] : entry.items()) {
-                if (!value.is_string())
-                    return error(errc::malformed,
-                                 fmt::format("__metadata__ '{}' is not text", key));
-                out.metadata[key] = value.get<std::string>();
-            }
-            continue;
-        }
-        auto info = detail::parse_tensor_info(name, entry);
-        if (!info) return info.error();
-        out.tensors.push_back(std::move(*info));
-    }
-
-    // No overlap and no hole: sorted by offset, each tensor begins where the one before it ended.
-    std::sort(out.tensors.begin(), out.tensors.end(), [](auto& a, auto& b) {
-        return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
-    });
-    std::uint64_t end = 0;
-    for (auto& info : out.tensors) {
-        if (info.offset != end)
-            return error(errc::malformed,
-                         fmt::format("tensor '{}' begins at {}, but the data before it "
-                                     "ends at {} ({})",
-                                     info.name, info.offset, end,
-                                     info.offset < end ? "overlap" : "hole"));
-        end += info.bytes;
-        info.offset += out.data_offset;
-    }
-    const auto data = file_bytes - out.data_offset;
-    if (end != data)
-        return error(errc::malformed,
-                     fmt::format("the tensors take {} bytes, the file has {} ({})", end, data,
-                                 data < end ? "truncated" : "bytes left over"));
-    return out;
-}
-
-inline result<safetensors_content> parse_safetensors(byte_span file) {
-    auto header = parse_safetensors_head(file, file.size());
-    if (!header) return header.error();
-    safetensors_content out;
-    out.metadata = std::move(header->metadata);
-    for (auto& info : header->tensors)
-        out.tensors.push_back({std::move(info.name), std::move(info.dtype), std::move(info.shape),
-                               file.subspan(info.offset, info.bytes)});
-    return out;
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/checkpoint.hpp, continued
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::train {
-
-/// All-gather of small blobs in rank order; throws when a rank is lost.
-using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)>;
-
-/// Who takes part in saving and loading. The default is a program alone.
-struct checkpoint_world {
-    int rank = 0;
-    int size = 1;
-    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
-};
-
-struct checkpoint_options {
-    std::size_t keep_last = 2;       ///< newest checkpoints kept, at least 1
-    std::size_t keep_best = 0;       ///< besides those, the best by `metric`
-    std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
-    bool lower_is_better = true;
-    std::size_t chunk_bytes = 1u << 20;           ///< bytes covered by one checksum
-    std::function<void(const std::string&)> warn; ///< default: a warning in the log
-};
-
-/// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
-/// writes only its share. `step` is the number of finished optimizer steps.
-struct checkpoint_state {
-    std::uint64_t step = 0;
-    std::vector<tensor_view> tensors;      ///< bytes must stay unchanged during save()
-    json extra = json::object();           ///< sampler position, RNG, schedule...; rank 0's is kept
-    std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
-    std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
-};
-
-/// What a finished save tells.
-struct saved_checkpoint {
-    std::uint64_t step = 0;
-    std::string path;
-    std::uint64_t bytes = 0; ///< all shards
-    double seconds = 0.0;
-};
-
-/// A verified checkpoint, open for reading on this rank.
-class loaded_checkpoint {
-public:
-    [[nodiscard]] std::uint64_t step() const noexcept { return manifest_.step; }
-    [[nodiscard]] const checkpoint_manifest& manifest() const noexcept { return manifest_; }
-    [[nodiscard]] const json& extra() const noexcept { return manifest_.extra; }
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
-
-    /// All tensors of all shards by name.
-    [[nodiscard]] const std::map<std::string, tensor_info>& tensors() const noexcept {
-        return tensors_;
-    }
-    [[nodiscard]] bool contains(const std::string& name) const { return tensors_.contains(name); }
-
-    /// Reads one tensor into memory of exactly its size. Throws not_found, mismatch (another size) or
-    /// a disk error, each with tensor and file.
-    void read(const std::string& name, mut_byte_span into) const;
-    /// The same, and the type and shape must be the ones given: "saved as F32 [50, 64], the model has
-    /// F32 [50, 128]".
-    void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
-              mut_byte_span into) const;
-    [[nodiscard]] byte_buffer read(const std::string& name) const;
-
-private:
-    friend class checkpointer;
-    [[nodiscard]] const tensor_info& info(const std::string& name) const;
-
-    std::string path_;
-    checkpoint_manifest manifest_;
-    std::map<std::string, tensor_info> tensors_;
-    std::map<std::string, std::size_t> shard_of_;
-    std::vector<std::unique_ptr<file>> shards_;
-};
-
-/// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
-/// calls them in the same order, and all ranks see the same outcome.
-class checkpointer {
-public:
-    /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
-    checkpointer(disk& where, std::string dir, checkpoint_options options = {},
-                 checkpoint_world world = {});
-
-    /// Blocks until the checkpoint is durable or has failed. On failure throws the first failing
-    /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
-    /// is gone and older checkpoints are untouched. Older ones are removed only after success.
-    saved_checkpoint save(const checkpoint_state& state);
-
-    /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Rank 0 reads and checks every byte. Broken ones are reported through options.warn and renamed
-    /// to .broken. Throws when the folder cannot be read, or by one rank alone.
-    [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
-
-    /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
-    [[nodiscard]] std::vector<std::uint64_t> steps() const;
-
-    /// The folder of a step's checkpoint, whether it is there or not.
-    [[nodiscard]] std::string step_path(std::uint64_t step) const;
-
-    /// Verifies one checkpoint folder, every byte of it: errc::corrupt, malformed or not_found with
-    /// file and reason. Not collective.
-    [[nodiscard]] static result<loaded_checkpoint> open(disk& where, const std::string& path,
-                                                        bool verify_bytes = true);
-
-    [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
-
-private:
-    std::vector<json> gather(const json& mine) const;
-    [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
-                                                  const std::string& folder) const;
-    [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
-                                      std::vector<shard_entry> shards) const;
-    [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
-    void clean_up() const;
-    void retire() const;
-    void warn(const std::string& line) const;
-    [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
-
-    disk& disk_;
-    std::string dir_;
-    checkpoint_options options_;
-    checkpoint_world world_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/checkpoint.hpp
-// Bodies of <skein/train/checkpoint.hpp>.
-//
-// Names in the checkpoint folder, and what they mean after a crash:
-//     step-N               whole: renamed here only after everything in it was synced
-//     step-N.part-<id>     a save that did not finish: removed at the next save or load
-//     step-N.replaced      the older step-N while a new one takes its place: put back if step-N is
-//                          missing, removed otherwise
-//     step-N.trash         retired, its removal did not finish: removed
-//     step-N.broken[-k]    refused by a load; kept for people to look at
-
-
-// ======== skein/train/detail/checkpoint_parts.hpp
-// The parts of a checkpoint: names of folders, which rank writes what, what the ranks tell each other,
-// and one shard written or verified as a stream. Used by <skein/train/detail/checkpoint.hpp> alone.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-
-namespace skein::train::detail {
-
-inline constexpr std::string_view manifest_name = "manifest.json";
-inline constexpr std::uint64_t max_manifest_bytes = 64u << 20;
-
-inline std::string step_name(std::uint64_t step) { return fmt::format("step-{:08}", step); }
-
-/// The number in "step-00000120<suffix>" with exactly this suffix.
-inline std::optional<std::uint64_t> step_of(std::string_view name, std::string_view suffix = "") {
-    if (!name.starts_with("step-") || !name.ends_with(suffix)) return std::nullopt;
-    name.remove_prefix(5);
-    name.remove_suffix(suffix.size());
-    if (name.size() < 8 || name.size() > 19) return std::nullopt;
-    std::uint64_t step = 0;
-    for (char c : name) {
-        if (c < '0' || c > '9') return std::nullopt;
-        step = step * 10 + static_cast<std::uint64_t>(c - '0');
-    }
-    return step;
-}
-
-inline std::string base_name(const std::string& path) {
-    return path.substr(path.find_last_of('/') + 1);
-}
-
-inline std::string shape_text(std::span<const std::int64_t> shape) {
-    std::string out = "[";
-    for (auto extent : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", extent);
-    return out + "]";
-}
-
-/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
-/// A pure function of names and sizes, so that nothing has to be gathered.
-inline std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size) {
-    std::vector<std::size_t> order(tensors.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](auto a, auto b) {
-        if (tensors[a].bytes.size() != tensors[b].bytes.size())
-            return tensors[a].bytes.size() > tensors[b].bytes.size();
-        return tensors[a].name < tensors[b].name;
-    });
-    std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size), 0);
-    std::vector<int> owner(tensors.size(), 0);
-    for (auto i : order) {
-        const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-        owner[i] = static_cast<int>(least);
-        load[static_cast<std::size_t>(least)] +=
-            tensors[i].bytes.size() + 1; // +1 deals out empty ones
-    }
-    return owner;
-}
-
-/// Equal on all ranks, or they are about to save different things.
-inline std::uint64_t plan_hash(const checkpoint_state& state) {
-    std::string text = fmt::format("{};", state.step);
-    for (auto& t : state.tensors)
-        text += fmt::format("{}|{}|{};", t.name, t.dtype, shape_text(t.shape));
-    const auto bytes = as_bytes(std::string_view(text));
-    return std::uint64_t{crc32c(bytes)} << 32 | crc32c(bytes, 0x736b6569);
-}
-
-// What the ranks tell each other is one JSON object: {"ok": true, ...} or the parts of an error.
-inline json outcome(const result<void>& done) {
-    if (done) return {{"ok", true}};
-    const auto& e = done.error();
-    return {{"ok", false},        {"code", static_cast<int>(e.code())},
-            {"text", e.text()},   {"where", e.where()},
-            {"cause", e.cause()}, {"hint", e.hint()}};
-}
-
-inline error remote_outcome(const json& said, int rank, int world_size) {
-    auto text = [&](const char* key) { return said.value(key, std::string()); };
-    auto e = error(static_cast<errc>(said.value("code", static_cast<int>(errc::unknown))),
-                   world_size > 1 ? fmt::format("rank {}: {}", rank, text("text")) : text("text"));
-    e.with_where(text("where")).with_cause(text("cause")).with_hint(text("hint"));
-    return e;
-}
-
-/// Puts `what` in front of the text and keeps the rest.
-inline error with_context(std::string what, const error& e) {
-    return error(e.code(), what + ": " + e.text())
-        .with_where(e.where())
-        .with_cause(e.cause())
-        .with_hint(e.hint());
-}
-
-/// Joins small writes, so that many small tensors do not become many system calls.
-class shard_writer {
-public:
-    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
-
-    result<void> operator()(byte_span part) {
-        while (!part.empty()) {
-            if (pending_.empty() && part.size() >= block) {
-                if (auto done = put(part.first(block)); !done) return done;
-                part = part.subspan(block);
-                continue;
-            }
-            const auto take = std::min<std::size_t>(block - pending_.size(), part.size());
-            append(pending_, part.first(take));
-            part = part.subspan(take);
-            if (pending_.size() == block)
-                if (auto done = flush(); !done) return done;
-        }
-        return {};
-    }
-    result<void> flush() {
-        auto done = put(pending_);
-        pending_.clear();
-        return done;
-    }
-    chunk_checksums& sums() noexcept { return sums_; }
-
-private:
-    static constexpr std::size_t block = 1u << 20;
-
-    result<void> put(byte_span part) {
-        if (part.empty()) return {};
-        const auto offset = sums_.bytes();
-        sums_.add(part);
-        return file_.write_at(offset, part);
-    }
-
-    file& file_;
-    chunk_checksums sums_;
-    byte_buffer pending_;
-};
-
-/// Reads a shard once and compares size and every chunk.
-inline result<void> verify_shard(file& from, const shard_entry& shard, std::uint64_t chunk_bytes) {
-    chunk_checksums sums(chunk_bytes);
-    byte_buffer block(1u << 20);
-    while (sums.bytes() < shard.bytes) {
-        const auto want = std::min<std::uint64_t>(block.size(), shard.bytes - sums.bytes());
-        const auto got = from.read_at(sums.bytes(), mut_byte_span(block).first(want));
-        if (!got) return got.error();
-        if (*got == 0) return error(errc::corrupt, "the file ended while it was read");
-        sums.add(byte_span(block).first(*got));
-    }
-    const auto found = sums.finish();
-    for (std::size_t i = 0; i < found.size(); ++i)
-        if (found[i] != shard.crcs[i])
-            return error(
-                errc::corrupt,
-                fmt::format("chunk {} (bytes {} to {}) has checksum {:08x}, the manifest says "
-                            "{:08x}",
-                            i, i * chunk_bytes,
-                            std::min<std::uint64_t>((i + 1) * chunk_bytes, shard.bytes), found[i],
-                            shard.crcs[i]));
-    return {};
-}
-
-inline result<safetensors_header> read_shard_head(file& from, std::uint64_t file_bytes) {
-    byte_buffer head(std::min<std::uint64_t>(file_bytes, 8));
-    auto got = from.read_at(0, head);
-    if (!got) return got.error();
-    const auto head_bytes = safetensors_head_bytes(head, file_bytes);
-    if (!head_bytes) return head_bytes.error();
-    head.resize(*head_bytes);
-    got = from.read_at(0, head);
-    if (!got) return got.error();
-    head.resize(*got);
-    return parse_safetensors_head(head, file_bytes);
-}
-
-} // namespace skein::train::detail
-
-
-// ======== skein/train/detail/checkpoint.hpp, continued
-#include <algorithm>
-#include <chrono>
-#include <set>
-#include <span>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-// ---- loaded_checkpoint ---------------------------------------------------------------------------
-
-inline const tensor_info& loaded_checkpoint::info(const std::string& name) const {
-    auto it = tensors_.find(name);
-    if (it == tensors_.end())
-        throw error(errc::not_found, fmt::format("the checkpoint has no tensor '{}'", name))
-            .with_where(path_)
-            .with_hint("was it written by another model?");
-    return it->second;
-}
-
-inline void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.bytes != into.size())
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
-                                "{} bytes",
-                                name, t.dtype, detail::shape_text(t.shape), t.bytes, into.size()))
-            .with_where(path_);
-    const auto shard = shard_of_.at(name);
-    const auto got = shards_[shard]->read_at(t.offset, into);
-    if (!got) throw got.error();
-    if (*got != into.size())
-        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
-                                               *got, into.size()))
-            .with_where(join_path(path_, manifest_.shards[shard].name));
-}
-
-inline void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
-                                    std::span<const std::int64_t> shape, mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.dtype != dtype || !std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
-                                t.dtype, detail::shape_text(t.shape), dtype,
-                                detail::shape_text(shape)))
-            .with_where(path_)
-            .with_hint("start the run with the settings it was saved with");
-    read(name, into);
-}
-
-inline byte_buffer loaded_checkpoint::read(const std::string& name) const {
-    byte_buffer bytes(info(name).bytes);
-    read(name, mut_byte_span(bytes));
-    return bytes;
-}
-
-// ---- checkpointer --------------------------------------------------------------------------------
-
-inline checkpointer::checkpointer(disk& where, std::string dir, checkpoint_options options,
-                                  checkpoint_world world)
-    : disk_(where), dir_(std::move(dir)), options_(std::move(options)), world_(std::move(world)) {
-    SKEIN_CHECK(world_.size >= 1 && world_.rank >= 0 && world_.rank < world_.size,
-                "rank {} of a world of {}", world_.rank, world_.size);
-    SKEIN_CHECK(world_.size == 1 || world_.exchange,
-                "a world of {} ranks needs an exchange function", world_.size);
-    SKEIN_CHECK(options_.keep_last >= 1, "keep_last is 0: the newest checkpoint is always kept");
-    SKEIN_CHECK(options_.chunk_bytes >= 1, "chunk_bytes is 0");
-}
-
-inline std::string checkpointer::step_path(std::uint64_t step) const {
-    return join_path(dir_, detail::step_name(step));
-}
-
-inline void checkpointer::warn(const std::string& line) const {
-    if (options_.warn) return options_.warn(line);
-    logging::warn("checkpoint", line);
-}
-
-inline std::vector<json> checkpointer::gather(const json& mine) const {
-    if (world_.size == 1) return {mine};
-    const auto text = dump_json(mine);
-    std::vector<json> all;
-    for (auto& blob : world_.exchange(as_bytes(std::string_view(text)))) {
-        auto parsed = parse_json(blob, {.max_bytes = 256u << 20, .max_depth = 64});
-        if (!parsed || !parsed->is_object() || !parsed->contains("ok"))
-            throw error(errc::malformed,
-                        fmt::format("rank {} sent a checkpoint message that cannot be "
-                                    "read",
-                                    all.size()));
-        all.push_back(std::move(*parsed));
-    }
-    if (all.size() != static_cast<std::size_t>(world_.size))
-        throw error(errc::mismatch,
-                    fmt::format("{} checkpoint messages from {} ranks", all.size(), world_.size));
-    for (std::size_t r = 0; r < all.size(); ++r)
-        if (!all[r]["ok"].get<bool>())
-            throw detail::remote_outcome(all[r], static_cast<int>(r), world_.size);
-    return all;
-}
-
-inline saved_checkpoint checkpointer::save(const checkpoint_state& state) {
-    const auto started = system_clock().now();
-    const bool leader = world_.rank == 0;
-    const auto plan = detail::plan_hash(state);
-    std::string part; // rank 0 chooses it
-    bool committed = false;
-    try {
-        // 1. Agree on what is saved and where.
-        json mine = {{"ok", true}, {"plan", plan}};
-        if (leader) {
-            auto begun = begin_part(state.step);
-            if (begun)
-                mine["part"] = part = *begun;
-            else
-                mine = detail::outcome(begun.error());
-        }
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        auto all = gather(mine);
-        for (std::size_t r = 0; r < all.size(); ++r)
-            if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
-                throw error(errc::mismatch,
-                            fmt::format("rank {} wants to save other tensors or another "
-                                        "step than rank 0",
-                                        r));
-        part = all[0].value("part", std::string());
-
-        // 2. Each rank writes its share and tells size and checksums.
-        auto shard = write_shard(state, part);
-        mine =
-            shard ? json{{"ok", true}, {"shard", to_json(*shard)}} : detail::outcome(shard.error());
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        all = gather(mine);
-        std::vector<shard_entry> shards;
-        std::uint64_t bytes = 0;
-        for (auto& said : all) {
-            shards.push_back(
-                parse_shard_entry(said.value("shard", json()), options_.chunk_bytes).value());
-            bytes += shards.back().bytes;
-        }
-
-        // 3. Rank 0 commits; everybody learns whether it worked.
-        mine = {{"ok", true}};
-        if (leader) mine = detail::outcome(commit(state, part, std::move(shards)));
-        committed = leader && mine["ok"].get<bool>();
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        gather(mine);
-        if (leader) retire();
-
-        const std::chrono::duration<double> took = system_clock().now() - started;
-        return {state.step, step_path(state.step), bytes, took.count()};
-    } catch (const error& failed) {
-        if (committed) throw; // it is on disk; a rank was lost while it was told so
-        if (leader && !part.empty())
-            if (auto gone = disk_.remove_tree(part); !gone)
-                warn(fmt::format("unfinished checkpoint not removed: {}", gone.error().what()));
-        const auto kept = leader ? steps() : std::vector<std::uint64_t>();
-        auto told = detail::with_context(
-            fmt::format("checkpoint of step {} not written", state.step), failed);
-        if (!kept.empty()) {
-            auto hint = fmt::format("the checkpoint of step {} is kept", kept.back());
-            told.with_hint(failed.hint().empty() ? hint : failed.hint() + "; " + hint);
-        }
-        throw told;
-    }
-}
-
-inline result<std::string> checkpointer::begin_part(std::uint64_t step) const {
-    if (!disk_.status(dir_)) {
-        if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-        // The first save: the folders above may be new too, and each name must be durable.
-        for (auto above = parent_path(dir_);; above = parent_path(above)) {
-            const auto synced = disk_.sync_dir(above);
-            if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
-            if (above == "." || above == "/") break;
-        }
-    }
-    clean_up();
-    const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
-    if (auto made = disk_.make_dirs(part); !made) return made.error();
-    return part;
-}
-
-inline result<shard_entry> checkpointer::write_shard(const checkpoint_state& state,
-                                                     const std::string& folder) const {
-    const auto owner = detail::deal_tensors(state.tensors, world_.size);
-    std::vector<tensor_view> mine;
-    for (std::size_t i = 0; i < owner.size(); ++i)
-        if (owner[i] == world_.rank) mine.push_back(state.tensors[i]);
-    // A name that repeats would otherwise be seen only when both copies meet in one shard.
-    std::set<std::string_view> names;
-    for (auto& t : state.tensors)
-        if (!names.insert(t.name).second)
-            return error(errc::invalid_argument,
-                         fmt::format("two tensors are called '{}'", t.name));
-    const auto plan =
-        plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
-    if (!plan) return plan.error();
-
-    shard_entry shard;
-    shard.name = fmt::format("shard-{}-of-{}.safetensors", world_.rank, world_.size);
-    const auto path = join_path(folder, shard.name);
-    auto opened = disk_.open(path, open_mode::create_new);
-    if (!opened && opened.error().code() == errc::not_found && world_.rank != 0)
-        return error(opened.error())
-            .with_hint(
-                "every rank must see the run folder: put it on a file system all hosts share");
-    if (!opened) return opened.error();
-    detail::shard_writer out(**opened, options_.chunk_bytes);
-    if (auto done = write_safetensors(*plan, out); !done) return done.error();
-    if (auto done = out.flush(); !done) return done.error();
-    if (auto done = (*opened)->sync(); !done) return done.error();
-    if (auto done = (*opened)->close(); !done) return done.error();
-    shard.bytes = out.sums().bytes();
-    shard.crcs = out.sums().finish();
-    return shard;
-}
-
-inline result<void> checkpointer::commit(const checkpoint_state& state, const std::string& part,
-                                         std::vector<shard_entry> shards) const {
-    for (auto& shard : shards) {
-        const auto seen = disk_.status(join_path(part, shard.name));
-        if (!seen || seen->bytes != shard.bytes)
-            return error(errc::not_found,
-                         fmt::format("{} was written by its rank but rank 0 cannot see "
-                                     "it",
-                                     join_path(part, shard.name)))
-                .with_hint("put the run folder on a file system all hosts share");
-    }
-    checkpoint_manifest manifest;
-    manifest.step = state.step;
-    manifest.world_size = world_.size;
-    manifest.chunk_bytes = options_.chunk_bytes;
-    manifest.shards = std::move(shards);
-    manifest.metrics = state.metrics;
-    manifest.extra = state.extra;
-    manifest.config_hash = state.config_hash;
-    manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
-    const auto text = dump_manifest(manifest);
-    if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
-                                      as_bytes(std::string_view(text)));
-        !done)
-        return done;
-    if (auto done = disk_.sync_dir(part); !done) return done;
-
-    const auto final = step_path(state.step), aside = final + ".replaced";
-    const bool replaces = disk_.status(final).has_value();
-    if (replaces) {
-        if (auto done = disk_.remove_tree(aside); !done) return done;
-        if (auto done = disk_.rename(final, aside); !done) return done;
-    }
-    if (auto done = disk_.rename(part, final); !done) {
-        if (replaces) (void)disk_.rename(aside, final);
-        return done;
-    }
-    if (auto done = disk_.sync_dir(dir_); !done) return done;
-    if (replaces)
-        if (auto done = disk_.remove_tree(aside); !done)
-            warn(fmt::format("the replaced checkpoint was not removed: {}", done.error().what()));
-    return {};
-}
-
-inline void checkpointer::clean_up() const {
-    const auto entries = disk_.list(dir_);
-    if (!entries) return;
-    std::set<std::string> names;
-    for (auto& entry : *entries) names.insert(entry.name);
-    auto must = [&](const result<void>& done) {
-        if (!done) warn(fmt::format("cleaning {}: {}", dir_, done.error().what()));
-    };
-    for (auto& name : names) {
-        const auto path = join_path(dir_, name);
-        if (auto step = detail::step_of(name, ".replaced");
-            step && !names.contains(detail::step_name(*step)))
-            must(disk_.rename(path, step_path(*step)));
-        else if (step || detail::step_of(name, ".trash") ||
-                 (name.starts_with("step-") && name.find(".part-") != std::string::npos))
-            must(disk_.remove_tree(path));
-    }
-}
-
-inline std::vector<std::uint64_t> checkpointer::steps() const {
-    std::vector<std::uint64_t> out;
-    const auto entries = disk_.list(dir_);
-    if (!entries) return out;
-    for (auto& entry : *entries)
-        if (auto step = detail::step_of(entry.name); step && entry.is_directory)
-            out.push_back(*step);
-    std::sort(out.begin(), out.end());
-    return out;
-}
-
-inline void checkpointer::retire() const {
-    const auto all = steps();
-    std::set<std::uint64_t> keep;
-    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
-        keep.insert(all[all.size() - 1 - i]);
-    if (options_.keep_best > 0) {
-        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
-        for (auto step : all) {
-            const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
-                                                detail::max_manifest_bytes);
-            const auto manifest =
-                bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
-            if (!manifest) continue;
-            if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
-                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
-                                    UINT64_MAX - step);
-        }
-        std::sort(ranked.begin(), ranked.end());
-        for (std::size_t i = 0; i < std::min(options_.keep_best, ranked.size()); ++i)
-            keep.insert(UINT64_MAX - ranked[i].second);
-    }
-    for (auto step : all) {
-        if (keep.contains(step)) continue;
-        // Renamed first: a crash while the files go must not leave half a checkpoint under its name.
-        const auto trash = step_path(step) + ".trash";
-        result<void> done = disk_.rename(step_path(step), trash);
-        if (done) done = disk_.sync_dir(dir_);
-        if (done) done = disk_.remove_tree(trash);
-        if (!done)
-            warn(fmt::format("old checkpoint of step {} not removed: {}", step,
-                             done.error().what()));
-    }
-}
-
-inline result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
-                                                    bool verify_bytes) {
-    const auto manifest_path = join_path(path, detail::manifest_name);
-    const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
-    if (!bytes) return bytes.error();
-    auto manifest = parse_manifest(*bytes);
-    if (!manifest) return error(manifest.error()).with_where(manifest_path);
-    if (auto step = detail::step_of(detail::base_name(path)); step && *step != manifest->step)
-        return error(errc::corrupt, fmt::format("the manifest is of step {}", manifest->step))
-            .with_where(manifest_path);
-
-    loaded_checkpoint out;
-    out.path_ = path;
-    out.manifest_ = std::move(*manifest);
-    for (std::size_t i = 0; i < out.manifest_.shards.size(); ++i) {
-        const auto& shard = out.manifest_.shards[i];
-        const auto shard_path = join_path(path, shard.name);
-        auto refuse = [&](const error& why) { return error(why).with_where(shard_path); };
-        auto opened = where.open(shard_path, open_mode::read);
-        if (!opened) return opened.error();
-        const auto size = (*opened)->size();
-        if (!size) return size.error();
-        if (*size != shard.bytes)
-            return refuse(
-                error(errc::corrupt,
-                      fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
-                                  *size < shard.bytes ? "truncated" : "too long")));
-        if (verify_bytes)
-            if (auto done = detail::verify_shard(**opened, shard, out.manifest_.chunk_bytes); !done)
-                return refuse(done.error());
-        auto head = detail::read_shard_head(**opened, shard.bytes);
-        if (!head) return refuse(head.error());
-        for (auto& t : head->tensors) {
-            if (!out.shard_of_.emplace(t.name, i).second)
-                return refuse(
-                    error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
-            auto name = t.name;
-            out.tensors_.emplace(std::move(name), std::move(t));
-        }
-        out.shards_.push_back(std::move(*opened));
-    }
-    return out;
-}
-
-inline std::optional<loaded_checkpoint> checkpointer::find_latest() const {
-    if (auto there = disk_.status(dir_); !there) {
-        if (there.error().code() == errc::not_found) return std::nullopt;
-        throw there.error();
-    }
-    if (auto readable = disk_.list(dir_); !readable) throw readable.error();
-    clean_up();
-    auto all = steps();
-    for (auto step = all.rbegin(); step != all.rend(); ++step) {
-        const auto path = step_path(*step);
-        auto opened = open(disk_, path);
-        if (opened) return std::move(*opened);
-        const auto& why = opened.error();
-        const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                            why.code() == errc::not_found || why.code() == errc::too_large;
-        // A newer format, a missing permission, a disk that fails to answer: not broken.
-        if (!broken) throw why;
-        auto aside = path + ".broken";
-        for (int k = 2; disk_.status(aside).has_value(); ++k)
-            aside = fmt::format("{}.broken-{}", path, k);
-        auto moved = disk_.rename(path, aside);
-        if (moved) moved = disk_.sync_dir(dir_);
-        warn(fmt::format("checkpoint of step {} refused: {}; {}, {}", *step, why.what(),
-                         moved ? "renamed to " + detail::base_name(aside)
-                               : fmt::format("not renamed: {}", moved.error().what()),
-                         step + 1 == all.rend() ? "there is no older one"
-                                                : fmt::format("trying step {}", *(step + 1))));
-    }
-    return std::nullopt;
-}
-
-inline std::optional<loaded_checkpoint> checkpointer::load_latest() {
-    if (world_.size == 1) return find_latest();
-
-    // Rank 0 verifies and chooses, the others open the same one.
-    std::optional<loaded_checkpoint> found;
-    json mine = {{"ok", true}};
-    if (world_.rank == 0) {
-        try {
-            found = find_latest();
-            mine["found"] = found ? found->path() : std::string();
-        } catch (const error& failed) {
-            mine = detail::outcome(failed);
-        }
-    }
-    const auto all = gather(mine);
-    const auto path = all[0].value("found", std::string());
-    if (path.empty()) return std::nullopt;
-    result<void> done;
-    if (world_.rank != 0) {
-        auto opened = open(disk_, path, false);
-        if (opened)
-            found = std::move(*opened);
-        else
-            done = error(opened.error())
-                       .with_hint("every rank must see the run folder: put it on a file system all "
-                                  "hosts share");
-    }
-    gather(detail::outcome(done));
-    return found;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/collective.hpp
-// The few blocking exchanges that training needs besides gradients, the same for one rank and many.
-//
-// All are collective: every rank calls them in the same order. In a world of one they cost nothing.
-//
-//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
-//     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
-
-
-// ======== skein/train/context.hpp
-// Where a training program runs: which rank of how many, and what connects the ranks.
-//
-// train::launch() makes it; user code only reads it. A program that is not launched (a test, a
-// notebook, a plain binary) uses context::single(), and the same training code runs in one process.
-//
-//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
-
-
-#include <atomic>
-#include <functional>
-#include <string>
-#include <utility>
-
-namespace skein::cluster {
-class rendezvous;
-}
-namespace skein::dist {
-class comm_thread;
-}
-
-namespace skein::train {
-
-/// The place of this process in the training world.
-struct world_info {
-    int rank = 0;
-    int world_size = 1;
-    int local_rank = 0;
-    int local_size = 1;
-    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
-    int attempt = 0;
-    std::string host{};
-    /// The same for all ranks and all attempts of one job; empty when nobody gave one.
-    std::string job_id{};
-    /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
-    std::string launcher{};
-};
-
-/// What a training function gets. Pointers are not owned and outlive the context.
-class context {
-public:
-    /// One process, no communication.
-    [[nodiscard]] static context single() { return context(); }
-
-    /// One rank of a world. comm may be null only when world_size is 1.
-    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
-        : where_(std::move(where)), world_(world), comm_(comm) {
-        SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
-        SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}",
-                    where_.rank, where_.world_size);
-        SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
-                    "a world of {} ranks needs a communicator", where_.world_size);
-    }
-
-    [[nodiscard]] int rank() const noexcept { return where_.rank; }
-    [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
-    [[nodiscard]] int local_rank() const noexcept { return where_.local_rank; }
-    [[nodiscard]] int local_size() const noexcept { return where_.local_size; }
-    [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
-    [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
-    [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
-    [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }
-    [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
-
-    /// Null in a single process.
-    [[nodiscard]] cluster::rendezvous* world() const noexcept { return world_; }
-    /// Null in a single process.
-    [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
-
-    /// launch() points this at a flag that a signal sets; training then saves and ends in order.
-    ///   which  the signal, when there was one; asked after the flag was set
-    void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
-        stop_ = flag;
-        which_ = std::move(which);
-    }
-    [[nodiscard]] bool stop_requested() const noexcept {
-        return stop_ != nullptr && stop_->load(std::memory_order_relaxed);
-    }
-    /// SIGINT or SIGTERM after a stop request by signal, else 0.
-    [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
-
-private:
-    context() = default;
-
-    world_info where_;
-    cluster::rendezvous* world_ = nullptr;
-    dist::comm_thread* comm_ = nullptr;
-    const std::atomic<bool>* stop_ = nullptr;
-    std::function<int()> which_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/collective.hpp, continued
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <vector>
-
-namespace skein::train {
-
-/// In place over all ranks.
-inline void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op) {
-    if (ctx.world_size() == 1 || values.empty()) return;
-    ctx.comm()->all_reduce(dist::view_of(values), op).wait();
-}
-
-/// The bytes of every rank, in rank order.
-[[nodiscard]] inline std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine) {
-    const auto world = static_cast<std::size_t>(ctx.world_size());
-    std::vector<byte_buffer> all(world);
-    if (world == 1) {
-        all[0].assign(mine.begin(), mine.end());
-        return all;
-    }
-    auto my_size = static_cast<std::int64_t>(mine.size());
-    std::vector<std::int64_t> sizes(world);
-    ctx.comm()
-        ->all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes)))
-        .wait();
-
-    std::vector<std::size_t> counts(sizes.begin(), sizes.end());
-    std::size_t total = 0;
-    for (auto n : counts) total += n;
-    if (total == 0) return all;
-    byte_buffer joined(total);
-    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
-    const auto* from = joined.data();
-    for (std::size_t r = 0; r < world; ++r) {
-        all[r].assign(from, from + counts[r]);
-        from += counts[r];
-    }
-    return all;
-}
-
-/// Rank 0's text on every rank.
-[[nodiscard]] inline std::string from_first(const context& ctx, const std::string& text) {
-    const auto all = gather_bytes(ctx, ctx.is_first() ? as_bytes(text) : byte_span{});
-    return std::string(as_text(all[0]));
-}
-
-/// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
-inline void require_same(const context& ctx, std::uint64_t hash, std::string_view what) {
-    byte_buffer mine(sizeof hash);
-    std::memcpy(mine.data(), &hash, sizeof hash);
-    const auto all = gather_bytes(ctx, mine);
-    for (std::size_t r = 1; r < all.size(); ++r)
-        if (all[r] != all[0])
-            throw error(errc::mismatch,
-                        fmt::format("{} of rank {} differs from that of rank 0", what, r))
-                .with_hint("build it from the same options on every rank");
-}
-
-/// The metrics of all ranks, reduced by kind; the same values on every rank.
-[[nodiscard]] inline std::vector<metric_value> merge(const context& ctx, const metric_set& mine) {
-    if (ctx.world_size() == 1) return mine.values();
-    auto packed = mine.pack(ctx.rank());
-    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
-    auto maxima =
-        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
-    try {
-        sums.wait();
-        maxima.wait();
-    } catch (...) {
-        ctx.comm()->drain(); // both work on `packed`
-        throw;
-    }
-    return mine.unpack(packed).value();
-}
-
-/// For the checkpointer: its exchange over this context. The context must outlive it.
-///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
-///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
-///          Dead ranks are noticed without it.
-[[nodiscard]] inline checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
-    return checkpoint_world{
-        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
-            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
-            auto all = gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(usual);
-            return all;
-        }};
-}
-
-} // namespace skein::train
-
-// ======== skein/train/ddp.hpp
-// Data parallel training: every rank holds the whole model and sees its share of each batch.
-//
-// The flat gradient buffer is cut into buckets. A hook on every parameter's gradient counts down;
-// when a bucket is complete, and all before it are on their way, its all-reduce starts on the
-// communication thread while the backward pass goes on. Buckets leave in the same order on every
-// rank whatever the order of hooks, so parameters that a rank does not use cannot hang the others.
-//
-//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
-//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
-//
-//   source: Li et al. 2020 (arXiv 2006.15704); bucket sizes as in PyTorch's reducer
-
-
-// ======== skein/train/flat.hpp
-// Flat storage: all trainable parameters of a module are views of one buffer, all gradients of another.
-//
-// Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
-// hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
-// objects (their data is re-pointed), so user code sees ordinary parameters.
-//
-// The order is the reverse of registration, about the order in which gradients become ready, so that
-// a slice of the buffer is a bucket that can be sent while the rest of the backward pass runs. Every
-// parameter starts at a multiple of 64 bytes; the padding stays zero.
-
-
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <vector>
-
-#include <malloc.h>
-#include <sys/mman.h>
-
-namespace skein::train {
-
-// P elements of a flat buffer, padding included
-
-/// Zeroed float32 storage straight from the system, given back when the last view is gone.
-[[nodiscard]] inline at::Tensor make_flat_buffer(std::int64_t elements) {
-    const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
-    void* memory =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
-            .with_hint("use a smaller model or a machine with more memory");
-    ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
-    return at::from_blob(
-        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
-        at::TensorOptions().dtype(at::kFloat));
-}
-
-/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
-/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
-/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
-inline void keep_freed_memory() noexcept {
-#if defined(__GLIBC__)
-    ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
-        ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
-#endif
-}
-
-/// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   flat_P  float32, contiguous, on the CPU
-/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
-[[nodiscard]] inline double squared_norm(const at::Tensor& flat_P) {
-    constexpr std::int64_t piece = 1 << 16, lanes = 16;
-    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
-    const std::int64_t size = flat_P.numel();
-    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
-    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
-                     [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s) {
-                             const auto* x = all + s * piece;
-                             const auto count = std::min(piece, size - s * piece);
-                             double lane[lanes] = {};
-                             std::int64_t i = 0;
-                             for (; i + lanes <= count; i += lanes)
-                                 for (std::int64_t k = 0; k < lanes; ++k) {
-                                     const double v = x[i + k];
-                                     lane[k] += v * v;
-                                 }
-                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
-                             double sum = 0;
-                             for (const double part : lane) sum += part;
-                             sums[static_cast<std::size_t>(s)] = sum;
-                         }
-                     });
-    double sum = 0;
-    for (const double part : sums) sum += part;
-    return sum;
-}
-
-/// One trainable parameter inside the flat buffers.
-struct flat_segment {
-    std::string name;        ///< as in named_parameters(); of tied parameters the first
-    at::Tensor parameter;    ///< the module's own tensor
-    std::int64_t offset = 0; ///< elements; a multiple of flat_storage::alignment
-    std::int64_t count = 0;  ///< elements of the parameter
-    std::int64_t padded = 0; ///< elements up to the next segment
-};
-
-/// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
-struct fixed_tensor {
-    std::string name;
-    at::Tensor tensor;
-    bool is_buffer = false;
-};
-
-class flat_storage;
-
-namespace detail {
-/// Runs after each parameter's gradient has been accumulated.
-struct settle_hook : torch::autograd::FunctionPostHook {
-    settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override;
-    flat_storage* storage;
-    std::size_t segment;
-};
-} // namespace detail
-
-/// The flat parameters and gradients of one module. Not thread-safe.
-///
-/// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
-/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
-/// to the place itself.
-class flat_storage {
-public:
-    static constexpr std::int64_t alignment = 16; // float32 elements
-
-    /// Moves the module's trainable parameters into flat storage.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
-    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
-    explicit flat_storage(torch::nn::Module& module) {
-        at::NoGradGuard no_grad;
-        collect(module);
-        params_P_ = make_flat_buffer(size_);
-        grads_P_ = make_flat_buffer(size_);
-        for (auto& s : segments_) {
-            const auto sizes = s.parameter.sizes().vec();
-            auto view = params_P_.narrow(0, s.offset, s.count).view(sizes);
-            view.copy_(s.parameter);
-            s.parameter.set_data(view);
-        }
-        attach_gradients();
-        for (std::size_t i = 0; i < segments_.size(); ++i) {
-            auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
-            const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
-            hooks_.emplace_back(std::move(node), key);
-        }
-    }
-    flat_storage(const flat_storage&) = delete;
-    flat_storage& operator=(const flat_storage&) = delete;
-    ~flat_storage() {
-        for (auto& [node, key] : hooks_) node->del_post_hook(key);
-    }
-
-    /// Elements of each buffer, padding included.
-    [[nodiscard]] std::int64_t size() const noexcept { return size_; }
-    /// Trainable elements, without padding.
-    [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
-    [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
-    [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
-    /// In buffer order.
-    [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
-    [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
-
-    /// A flat tensor's part for one segment, in the parameter's shape.
-    [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s) {
-        return flat_P.narrow(0, s.offset, s.count).view(s.parameter.sizes());
-    }
-
-    /// Before the first backward pass of a step: what the buffer holds is over.
-    void expect_gradients() {
-        for (auto& s : segments_) s.parameter.mutable_grad().reset();
-    }
-    /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
-    void settle_gradients() {
-        for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
-    }
-    /// The same for one segment.
-    void settle(std::size_t i) {
-        at::NoGradGuard no_grad;
-        auto& s = segments_[i];
-        auto& grad = s.parameter.mutable_grad();
-        if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
-        auto view = view_of(grads_P_, s);
-        if (!grad.defined())
-            view.zero_();
-        else if (grad.is_sparse())
-            view.zero_().add_(grad);
-        else
-            view.copy_(grad);
-        grad = view;
-    }
-
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
-    [[nodiscard]] std::uint64_t layout_hash() const {
-        fnv1a h;
-        const auto add = [&h](const std::string& name, const at::Tensor& t) {
-            h.number(name.size());
-            h.text(name);
-            h.number(static_cast<std::uint64_t>(t.scalar_type()));
-            for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
-        };
-        h.number(segments_.size());
-        for (auto& s : segments_) add(s.name, s.parameter);
-        for (auto& f : fixed_) add(f.name, f.tensor);
-        return h.value();
-    }
-
-private:
-    void collect(torch::nn::Module& module) {
-        std::unordered_map<const void*, std::string> seen;   // tensor objects: tied parameters
-        std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
-        const auto named = module.named_parameters(true);
-        for (const auto& item : named) {
-            const auto& p = item.value();
-            if (!p.defined() || !seen.emplace(p.unsafeGetTensorImpl(), item.key()).second) continue;
-            if (!p.requires_grad()) {
-                fixed_.push_back({item.key(), p, false});
-                continue;
-            }
-            if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
-                throw error(errc::not_supported,
-                            fmt::format("not supported: trainable parameter {} of type {} on {}",
-                                        item.key(), c10::toString(p.scalar_type()),
-                                        p.device().str()))
-                    .with_hint("this version trains float32 parameters on the CPU");
-            if (p.numel() > 0) {
-                const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
-                if (!is_new)
-                    throw error(
-                        errc::not_supported,
-                        fmt::format("not supported: parameters {} and {} are different tensors "
-                                    "in the same memory",
-                                    other->second, item.key()))
-                        .with_hint("tie weights by using one tensor in both places");
-            }
-            segments_.push_back({item.key(), p, 0, p.numel(), 0});
-        }
-        for (const auto& item : module.named_buffers(true))
-            if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
-        if (segments_.empty())
-            throw error(errc::invalid_argument, "the model has no trainable parameter")
-                .with_hint("is every parameter frozen, or was no submodule registered?");
-
-        std::reverse(segments_.begin(), segments_.end());
-        for (auto& s : segments_) {
-            s.offset = size_;
-            s.padded = (s.count + alignment - 1) / alignment * alignment;
-            size_ += s.padded;
-            trainable_ += s.count;
-        }
-    }
-
-    void attach_gradients() {
-        for (auto& s : segments_) {
-            auto& grad = s.parameter.mutable_grad();
-            if (!grad.defined() || grad.const_data_ptr() != place_of(s))
-                grad = view_of(grads_P_, s);
-        }
-    }
-
-    [[nodiscard]] const void* place_of(const flat_segment& s) const {
-        return static_cast<const float*>(grads_P_.const_data_ptr()) + s.offset;
-    }
-
-    std::vector<flat_segment> segments_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
-    std::vector<fixed_tensor> fixed_;
-    std::int64_t size_ = 0;
-    std::int64_t trainable_ = 0;
-    at::Tensor params_P_, grads_P_;
-};
-
-inline torch::autograd::variable_list detail::settle_hook::operator()(
-    const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
-    storage->settle(segment);
-    return outputs;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/strategy.hpp
-// What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
-//
-// A strategy is a type: Trainer<Single>, Trainer<DDP<>>. It is constructed once per run over the
-// user's module, which knows nothing of it. One optimizer step then is
-//
-//     s.begin_step();
-//     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now storage().grads_P() holds the sum over all ranks
-//     ... clip, optimizer over storage() ...
-//     s.publish();                  // now every rank's module sees the new parameters
-
-
-#include <concepts>
-
-namespace skein::train {
-
-/// Laws (the tests of every strategy check them):
-///  1. After finish_backward() the owned gradients are the sum over ranks of what each rank's
-///     backward passes since begin_step() added; the Trainer weights each loss so that this sum is
-///     the gradient of the mean over the global batch.
-///  2. The same inputs give the same bits, on every rank and in every run.
-///  3. A parameter that no loss depends on, on one rank or all, has gradient zero and never hangs.
-///  4. squared_norm(x) of the owned part gives the square norm over the whole model.
-///  5. An error of the transport leaves as skein::error from finish_backward(), never as a hang.
-template <class S>
-concept strategy = requires(S s, bool last, double x) {
-    requires std::constructible_from<S, const context&, torch::nn::Module&>;
-    { s.storage() } -> std::same_as<flat_storage&>;
-    s.begin_step();
-    s.begin_micro(last);
-    s.finish_backward();
-    { s.squared_norm(x) } -> std::convertible_to<double>;
-    s.publish();
-    s.sync_buffers();
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/ddp.hpp, continued
-#include <algorithm>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-namespace skein {
-
-/// How gradients are cut for sending. The first bucket is small so that sending starts early.
-template <std::size_t FirstMiB = 1, std::size_t MiB = 25>
-struct bucket {
-    static constexpr std::size_t first_bytes = FirstMiB << 20;
-    static constexpr std::size_t bytes = MiB << 20;
-};
-
-namespace train::detail {
-
-/// The buckets of one rank and how far each has come. Hooks keep it alive.
-class bucket_sender {
-public:
-    bucket_sender(flat_storage& storage, dist::comm_thread& comm, std::size_t first_bytes,
-                  std::size_t bytes)
-        : grads_(static_cast<float*>(storage.grads_P().mutable_data_ptr())), comm_(&comm) {
-        std::int64_t begin = 0;
-        std::size_t members = 0;
-        for (const auto& s : storage.segments()) {
-            bucket_of_.push_back(buckets_.size());
-            names_.push_back(s.name);
-            ++members;
-            const auto end = s.offset + s.padded;
-            const auto limit = buckets_.empty() ? first_bytes : bytes;
-            if (static_cast<std::size_t>(end - begin) * sizeof(float) >= limit ||
-                bucket_of_.size() == storage.segments().size()) {
-                buckets_.push_back({begin, end - begin, members, members, {}});
-                begin = end;
-                members = 0;
-            }
-        }
-        ready_.assign(bucket_of_.size(), 0);
-    }
-
-    /// Before the backward pass whose end completes the gradients.
-    void arm() noexcept {
-        next_ = 0;
-        armed_ = true;
-        for (auto& b : buckets_) b.missing = b.members;
-        std::fill(ready_.begin(), ready_.end(), 0);
-    }
-    void disarm() noexcept { armed_ = false; }
-
-    /// The hook of segment i: its gradient is final.
-    void ready(std::size_t i) {
-        if (!armed_) return;
-        if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
-            throw error(errc::not_supported,
-                        "not supported: a gradient became final twice in one backward pass")
-                .with_where(names_[i])
-                .with_hint("a custom function runs a backward pass inside backward, over a weight "
-                           "that is used outside of it too");
-        buckets_[bucket_of_[i]].missing -= 1;
-        while (next_ < buckets_.size() && buckets_[next_].missing == 0) send_next();
-    }
-
-    /// Sends what no hook completed and waits for all sums.
-    void finish() {
-        while (next_ < buckets_.size()) send_next();
-        armed_ = false;
-        for (auto& b : buckets_) b.end.wait();
-    }
-
-    [[nodiscard]] std::size_t size() const noexcept { return buckets_.size(); }
-    /// Buckets that were on their way before the backward pass ended, in the last step.
-    [[nodiscard]] std::size_t sent() const noexcept { return next_; }
-
-private:
-    struct part {
-        std::int64_t offset, count;
-        std::size_t members, missing;
-        dist::ticket end;
-    };
-
-    void send_next() {
-        auto& b = buckets_[next_++];
-        const std::span<float> slice(grads_ + b.offset, static_cast<std::size_t>(b.count));
-        b.end = comm_->all_reduce(dist::view_of(slice), dist::reduce_op::sum);
-    }
-
-    float* grads_;
-    dist::comm_thread* comm_;
-    std::vector<part> buckets_;
-    std::vector<std::size_t> bucket_of_; // by segment
-    std::vector<std::string> names_;     // by segment
-    std::vector<char> ready_;            // by segment: its hook has fired in this pass
-    std::size_t next_ = 0;               // first bucket that has not been sent
-    bool armed_ = false;
-};
-
-struct gradient_hook : torch::autograd::FunctionPostHook {
-    gradient_hook(std::shared_ptr<bucket_sender> sender, std::size_t segment)
-        : sender(std::move(sender)), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        sender->ready(segment);
-        return outputs;
-    }
-    std::shared_ptr<bucket_sender> sender;
-    std::size_t segment;
-};
-
-} // namespace train::detail
-
-/// Gradients are summed over all ranks; parameters stay equal bit for bit on every rank.
-///   construction broadcasts rank 0's parameters and buffers, and compares the models' layouts
-///   cost   2(N-1)/N of the gradient bytes per rank and step, mostly during the backward pass
-///   errors mismatch when the ranks' models differ; peer_lost, timeout, aborted from the transport
-template <class Bucket = bucket<>>
-class DDP {
-public:
-    static constexpr std::string_view name = "DDP";
-
-    DDP(const train::context& ctx, torch::nn::Module& module) : ctx_(&ctx), storage_(module) {
-        if (ctx.world_size() == 1) return;
-        train::require_same(ctx, storage_.layout_hash(), "the model");
-        broadcast(storage_.params_P());
-        for (const auto& f : storage_.fixed()) broadcast(f.tensor);
-
-        sender_ = std::make_shared<train::detail::bucket_sender>(
-            storage_, *ctx.comm(), Bucket::first_bytes, Bucket::bytes);
-        for (std::size_t i = 0; i < storage_.segments().size(); ++i) {
-            auto node = torch::autograd::impl::grad_accumulator(storage_.segments()[i].parameter);
-            const auto key =
-                node->add_post_hook(std::make_unique<train::detail::gradient_hook>(sender_, i));
-            hooks_.emplace_back(std::move(node), key);
-        }
-    }
-    DDP(const DDP&) = delete;
-    DDP& operator=(const DDP&) = delete;
-    ~DDP() {
-        if (sender_) { // no exchange may outlive the gradients it works on
-            if (std::uncaught_exceptions() > 0) {
-                ctx_->comm()->abort(error(errc::aborted, "rank " + std::to_string(ctx_->rank()) +
-                                                             " leaves because of an exception"));
-            }
-            ctx_->comm()->drain();
-        }
-        for (auto& [node, key] : hooks_) node->del_post_hook(key);
-    }
-
-    [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.expect_gradients(); }
-    /// Only the last micro-batch of a step communicates; the others add to the flat gradients.
-    void begin_micro(bool last) noexcept {
-        if (!sender_) return;
-        last ? sender_->arm() : sender_->disarm();
-    }
-    void finish_backward() {
-        storage_.settle_gradients();
-        if (!sender_) return;
-        overlapped_ = sender_->sent();
-        sender_->finish();
-    }
-    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() noexcept {}
-    /// Rank 0's buffers (running statistics) on every rank, before evaluation and saving.
-    void sync_buffers() {
-        if (!sender_) return;
-        for (const auto& f : storage_.fixed())
-            if (f.is_buffer) broadcast(f.tensor);
-    }
-
-    [[nodiscard]] std::size_t buckets() const noexcept { return sender_ ? sender_->size() : 0; }
-    /// Buckets of the last step whose exchange began before the backward pass had ended.
-    [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
-
-private:
-    void broadcast(const at::Tensor& tensor) {
-        at::NoGradGuard no_grad;
-        auto flat = tensor.detach().contiguous();
-        const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
-        if (bytes.count == 0) return;
-        ctx_->comm()->broadcast(bytes, 0).wait();
-        if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr())
-            tensor.detach().copy_(flat);
-    }
-
-    const train::context* ctx_;
-    train::flat_storage storage_;
-    std::shared_ptr<train::detail::bucket_sender> sender_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
-    std::size_t overlapped_ = 0;
-};
-
-static_assert(train::strategy<DDP<>>);
-
-} // namespace skein
-
-// ======== skein/train/event_file.hpp
+// ======== skein/report/event_file.hpp
 // Scalars for TensorBoard, written without TensorBoard or protobuf.
 //
 // An event file is a TFRecord file of Event messages; three fields of two messages are enough, so
 // they are encoded by hand. Records are {u64 length, masked crc32c of it, data, masked crc32c}.
 //   source: tensorflow/core/lib/io/record_writer.h, core/util/event.proto, core/framework/summary.proto
 //
-//     auto events = event_file::open("runs/gpt").value();
+//     auto events = event_file::open("runs/gpt", wall_time).value();
 //     events->scalar("loss", 120, 2.31, wall_time);
 
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-namespace skein::train {
+namespace skein::report {
 
 /// One Event as far as it is used here: a version line, or scalars of one step.
 struct tb_event {
@@ -6790,14 +4682,7 @@ public:
     /// Appends one event; handed to the system before it returns.
     [[nodiscard]] result<void> append(const tb_event& event);
     [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
-                                      double wall_time) {
-        tb_event event{.wall_time = wall_time,
-                       .step = static_cast<std::int64_t>(step),
-                       .file_version = {},
-                       .scalars = {}};
-        event.scalars.emplace_back(std::string(tag), static_cast<float>(value));
-        return append(event);
-    }
+                                      double wall_time);
 
     /// Cuts the file before the first event whose step is above `step`, or that cannot be read.
     [[nodiscard]] result<void> truncate_after(std::uint64_t step);
@@ -6815,11 +4700,11 @@ private:
     std::string path_;
 };
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/detail/event_file.hpp
-// Bodies of <skein/train/event_file.hpp>. Field numbers and wire types:
+// ======== skein/report/detail/event_file.ipp
+// Bodies of <skein/report/event_file.hpp>. Field numbers and wire types:
 //     Event    1 wall_time double(1)   2 step int64(0)   3 file_version bytes(2)   5 summary bytes(2)
 //     Summary  1 value bytes(2)        Value  1 tag bytes(2)   2 simple_value float(5)
 
@@ -6830,11 +4715,11 @@ private:
 
 #include <unistd.h>
 
-namespace skein::train {
+namespace skein::report {
 
 namespace detail {
 
-inline void put_varint(byte_buffer& out, std::uint64_t value) {
+SKEIN_INLINE void put_varint(byte_buffer& out, std::uint64_t value) {
     for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::byte>(value | 0x80));
     out.push_back(static_cast<std::byte>(value));
 }
@@ -6844,7 +4729,7 @@ void put_fixed(byte_buffer& out, T value) {
     store_le(raw, value);
     append(out, raw);
 }
-inline void put_bytes(byte_buffer& out, int field, byte_span bytes) {
+SKEIN_INLINE void put_bytes(byte_buffer& out, int field, byte_span bytes) {
     put_varint(out, static_cast<std::uint64_t>(field) << 3 | 2);
     put_varint(out, bytes.size());
     append(out, bytes);
@@ -6906,7 +4791,7 @@ private:
 
 } // namespace detail
 
-inline byte_buffer encode_event(const tb_event& event) {
+SKEIN_INLINE byte_buffer encode_event(const tb_event& event) {
     byte_buffer out;
     detail::put_varint(out, 1 << 3 | 1);
     detail::put_fixed(out, std::bit_cast<std::uint64_t>(event.wall_time));
@@ -6927,7 +4812,7 @@ inline byte_buffer encode_event(const tb_event& event) {
     return out;
 }
 
-inline result<tb_event> decode_event(byte_span bytes) {
+SKEIN_INLINE result<tb_event> decode_event(byte_span bytes) {
     const auto malformed = error(errc::malformed, "an event that is not a protobuf message");
     tb_event event;
     detail::proto_reader fields(bytes);
@@ -6959,7 +4844,7 @@ inline result<tb_event> decode_event(byte_span bytes) {
     return event;
 }
 
-inline void append_record(byte_buffer& out, byte_span data) {
+SKEIN_INLINE void append_record(byte_buffer& out, byte_span data) {
     const auto begin = out.size();
     detail::put_fixed(out, static_cast<std::uint64_t>(data.size()));
     detail::put_fixed(out, masked_crc(crc32c(byte_span(out).subspan(begin, 8))));
@@ -6967,7 +4852,7 @@ inline void append_record(byte_buffer& out, byte_span data) {
     detail::put_fixed(out, masked_crc(crc32c(data)));
 }
 
-inline result<record_view> read_record(byte_span bytes) {
+SKEIN_INLINE result<record_view> read_record(byte_span bytes) {
     if (bytes.size() < 12) return error(errc::malformed, "a record is cut off");
     if (load_le<std::uint32_t>(bytes.data() + 8) != masked_crc(crc32c(bytes.first(8))))
         return error(errc::corrupt, "the checksum of a record's length does not fit");
@@ -6980,8 +4865,8 @@ inline result<record_view> read_record(byte_span bytes) {
     return record_view{data, static_cast<std::size_t>(length) + 16};
 }
 
-inline result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
-                                                            double wall_time) {
+SKEIN_INLINE result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
+                                                                  double wall_time) {
     posix_disk disk;
     const auto entries = disk.list(folder);
     if (!entries) return entries.error();
@@ -7009,19 +4894,29 @@ inline result<std::unique_ptr<event_file>> event_file::open(const std::string& f
     return events;
 }
 
-inline result<void> event_file::clear(double wall_time) {
+SKEIN_INLINE result<void> event_file::clear(double wall_time) {
     if (auto done = file_->truncate(0); !done) return done;
     return append(
         {.wall_time = wall_time, .step = 0, .file_version = "brain.Event:2", .scalars = {}});
 }
 
-inline result<void> event_file::append(const tb_event& event) {
+SKEIN_INLINE result<void> event_file::append(const tb_event& event) {
     byte_buffer record;
     append_record(record, encode_event(event));
     return file_->append(record);
 }
 
-inline result<void> event_file::truncate_after(std::uint64_t step) {
+SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t step, double value,
+                                             double wall_time) {
+    tb_event event{.wall_time = wall_time,
+                   .step = static_cast<std::int64_t>(step),
+                   .file_version = {},
+                   .scalars = {}};
+    event.scalars.emplace_back(std::string(tag), static_cast<float>(value));
+    return append(event);
+}
+
+SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
     posix_disk disk;
     const auto bytes = disk.read_whole(path_, std::uint64_t{4} << 30);
     if (!bytes) return bytes.error();
@@ -7036,591 +4931,275 @@ inline result<void> event_file::truncate_after(std::uint64_t step) {
     return good < bytes->size() ? file_->truncate(good) : result<void>();
 }
 
-} // namespace skein::train
+} // namespace skein::report
 
-// ======== skein/train/launch.hpp
-// launch(): one main() for every way a training program can start.
+// ======== skein/report/metrics.hpp
+// Metrics that know how to be merged: over the steps of a window and over the ranks.
 //
-//     int main(int argc, char** argv) {
-//         auto config = parse(argc, argv);
-//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
-//     }
+// A loss is a mean weighted by samples, a token count is a sum, a peak is a max. Each rank adds to its
+// own metric_set; all metrics of all ranks are then merged by two all-reduces of packed float64
+// (one sum, one max; min travels negated), never by one collective per metric.
 //
-// As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
-// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after a
-// failure. Otherwise it runs the function in this process.
+//     metric_set m;
+//     m.mean("loss", loss, samples).sum("tokens", n).last("lr", lr);
+//     auto packed = m.pack(rank);                      // packed.sums, packed.maxima
+//     all_reduce(packed.sums, sum); all_reduce(packed.maxima, max);
+//     auto merged = m.unpack(packed).value();          // merged[0].name == "loss" ...
 
 
-// ======== skein/train/run_config.hpp
-// Everything about a training run that is not the model, the data or the optimizer.
-//
-// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
-//
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
-
-
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
-#include <string>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-/// What to do with the checkpoints of an earlier run of the same name.
-enum class resume_mode : std::uint8_t {
-    fresh,  ///< start new; a restart after a failure within the same job still resumes
-    latest, ///< go on from the newest valid checkpoint; start new if there is none
-};
-
-/// What a person sees.
-enum class output_mode : std::uint8_t {
-    automatic, ///< a live line on a terminal, plain lines elsewhere
-    plain,     ///< plain lines
-    quiet,     ///< errors only
-    json,      ///< one JSON object per line on stdout
-};
-
-/// Settings of one run. All counts are over all ranks together.
-struct run_config {
-    // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
-    std::string name = "run";
-    resume_mode resume = resume_mode::fresh;
-
-    // How it trains
-    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
-    std::int64_t global_batch =
-        16;                        ///< samples per optimizer step, over all ranks and micro-batches
-    std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
-    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
-    std::string precision = "float32";
-
-    // Evaluation: every so many steps and at the end; 0 = only at the end
-    std::int64_t eval_every = 100;
-    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
-    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
-
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff =
-        std::chrono::milliseconds(200); ///< doubles each time
-    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
-
-    // What it says
-    output_mode output = output_mode::automatic;
-    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
-    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
-    std::string command{};
-};
-
-/// How this process was called, as one would type it again.
-[[nodiscard]] inline std::string command_line() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::string out;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        const auto word = all.substr(at, end - at);
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        out += out.empty() ? "" : " ";
-        if (plain) {
-            out += word;
-        } else { // in single quotes nothing is special but the quote itself
-            out += '\'';
-            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-            out += '\'';
-        }
-        at = end + 1;
-    }
-    return out;
-}
-
-/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
-inline void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
-        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
-    if (config.accumulation < 1)
-        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
-    if (config.global_batch < 1)
-        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
-    if (config.global_batch < world_size * config.accumulation)
-        refuse(
-            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                        config.global_batch, world_size, config.accumulation),
-            "use fewer workers or a larger batch");
-    if (!(config.clip >= 0))
-        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
-    if (config.precision != "float32")
-        throw error(errc::not_supported,
-                    fmt::format("not supported: precision {}", config.precision))
-            .with_hint("this version trains in float32");
-    const bool has_control = std::ranges::any_of(
-        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    if (config.name.empty() || config.name.find('/') != std::string::npos ||
-        config.name[0] == '.' || config.name.size() > 200 || has_control)
-        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
-               "use a plain folder name of up to 200 characters");
-    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
-}
-
-} // namespace skein::train
-
-namespace skein {
-using train::run_config;
-}
-
-
-// ======== skein/train/launch.hpp, continued
-#include <functional>
-
-namespace skein::train {
-
-/// What a rank does: trains, in its place in the world.
-using rank_function = std::function<void(context&)>;
-
-/// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
-/// with what to do next.
-///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
-[[nodiscard]] int launch(const run_config& config, const rank_function& body);
-
-/// Only one rank of a world that exists already; launch() calls it.
-[[nodiscard]] int run_as_rank(const cluster::launch_environment& where, const run_config& config,
-                              const rank_function& body);
-
-/// The exit code for a failure: 2 for a usage error, else 1.
-[[nodiscard]] int exit_code_of(const error& why) noexcept;
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/launch.hpp
-// The three ways of launch().
-
-
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <vector>
+
+namespace skein::report {
+
+/// How values of one metric are put together.
+enum class metric_kind : std::uint8_t {
+    mean, ///< weighted mean: sum(value * weight) / sum(weight)
+    sum,
+    max,
+    min,
+    last, ///< the newest value of rank 0 (learning rate, step number)
+};
+
+using skein::to_string; // the overload below must not hide those of the core
+
+[[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
+    switch (kind) {
+    case metric_kind::mean: return "mean";
+    case metric_kind::sum: return "sum";
+    case metric_kind::max: return "max";
+    case metric_kind::min: return "min";
+    case metric_kind::last: return "last";
+    }
+    return "unknown";
+}
+
+/// One merged number, ready for a file or a screen.
+struct metric_value {
+    std::string name;
+    double value = 0.0;
+
+    friend bool operator==(const metric_value&, const metric_value&) = default;
+};
+
+/// All metrics of one rank as float64 for two all-reduces. Both lengths are a multiple of
+/// metric_set::pack_unit, so ranks that report different names still meet in the same collective and
+/// are told by unpack() instead of hanging.
+struct packed_metrics {
+    std::vector<double> sums;   ///< all-reduce with sum
+    std::vector<double> maxima; ///< all-reduce with max
+};
+
+/// The metrics of one rank since the last clear(). Order of first use is order of output.
+class metric_set {
+public:
+    static constexpr std::size_t pack_unit = 64;
+
+    metric_set& mean(std::string_view name, double value, double weight = 1.0);
+    metric_set& sum(std::string_view name, double value);
+    metric_set& max(std::string_view name, double value);
+    metric_set& min(std::string_view name, double value);
+    metric_set& last(std::string_view name, double value);
+    /// The same by a kind chosen at run time; weight counts only for a mean.
+    metric_set& add(metric_kind kind, std::string_view name, double value, double weight = 1.0);
+
+    [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
+    [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
+    void clear() noexcept { slots_.clear(); }
+
+    /// This rank's own numbers, not merged over ranks.
+    [[nodiscard]] std::vector<metric_value> values() const;
+
+    /// Hash of names and kinds in order: equal on all ranks or merging fails.
+    [[nodiscard]] std::uint64_t layout_hash() const noexcept;
+
+    /// Layout of `sums`: per mean (value * weight, weight), per sum its value, per last its value on
+    /// rank 0 and 0 elsewhere. Of `maxima`: two halves of the layout hash, the same negated, then per
+    /// max its value and per min its negated value. Zeros pad both.
+    [[nodiscard]] packed_metrics pack(int rank) const;
+
+    /// The merged numbers, the same on every rank. errc::mismatch when the ranks packed other names.
+    [[nodiscard]] result<std::vector<metric_value>> unpack(const packed_metrics& merged) const;
+
+    /// "loss (mean), tokens (sum)" for messages.
+    [[nodiscard]] std::string names() const;
+
+private:
+    struct slot_type {
+        std::string name;
+        metric_kind kind = metric_kind::mean;
+        double value = 0.0;  // mean: sum of value * weight
+        double weight = 0.0; // mean only
+    };
+    slot_type& slot(std::string_view name, metric_kind kind);
+
+    std::vector<slot_type> slots_;
+};
+
+/// The value called `name`, or nothing.
+[[nodiscard]] const double* find_metric(const std::vector<metric_value>& values,
+                                        std::string_view name) noexcept;
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/metrics.ipp
+// Bodies of <skein/report/metrics.hpp>.
+
+
+#include <algorithm>
+#include <limits>
 
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::report {
+
 namespace detail {
 
-/// What LibTorch throws carries forty lines of a stack trace behind this line.
-inline std::string without_trace(std::string_view text) {
-    return std::string(text.substr(0, text.find("\nException raised from ")));
+// A NaN, once in, stays: a broken number must not be hidden by a later good one.
+SKEIN_INLINE double keep_nan(double old, double value, bool better) noexcept {
+    return old != old ? old : (better || value != value ? value : old);
 }
-
-inline void print_error(const run_config& config, std::string_view who, const error& why) {
-    // A live progress line may stand there: end it first.
-    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
-        std::fputc('\n', stderr);
-    if (who.empty()) {
-        fmt::print(stderr, "error: {}\n", without_trace(why.what()));
-    } else {
-        fmt::print(stderr, "error: {}: {}\n", who, without_trace(why.what()));
-    }
-    std::fflush(stderr);
-}
-
-/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
-inline void say_stopping(const run_config& config) {
-    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
-                                  config.checkpoints ? " and saving a checkpoint" : "");
-    if (config.output == output_mode::quiet) return;
-    const bool json = config.output == output_mode::json;
-    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
-    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
-                           : (live ? "\r\x1b[K" : "") + text + "\n";
-    auto* to = json ? stdout : stderr;
-    std::fwrite(line.data(), 1, line.size(), to);
-    std::fflush(to);
-}
-
-/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
-class stop_notice {
-public:
-    stop_notice(const stop_signals& stops, const run_config& config)
-        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
-        control_.run([this] { return begin(); });
-    }
-    ~stop_notice() {
-        control_.run([this] { return end(); });
-    }
-    stop_notice(const stop_notice&) = delete;
-    stop_notice& operator=(const stop_notice&) = delete;
-
-private:
-    task<void> begin() {
-        watching_ = std::make_unique<scope>();
-        watching_->spawn(watch());
-        co_return;
-    }
-    task<void> watch() {
-        auto asked = net::wait_readable(control_.loop(), stop_fd_);
-        co_await asked;
-        say_stopping(*config_);
-    }
-    task<void> end() {
-        watching_->cancel();
-        auto joined = as_result(watching_->join());
-        (void)co_await joined; // without the notice the run is what it was
-        watching_.reset();
-    }
-
-    int stop_fd_;
-    const run_config* config_;
-    net::loop_thread control_;
-    std::unique_ptr<scope> watching_; // lives on the thread
-};
-
-/// The communicator that was asked for.
-inline dist::comm_kind comm_kind_of(const run_config& config) {
-    auto kind = dist::parse_comm_kind(config.communicator);
-    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
-    return *kind;
-}
-
-inline int run_alone(const run_config& config, const rank_function& body) {
-    const stop_signals stops;
-    try {
-        validate(config, 1);
-        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
-        const stop_notice notice(stops, config);
-        auto here = context::single();
-        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
-        body(here);
-        return stops.exit_code();
-    } catch (...) {
-        const auto why = to_error(std::current_exception());
-        print_error(config, "", why);
-        return exit_code_of(why);
-    }
-}
-
-inline int run_supervised(const run_config& config) {
-    cluster::supervisor_options options;
-    options.workers = config.workers;
-    options.max_failures = config.max_failures;
-    options.stop_grace = config.stop_grace;
-    options.backoff = config.restart_backoff;
-    options.on_restart = [&](const error& why, int restart, int most) {
-        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
-                   without_trace(why.what()), restart, most);
-        std::fflush(stderr);
-    };
-    options.on_stop = [&] { say_stopping(config); };
-    try {
-        validate(config, config.workers);
-        (void)comm_kind_of(config);
-        const auto outcome = cluster::supervise(std::move(options));
-        const bool stopped = outcome.stop_signal != 0;
-        // A stop that went wrong has saved nothing, perhaps: say what happened.
-        if (outcome.failure && outcome.failure->code() != errc::cancelled)
-            print_error(config, "", *outcome.failure);
-        if (stopped) return 128 + outcome.stop_signal;
-        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
-    } catch (...) {
-        const auto why = to_error(std::current_exception());
-        print_error(config, "", why);
-        return exit_code_of(why);
-    }
-}
-
-/// Errors that a failure elsewhere causes here.
-[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
-    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
-           code == errc::closed || code == errc::timeout;
-}
-
-/// Everything of a rank that has to be undone in order.
-inline void train_as_rank(cluster::membership& world, const cluster::launch_environment& where,
-                          const run_config& config, const rank_function& body,
-                          const stop_signals& stops) {
-    dist::comm_options options;
-    options.kind = comm_kind_of(config);
-    options.limits.deadline = config.collective_timeout;
-    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
-    auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
-
-    world_info info;
-    info.rank = where.rank;
-    info.world_size = where.world_size;
-    info.local_rank = where.local_rank;
-    info.local_size = where.local_size;
-    info.attempt = where.attempt;
-    info.host = world.host();
-    info.job_id = where.job_id;
-    if (!cluster::is_supervised()) info.launcher = where.source;
-    context here(std::move(info), &world, comm.get());
-    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
-    body(here);
+SKEIN_INLINE double finish_metric(metric_kind kind, double value, double weight) noexcept {
+    if (kind != metric_kind::mean) return value;
+    return weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : value / weight;
 }
 
 } // namespace detail
 
-inline int exit_code_of(const error& why) noexcept {
-    return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
+SKEIN_INLINE metric_set& metric_set::mean(std::string_view name, double value, double weight) {
+    auto& m = slot(name, metric_kind::mean);
+    m.value += value * weight;
+    m.weight += weight;
+    return *this;
+}
+SKEIN_INLINE metric_set& metric_set::sum(std::string_view name, double value) {
+    slot(name, metric_kind::sum).value += value;
+    return *this;
+}
+SKEIN_INLINE metric_set& metric_set::max(std::string_view name, double value) {
+    auto& m = slot(name, metric_kind::max);
+    m.value = detail::keep_nan(m.value, value, m.value < value);
+    return *this;
+}
+SKEIN_INLINE metric_set& metric_set::min(std::string_view name, double value) {
+    auto& m = slot(name, metric_kind::min);
+    m.value = detail::keep_nan(m.value, value, m.value > value);
+    return *this;
+}
+SKEIN_INLINE metric_set& metric_set::last(std::string_view name, double value) {
+    slot(name, metric_kind::last).value = value;
+    return *this;
 }
 
-inline int run_as_rank(const cluster::launch_environment& where, const run_config& config,
-                       const rank_function& body) {
-    const stop_signals stops;
-    const bool supervised = cluster::is_supervised();
-    const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
-    rt::name_process(fmt::format("rank{}", where.rank));
-    std::unique_ptr<cluster::membership> world;
-    try {
-        const auto secret = cluster::group_token();
-        // A supervisor's token is for this process; what the training starts has no business with it.
-        if (supervised) ::unsetenv(cluster::token_variable);
-        validate(config, where.world_size);
-        world = std::make_unique<cluster::membership>(where, secret);
-        std::optional<detail::stop_notice> notice; // a supervisor says it itself
-        if (!supervised && where.rank == 0) notice.emplace(stops, config);
-        detail::train_as_rank(*world, where, config, body, stops);
-        world->leave();
-        return stops.exit_code();
-    } catch (...) {
-        const auto why = to_error(std::current_exception());
-        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo =
-            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
-        if (world && !echo) world->fail(why);
-        if (supervised)
-            rt::leave_last_words(why.what()); // in case nobody is told through the group
-        // The supervisor prints what it was told; here only what nobody else will.
-        if (!supervised || !world) detail::print_error(config, who, why);
-        return exit_code_of(why);
+SKEIN_INLINE metric_set& metric_set::add(metric_kind kind, std::string_view name, double value,
+                                         double weight) {
+    switch (kind) {
+    case metric_kind::mean: return mean(name, value, weight);
+    case metric_kind::sum: return sum(name, value);
+    case metric_kind::max: return max(name, value);
+    case metric_kind::min: return min(name, value);
+    case metric_kind::last: return last(name, value);
     }
+    return *this;
 }
 
-inline int launch(const run_config& config, const rank_function& body) {
-    rt::open_standard_files();
-    cluster::launch_environment where;
-    try {
-        where = cluster::discover();
-    } catch (const error& why) {
-        detail::print_error(config, "", why);
-        return exit_code::usage;
-    }
-    if (where.is_launched()) return run_as_rank(where, config, body);
-    if (config.workers == 1) return detail::run_alone(config, body);
-    return detail::run_supervised(config);
+SKEIN_INLINE std::vector<metric_value> metric_set::values() const {
+    std::vector<metric_value> out;
+    out.reserve(slots_.size());
+    for (auto& m : slots_)
+        out.push_back({m.name, detail::finish_metric(m.kind, m.value, m.weight)});
+    return out;
 }
 
-} // namespace skein::train
-
-// ======== skein/train/optimizer.hpp
-// AdamW and SGD over flat storage: a few fused kernel calls per step instead of several per parameter.
-//
-// Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
-// once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
-// (biases, norms) are not decayed unless asked for.
-//
-//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.storage());
-//     opt.step(lr, clip_scale(norm, 1.0));
-//
-//   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
-
-
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace skein {
-
-/// Adam with decoupled weight decay. The learning rate comes from the schedule.
-struct AdamW {
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0.01;
-    bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
-};
-
-/// Stochastic gradient descent. The learning rate comes from the schedule.
-struct SGD {
-    double momentum = 0.0;
-    bool nesterov = false;
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-};
-
-} // namespace skein
-
-namespace skein::train {
-
-using optimizer_options = std::variant<AdamW, SGD>;
-
-/// The global norm of the gradients, and what it means for the step.
-struct gradient_norm {
-    double norm = 0.0;
-    double scale = 1.0; ///< gradients are divided by it
-};
-
-/// As torch's clip_grad_norm_: gradients longer than `limit` are brought to that length; 0 = never.
-[[nodiscard]] inline gradient_norm clip_to(double norm, double limit) noexcept {
-    if (limit <= 0 || !(norm + 1e-6 > limit)) return {norm, 1.0};
-    return {norm, (norm + 1e-6) / limit};
+SKEIN_INLINE std::uint64_t metric_set::layout_hash() const noexcept {
+    fnv1a h;
+    for (auto& m : slots_) {
+        h.text(m.name);
+        h.byte(0);
+        h.byte(static_cast<std::uint8_t>(m.kind));
+    }
+    return h.value();
 }
 
-/// The optimizer of one rank over the flat storage it owns, which must outlive it.
-class flat_optimizer {
-public:
-    flat_optimizer(optimizer_options options, flat_storage& storage)
-        : options_(options), storage_(&storage) {
-        check();
-        const auto* adam = std::get_if<AdamW>(&options_);
-        if (adam != nullptr) {
-            states_.emplace_back("exp_avg", make_flat_buffer(storage.size()));
-            states_.emplace_back("exp_avg_sq", make_flat_buffer(storage.size()));
-        } else if (std::get<SGD>(options_).momentum != 0.0) {
-            states_.emplace_back("momentum", make_flat_buffer(storage.size()));
-        }
-        make_runs(adam ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
-    }
-
-    /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
-    void step(double lr, double grad_scale = 1.0) {
-        at::NoGradGuard no_grad;
-        steps_ += 1;
-        std::optional<at::Tensor> scale;
-        if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
-        for (auto& group : groups_) {
-            if (group.params.empty()) continue;
-            if (const auto* adam = std::get_if<AdamW>(&options_)) {
-                // The kernel's bias correction wants the number of this step, from 1.
-                const auto count = at::scalar_tensor(static_cast<double>(steps_), at::kFloat);
-                const std::vector<at::Tensor> counts(group.params.size(), count);
-                at::_fused_adamw_(group.params, group.grads, group.states[0], group.states[1], {},
-                                  counts, lr, adam->beta1, adam->beta2,
-                                  group.decay ? adam->weight_decay : 0.0, adam->eps,
-                                  /*amsgrad=*/false, /*maximize=*/false, scale);
-            } else {
-                const auto& sgd = std::get<SGD>(options_);
-                const at::TensorList momentum =
-                    group.states.empty() ? at::TensorList() : at::TensorList(group.states[0]);
-                // Zeroed momentum without dampening makes the first step like any other.
-                at::_fused_sgd_(group.params, group.grads, momentum,
-                                group.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
-                                /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
-                                /*is_first_step=*/false, scale);
-            }
+SKEIN_INLINE packed_metrics metric_set::pack(int rank) const {
+    packed_metrics p;
+    const auto h = layout_hash();
+    const auto low = static_cast<double>(h & 0xffffffffULL);
+    const auto high = static_cast<double>(h >> 32);
+    p.maxima = {low, high, -low, -high};
+    for (auto& m : slots_) {
+        switch (m.kind) {
+        case metric_kind::mean:
+            p.sums.push_back(m.value);
+            p.sums.push_back(m.weight);
+            break;
+        case metric_kind::sum: p.sums.push_back(m.value); break;
+        case metric_kind::last: p.sums.push_back(rank == 0 ? m.value : 0.0); break;
+        case metric_kind::max: p.maxima.push_back(m.value); break;
+        case metric_kind::min: p.maxima.push_back(-m.value); break;
         }
     }
+    for (auto* part : {&p.sums, &p.maxima})
+        part->resize((part->size() + pack_unit - 1) / pack_unit * pack_unit, 0.0);
+    return p;
+}
 
-    [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
-    void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
-    [[nodiscard]] std::string name() const { return options_.index() == 0 ? "adamw" : "sgd"; }
-    [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// Flat state buffers by name, in the layout of the storage: for checkpoints.
-    [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
-        return states_;
+SKEIN_INLINE result<std::vector<metric_value>> metric_set::unpack(
+    const packed_metrics& merged) const {
+    const auto mine = pack(0);
+    if (merged.sums.size() != mine.sums.size() || merged.maxima.size() != mine.maxima.size())
+        return error(errc::mismatch, "merged metrics have another length than this rank's");
+    if (merged.maxima[0] != -merged.maxima[2] || merged.maxima[1] != -merged.maxima[3])
+        return error(errc::mismatch,
+                     fmt::format("the ranks reported different metrics; this rank: {}", names()))
+            .with_hint("call report() with the same names in the same order on every rank");
+    std::vector<metric_value> out;
+    out.reserve(slots_.size());
+    std::size_t s = 0, x = 4;
+    for (auto& m : slots_) {
+        const bool in_sums = m.kind != metric_kind::max && m.kind != metric_kind::min;
+        const double value = in_sums ? merged.sums[s++] : merged.maxima[x++];
+        const double weight = m.kind == metric_kind::mean ? merged.sums[s++] : 1.0;
+        out.push_back({m.name, detail::finish_metric(
+                                   m.kind, m.kind == metric_kind::min ? -value : value, weight)});
     }
+    return out;
+}
 
-private:
-    struct group {
-        bool decay = false;
-        std::vector<at::Tensor> params, grads;
-        std::vector<std::vector<at::Tensor>> states;
-    };
+SKEIN_INLINE std::string metric_set::names() const {
+    std::string out;
+    for (auto& m : slots_)
+        out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", m.name, to_string(m.kind));
+    return out;
+}
 
-    void check() const {
-        const auto refuse = [](std::string what) { throw error(errc::usage, std::move(what)); };
-        const auto fraction = [](double x) { return x >= 0.0 && x < 1.0; };
-        if (const auto* adam = std::get_if<AdamW>(&options_)) {
-            if (!fraction(adam->beta1) || !fraction(adam->beta2))
-                refuse(fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1,
-                                   adam->beta2));
-            if (!(adam->eps > 0) || !(adam->weight_decay >= 0))
-                refuse(fmt::format("AdamW eps {} or weight decay {} is negative", adam->eps,
-                                   adam->weight_decay));
-            return;
-        }
-        const auto& sgd = std::get<SGD>(options_);
-        if (!fraction(sgd.momentum))
-            refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
-        if (sgd.nesterov && sgd.momentum == 0.0) refuse("SGD with nesterov needs a momentum");
-        if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
+SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metric_kind kind) {
+    for (auto& m : slots_) {
+        if (m.name != name) continue;
+        SKEIN_CHECK(m.kind == kind, "metric '{}' was reported as {} and as {}", name,
+                    to_string(m.kind), to_string(kind));
+        return m;
     }
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double start = kind == metric_kind::max   ? -infinity
+                         : kind == metric_kind::min ? infinity
+                                                    : 0.0;
+    slots_.push_back({std::string(name), kind, start, 0.0});
+    return slots_.back();
+}
 
-    void make_runs(bool decay_vectors) {
-        groups_[0].decay = true;
-        for (auto& g : groups_) g.states.resize(states_.size());
-        const auto& segments = storage_->segments();
-        const auto decays = [&](const flat_segment& s) {
-            return decay_vectors || s.parameter.dim() >= 2;
-        };
-        for (std::size_t i = 0; i < segments.size();) {
-            auto end = i;
-            while (end < segments.size() && decays(segments[end]) == decays(segments[i])) ++end;
-            const auto begin = segments[i].offset;
-            const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
-            auto& g = groups_[decays(segments[i]) ? 0 : 1];
-            g.params.push_back(storage_->params_P().narrow(0, begin, count));
-            g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
-            for (std::size_t k = 0; k < states_.size(); ++k)
-                g.states[k].push_back(states_[k].second.narrow(0, begin, count));
-            i = end;
-        }
-    }
+SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,
+                                       std::string_view name) noexcept {
+    auto it = std::find_if(values.begin(), values.end(), [&](auto& v) { return v.name == name; });
+    return it == values.end() ? nullptr : &it->value;
+}
 
-    optimizer_options options_;
-    flat_storage* storage_;
-    std::vector<std::pair<std::string, at::Tensor>> states_;
-    group groups_[2]; // decayed, not decayed
-    std::uint64_t steps_ = 0;
-};
+} // namespace skein::report
 
-} // namespace skein::train
-
-// ======== skein/train/progress.hpp
+// ======== skein/report/progress.hpp
 // What a person sees while a run trains: one line that is rewritten on a terminal, plain lines now
 // and then in a file or pipe, JSON lines for programs, or nothing.
 //
@@ -7638,9 +5217,10 @@ private:
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-namespace skein::train {
+namespace skein::report {
 
 enum class progress_mode : std::uint8_t {
     automatic, ///< terminal if the output is one, else plain
@@ -7688,8 +5268,8 @@ public:
     void note(std::string_view text);
     /// A note that also a quiet run shows: what happens is not what was asked for word by word.
     void notice(std::string_view text);
-    /// One JSON object in JSON mode, nothing in the others.
-    void event(const ordered_json& object);
+    /// The text of one JSON object: a line in JSON mode, nothing in the others.
+    void event(std::string_view object);
     /// The last update is shown and the line ended. Safe to repeat.
     void finish();
 
@@ -7720,11 +5300,11 @@ private:
 /// "1.2 GB"
 [[nodiscard]] std::string human_bytes(double bytes);
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/detail/progress.hpp
-// Bodies of <skein/train/progress.hpp>.
+// ======== skein/report/detail/progress.ipp
+// Bodies of <skein/report/progress.hpp>.
 
 
 #include <algorithm>
@@ -7737,9 +5317,9 @@ private:
 
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::report {
 
-inline std::string human_seconds(double s) {
+SKEIN_INLINE std::string human_seconds(double s) {
     if (!std::isfinite(s)) return "?";
     if (s < 1e-3) return fmt::format("{:.0f} us", s * 1e6);
     if (s < 1.0) return fmt::format("{:.{}f} ms", s * 1e3, s < 0.01 ? 1 : 0);
@@ -7747,7 +5327,7 @@ inline std::string human_seconds(double s) {
     return human_clock(s);
 }
 
-inline std::string human_clock(double s) {
+SKEIN_INLINE std::string human_clock(double s) {
     if (!std::isfinite(s) || s < 0.0 || s > 1e9) return "--:--";
     const auto total = static_cast<std::uint64_t>(s + 0.5);
     const auto days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
@@ -7757,7 +5337,8 @@ inline std::string human_clock(double s) {
 }
 
 namespace detail {
-inline std::string human_scaled(double value, double base, const char* const* units, int count) {
+SKEIN_INLINE std::string human_scaled(double value, double base, const char* const* units,
+                                      int count) {
     if (!std::isfinite(value)) return "?";
     int unit = 0;
     while (std::fabs(value) >= base * 0.9995 && unit + 1 < count) {
@@ -7771,17 +5352,17 @@ inline std::string human_scaled(double value, double base, const char* const* un
 }
 } // namespace detail
 
-inline std::string human_count(double count) {
+SKEIN_INLINE std::string human_count(double count) {
     static constexpr const char* units[] = {"", "k", "M", "G", "T"};
     return detail::human_scaled(count, 1000.0, units, 5);
 }
 
-inline std::string human_bytes(double bytes) {
+SKEIN_INLINE std::string human_bytes(double bytes) {
     static constexpr const char* units[] = {" B", " kB", " MB", " GB", " TB"};
     return detail::human_scaled(bytes, 1000.0, units, 5);
 }
 
-inline progress::progress(progress_options options) : options_(std::move(options)) {
+SKEIN_INLINE progress::progress(progress_options options) : options_(std::move(options)) {
     if (!options_.write)
         options_.write = [](std::string_view text) {
             std::fwrite(text.data(), 1, text.size(), stderr);
@@ -7807,14 +5388,14 @@ inline progress::progress(progress_options options) : options_(std::move(options
     started_ = options_.clock();
 }
 
-inline progress::~progress() {
+SKEIN_INLINE progress::~progress() {
     try {
         finish();
     } catch (...) { // a broken sink must not end the program while it unwinds
     }
 }
 
-inline std::optional<double> progress::seconds_left(const progress_update& now) const {
+SKEIN_INLINE std::optional<double> progress::seconds_left(const progress_update& now) const {
     if (options_.total == 0 || now.step <= options_.first) return std::nullopt;
     if (now.step >= options_.total) return 0.0;
     const double per_step = now.step_seconds.value_or(
@@ -7822,7 +5403,7 @@ inline std::optional<double> progress::seconds_left(const progress_update& now) 
     return per_step * static_cast<double>(options_.total - now.step);
 }
 
-inline std::string progress::line(const progress_update& now, int columns) const {
+SKEIN_INLINE std::string progress::line(const progress_update& now, int columns) const {
     const auto width = static_cast<std::size_t>(std::max(columns, 20));
     const auto total = options_.total;
     std::string head = options_.name.empty() ? "" : options_.name + "  ";
@@ -7872,7 +5453,7 @@ inline std::string progress::line(const progress_update& now, int columns) const
     return out;
 }
 
-inline void progress::show(const progress_update& now) {
+SKEIN_INLINE void progress::show(const progress_update& now) {
     switch (options_.mode) {
     case progress_mode::terminal:
         options_.write("\r\x1b[K" + line(now, options_.columns()));
@@ -7896,7 +5477,7 @@ inline void progress::show(const progress_update& now) {
     }
 }
 
-inline void progress::update(const progress_update& now) {
+SKEIN_INLINE void progress::update(const progress_update& now) {
     if (options_.mode == progress_mode::quiet) return;
     if (options_.mode == progress_mode::json_lines) return show(now);
     const double at = options_.clock();
@@ -7913,13 +5494,13 @@ inline void progress::update(const progress_update& now) {
     show(now);
 }
 
-inline void progress::erase() {
+SKEIN_INLINE void progress::erase() {
     if (!line_open_) return;
     options_.write("\r\x1b[K");
     line_open_ = false;
 }
 
-inline void progress::note(std::string_view text) {
+SKEIN_INLINE void progress::note(std::string_view text) {
     if (options_.mode == progress_mode::quiet) return;
     if (options_.mode == progress_mode::json_lines) {
         options_.write(dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n");
@@ -7929,16 +5510,16 @@ inline void progress::note(std::string_view text) {
     options_.write(std::string(text) + "\n");
 }
 
-inline void progress::notice(std::string_view text) {
+SKEIN_INLINE void progress::notice(std::string_view text) {
     if (options_.mode != progress_mode::quiet) return note(text);
     options_.write(std::string(text) + "\n");
 }
 
-inline void progress::event(const ordered_json& object) {
-    if (options_.mode == progress_mode::json_lines) options_.write(dump_json(object) + "\n");
+SKEIN_INLINE void progress::event(std::string_view object) {
+    if (options_.mode == progress_mode::json_lines) options_.write(std::string(object) + "\n");
 }
 
-inline void progress::finish() {
+SKEIN_INLINE void progress::finish() {
     if (finished_) return;
     finished_ = true;
     if (pending_) {
@@ -7949,16 +5530,9 @@ inline void progress::finish() {
     line_open_ = false;
 }
 
-} // namespace skein::train
+} // namespace skein::report
 
-// ======== skein/train/reporter.hpp
-// Rank 0's voice and pen: the run's folder, its metric files, the progress line. Silent elsewhere.
-//
-// Every rank owns one and calls it alike; only rank 0 opens files and prints. The folder's path is
-// shared at construction, so that all ranks put their checkpoint shards into the same place.
-
-
-// ======== skein/train/run_dir.hpp
+// ======== skein/report/run_dir.hpp
 // The folder of one run, and the files a person opens: curves, logs, configuration.
 //
 //     runs/gpt/config.json  metrics.csv  metrics.jsonl  events.out.tfevents.*  loss.svg  checkpoints/
@@ -7972,17 +5546,18 @@ inline void progress::finish() {
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
 
-// ======== skein/train/svg.hpp
+// ======== skein/report/svg.hpp
 // A loss curve as a small SVG file: axes with round ticks, a legend, one line per series.
 //
 //     std::string svg = plot_svg({.title = "gpt"}, {{"train", train_points}, {"validation", val}});
+
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace skein::train {
+namespace skein::report {
 
 struct curve_point {
     double x = 0.0; ///< step
@@ -8010,22 +5585,22 @@ struct plot_options {
 /// The whole file. Deterministic; curves without points are left out.
 [[nodiscard]] std::string plot_svg(const plot_options& options, const std::vector<curve>& curves);
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/detail/svg.hpp
-// Bodies of <skein/train/svg.hpp>.
-
+// ======== skein/report/detail/svg.ipp
+// Bodies of <skein/report/svg.hpp>.
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::report {
 
-inline std::vector<double> round_ticks(double low, double high, int wanted) {
+SKEIN_INLINE std::vector<double> round_ticks(double low, double high, int wanted) {
     if (!(high > low) || !std::isfinite(low) || !std::isfinite(high) || wanted < 1) return {};
     const double raw = (high - low) / wanted;
     const double power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -8043,7 +5618,7 @@ inline std::vector<double> round_ticks(double low, double high, int wanted) {
 
 namespace detail {
 
-inline std::string xml_text(std::string_view text) {
+SKEIN_INLINE std::string xml_text(std::string_view text) {
     std::string out;
     for (char c : text) {
         if (c == '&')
@@ -8061,7 +5636,7 @@ inline std::string xml_text(std::string_view text) {
 }
 
 /// 1500 as "1.5k", 0.25 as "0.25".
-inline std::string tick_text(double value) {
+SKEIN_INLINE std::string tick_text(double value) {
     const double size = std::fabs(value);
     if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
     if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
@@ -8069,8 +5644,8 @@ inline std::string tick_text(double value) {
 }
 
 /// At most max_points: the mean of each bin, drawn at the mean place. Bins break at gaps.
-inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
-                                         std::size_t max_points) {
+SKEIN_INLINE std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
+                                               std::size_t max_points) {
     if (points.size() <= max_points || max_points == 0) return points;
     const std::size_t bin = (points.size() + max_points - 1) / max_points;
     std::vector<curve_point> out;
@@ -8097,7 +5672,7 @@ inline std::vector<curve_point> thin_out(const std::vector<curve_point>& points,
 
 } // namespace detail
 
-inline std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
+SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
     // Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
     static constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                               "#e69f00"};
@@ -8213,10 +5788,10 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
     return s + "</svg>\n";
 }
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/run_dir.hpp, continued
+// ======== skein/report/run_dir.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -8225,7 +5800,7 @@ inline std::string plot_svg(const plot_options& o, const std::vector<curve>& cur
 #include <string_view>
 #include <vector>
 
-namespace skein::train {
+namespace skein::report {
 
 /// One report. `values` are reproducible numbers and go into every file; `timings` depend on the
 /// machine and go into metrics.jsonl and the event file only, so that metrics.csv of two equal runs
@@ -8256,8 +5831,9 @@ public:
     /// The "job_id" of the config.json in a run's folder; empty without one. Changes nothing there.
     [[nodiscard]] static std::string written_by(const std::string& path);
 
-    run_dir(run_dir&&) noexcept = default;
-    run_dir& operator=(run_dir&&) noexcept = default;
+    run_dir(run_dir&&) noexcept;
+    run_dir& operator=(run_dir&&) noexcept;
+    ~run_dir();
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     /// The name in use, with its number when the one asked for was taken.
@@ -8278,9 +5854,10 @@ public:
     /// synced). A new name in `values` rewrites metrics.csv once with one more column.
     void append(const metrics_row& row);
 
-    /// config.json, replaced durably.
-    void write_config(const json& config);
-    [[nodiscard]] std::optional<json> read_config() const;
+    /// config.json, replaced durably: the text of one JSON object.
+    void write_config(std::string_view config);
+    /// Its text, or nothing without one; errc::malformed when it is not JSON.
+    [[nodiscard]] std::optional<std::string> read_config() const;
 
     /// The points of one column of metrics.csv, in order.
     [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
@@ -8289,7 +5866,7 @@ public:
                    std::string_view title = {}) const;
 
 private:
-    run_dir() = default;
+    run_dir();
     template <class Keep>
     void cut(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
@@ -8303,14 +5880,14 @@ private:
     std::unique_ptr<event_file> events_;
 };
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/detail/run_dir.hpp
-// Bodies of <skein/train/run_dir.hpp>.
+// ======== skein/report/detail/run_dir.ipp
+// Bodies of <skein/report/run_dir.hpp>.
 
 
-// ======== skein/train/detail/run_lock.hpp
+// ======== skein/report/detail/run_lock.ipp
 // One run folder, one run: a lock on <folder>/.lock that the kernel releases when its process ends,
 // however it ends. The file itself stays; its text tells who holds it.
 
@@ -8328,7 +5905,7 @@ private:
 
 #include <fmt/core.h>
 
-namespace skein::train::detail {
+namespace skein::report::detail {
 
 enum class lock_outcome : std::uint8_t {
     held,        ///< ours while fd lives
@@ -8345,12 +5922,12 @@ struct run_lock {
 };
 
 /// "pid 4711 on node-3"; the text of a lock's file.
-[[nodiscard]] inline std::string lock_owner() {
+[[nodiscard]] SKEIN_INLINE std::string lock_owner() {
     return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
 }
 
 /// Who wrote the file of a lock last.
-[[nodiscard]] inline std::string lock_owner_of(const std::string& folder) {
+[[nodiscard]] SKEIN_INLINE std::string lock_owner_of(const std::string& folder) {
     posix_disk disk;
     const auto bytes = disk.read_whole(join_path(folder, ".lock"), 4096);
     if (!bytes || bytes->empty()) return "another process";
@@ -8359,8 +5936,8 @@ struct run_lock {
 
 /// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
 /// killed a moment ago and whose last process is on its way out.
-[[nodiscard]] inline run_lock lock_run(const std::string& folder,
-                                       std::chrono::milliseconds patience) {
+[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder,
+                                             std::chrono::milliseconds patience) {
     const auto path = join_path(folder, ".lock");
     const auto end = system_clock().now() + patience;
     run_lock out;
@@ -8391,10 +5968,10 @@ struct run_lock {
     return out;
 }
 
-} // namespace skein::train::detail
+} // namespace skein::report::detail
 
 
-// ======== skein/train/detail/run_dir.hpp, continued
+// ======== skein/report/detail/run_dir.ipp, continued
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -8403,25 +5980,25 @@ struct run_lock {
 
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::report {
 
 namespace detail {
 
 /// The shortest text that reads back as the same double; "nan", "inf", "-inf".
-inline std::string number_text(double value) {
+SKEIN_INLINE std::string number_text(double value) {
     char text[64];
     const auto end = std::to_chars(text, text + sizeof text, value).ptr;
     return {text, end};
 }
 
-inline double parse_number(std::string_view text) {
+SKEIN_INLINE double parse_number(std::string_view text) {
     double value = std::numeric_limits<double>::quiet_NaN();
     const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
     return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
 /// The fields of one CSV line; names are quoted when they hold a comma or a quote.
-inline std::vector<std::string> split_csv(std::string_view line) {
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
     std::vector<std::string> fields(1);
     bool quoted = false;
     for (std::size_t i = 0; i < line.size(); ++i) {
@@ -8438,7 +6015,7 @@ inline std::vector<std::string> split_csv(std::string_view line) {
     return fields;
 }
 
-inline std::string csv_field(std::string_view text) {
+SKEIN_INLINE std::string csv_field(std::string_view text) {
     if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
     std::string out = "\"";
     for (char c : text) {
@@ -8448,14 +6025,14 @@ inline std::string csv_field(std::string_view text) {
     return out + "\"";
 }
 
-inline std::string csv_header(const std::vector<std::string>& columns) {
+SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
     std::string out = "step";
     for (auto& column : columns) out += "," + csv_field(column);
     return out + "\n";
 }
 
 /// The complete lines of a text, without their ends; a last line without '\n' is a torn one.
-inline std::vector<std::string_view> whole_lines(std::string_view text) {
+SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
     std::vector<std::string_view> lines;
     for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
          text.remove_prefix(end + 1))
@@ -8463,14 +6040,14 @@ inline std::vector<std::string_view> whole_lines(std::string_view text) {
     return lines;
 }
 
-inline std::optional<std::uint64_t> leading_step(std::string_view line) {
+SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
     std::uint64_t step = 0;
     const auto end = std::from_chars(line.data(), line.data() + line.size(), step);
     return end.ec == std::errc() ? std::optional(step) : std::nullopt;
 }
 
 /// The text of a file, or nothing if there is none.
-inline std::string read_text(const std::string& path) {
+SKEIN_INLINE std::string read_text(const std::string& path) {
     posix_disk disk;
     const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
     if (bytes) return skein::to_string(byte_span(*bytes));
@@ -8478,20 +6055,25 @@ inline std::string read_text(const std::string& path) {
     throw bytes.error();
 }
 
-inline void append_text(const std::string& path, std::string_view text) {
+SKEIN_INLINE void append_text(const std::string& path, std::string_view text) {
     posix_disk disk;
     auto opened = disk.open(path, open_mode::append);
     if (!opened) throw opened.error();
     (*opened)->append(as_bytes(text)).value();
 }
 
-inline double system_wall_time() {
+SKEIN_INLINE double system_wall_time() {
     return std::chrono::duration<double>(system_clock().wall()).count();
 }
 
 } // namespace detail
 
-inline error run_dir::unusable(const error& why) const {
+SKEIN_INLINE run_dir::run_dir() = default;
+SKEIN_INLINE run_dir::run_dir(run_dir&&) noexcept = default;
+SKEIN_INLINE run_dir& run_dir::operator=(run_dir&&) noexcept = default;
+SKEIN_INLINE run_dir::~run_dir() = default;
+
+SKEIN_INLINE error run_dir::unusable(const error& why) const {
     return error(why.code(), fmt::format("run folder {} cannot be used: {}", path_, why.text()))
         .with_hint(why.code() == errc::disk_full
                        ? "free some space there or choose another folder"
@@ -8499,7 +6081,7 @@ inline error run_dir::unusable(const error& why) const {
 }
 
 /// Makes and locks path_. False when it is another run's, and not the one that is wanted.
-inline bool run_dir::claim(bool wanted) {
+SKEIN_INLINE bool run_dir::claim(bool wanted) {
     posix_disk disk;
     if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
     // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
@@ -8530,8 +6112,8 @@ inline bool run_dir::claim(bool wanted) {
     return true;
 }
 
-inline run_dir run_dir::create(const std::string& root, const std::string& name,
-                               run_dir_options options) {
+SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string& name,
+                                     run_dir_options options) {
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
@@ -8577,12 +6159,12 @@ inline run_dir run_dir::create(const std::string& root, const std::string& name,
     return run;
 }
 
-inline void run_dir::truncate_after(std::uint64_t step) {
+SKEIN_INLINE void run_dir::truncate_after(std::uint64_t step) {
     cut([step](std::uint64_t row) { return row <= step; });
     events_->truncate_after(step).value();
 }
 
-inline void run_dir::clear() {
+SKEIN_INLINE void run_dir::clear() {
     columns_.clear();
     cut([](std::uint64_t) { return false; });
     events_->clear(options_.wall_time()).value();
@@ -8609,7 +6191,7 @@ void run_dir::cut(Keep keep) {
     if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
 }
 
-inline void run_dir::append(const metrics_row& row) {
+SKEIN_INLINE void run_dir::append(const metrics_row& row) {
     // A new column: the old rows get an empty field more.
     const auto known = columns_.size();
     for (auto& v : row.values)
@@ -8646,21 +6228,20 @@ inline void run_dir::append(const metrics_row& row) {
     if (!event.scalars.empty()) events_->append(event).value();
 }
 
-inline void run_dir::write_config(const json& config) {
+SKEIN_INLINE void run_dir::write_config(std::string_view config) {
     posix_disk disk;
-    const auto text = dump_json(config, 2) + "\n";
-    disk.replace(file("config.json"), as_bytes(std::string_view(text))).value();
+    disk.replace(file("config.json"), as_bytes(config)).value();
 }
 
-inline std::optional<json> run_dir::read_config() const {
-    const auto text = detail::read_text(file("config.json"));
+SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
+    auto text = detail::read_text(file("config.json"));
     if (text.empty()) return std::nullopt;
-    auto parsed = parse_json(std::string_view(text));
-    if (!parsed) throw error(parsed.error()).with_where(file("config.json"));
-    return std::move(*parsed);
+    if (const auto parsed = parse_json(std::string_view(text)); !parsed)
+        throw error(parsed.error()).with_where(file("config.json"));
+    return text;
 }
 
-inline std::string run_dir::written_by(const std::string& path) {
+SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
     const auto text = detail::read_text(path + "/config.json");
     const auto parsed = parse_json(std::string_view(text));
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
@@ -8668,7 +6249,7 @@ inline std::string run_dir::written_by(const std::string& path) {
     return id.is_string() ? id.get<std::string>() : std::string();
 }
 
-inline std::vector<curve_point> run_dir::curve(std::string_view column) const {
+SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
     std::vector<curve_point> points;
     const auto it = std::find(columns_.begin(), columns_.end(), column);
     if (it == columns_.end()) return points;
@@ -8684,9 +6265,9 @@ inline std::vector<curve_point> run_dir::curve(std::string_view column) const {
     return points;
 }
 
-inline void run_dir::write_svg(const std::vector<std::string>& columns,
-                               std::string_view title) const {
-    std::vector<train::curve> curves;
+SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
+                                     std::string_view title) const {
+    std::vector<report::curve> curves;
     for (auto& column : columns)
         curves.push_back({column == "loss"       ? "train"
                           : column == "val_loss" ? "validation"
@@ -8697,9 +6278,84 @@ inline void run_dir::write_svg(const std::vector<std::string>& columns,
     disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
 }
 
-} // namespace skein::train
+} // namespace skein::report
 
-// ======== skein/train/summary.hpp
+// ======== skein/report/settings.hpp
+// Settings of a program by name: what its run writes into config.json beside its own.
+//
+//     trainer.describe({{"text", "docs"}, {"layers", 4}, {"lr", 3e-3}});
+
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein::report {
+
+/// One value: a truth, a number or a text.
+class setting {
+public:
+    template <std::same_as<bool> T>
+    setting(T truth) : value_(truth) {}
+    template <std::signed_integral T>
+    setting(T number) : value_(static_cast<std::int64_t>(number)) {}
+    template <std::unsigned_integral T>
+        requires(!std::same_as<T, bool>)
+    setting(T number) : value_(static_cast<std::uint64_t>(number)) {}
+    template <std::floating_point T>
+    setting(T number) : value_(static_cast<double>(number)) {}
+    template <std::convertible_to<std::string_view> T>
+    setting(const T& text) : value_(std::string(std::string_view(text))) {}
+
+    using value_type = std::variant<bool, std::int64_t, std::uint64_t, double, std::string>;
+    [[nodiscard]] const value_type& value() const noexcept { return value_; }
+
+private:
+    value_type value_;
+};
+
+/// Names and values in the order given; of a name given twice the last counts.
+class settings {
+public:
+    settings() = default;
+    settings(std::initializer_list<std::pair<std::string, setting>> entries) : entries_(entries) {}
+
+    settings& set(std::string name, setting value) {
+        entries_.emplace_back(std::move(name), std::move(value));
+        return *this;
+    }
+    [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+    /// The text of one JSON object.
+    [[nodiscard]] std::string text() const;
+
+private:
+    std::vector<std::pair<std::string, setting>> entries_;
+};
+
+} // namespace skein::report
+
+
+// ======== skein/report/detail/settings.ipp
+// Bodies of <skein/report/settings.hpp>.
+
+
+namespace skein::report {
+
+SKEIN_INLINE std::string settings::text() const {
+    json object = json::object();
+    for (const auto& [name, entry] : entries_)
+        std::visit([&](const auto& value) { object[name] = value; }, entry.value());
+    return dump_json(object);
+}
+
+} // namespace skein::report
+
+// ======== skein/report/summary.hpp
 // The last screen of a run: what came out, where it is, and what to type next.
 //
 //     std::string text = summary_text({.name = "gpt", .path = "runs/gpt", .steps = 2000, ...});
@@ -8708,9 +6364,10 @@ inline void run_dir::write_svg(const std::vector<std::string>& columns,
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-namespace skein::train {
+namespace skein::report {
 
 struct run_summary {
     std::string name;
@@ -8732,6 +6389,8 @@ struct run_summary {
     std::string resume_flag = "--resume", steps_flag = "--steps";
     std::string launcher; ///< what started the ranks, or empty: the program itself
     std::string stopped;  ///< "by SIGINT": why it ended early, or empty
+    /// Only for summary_json(): members of the program's own, at its end.
+    std::vector<std::pair<std::string, std::string>> texts;
 };
 
 /// The command that goes on with a run: with the resume flag, and when it is complete with twice the
@@ -8739,14 +6398,14 @@ struct run_summary {
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);
-/// The same as one JSON object {"event": "summary", ...}.
-[[nodiscard]] ordered_json summary_json(const run_summary& run);
+/// The same as the text of one JSON object {"event": "summary", ...}.
+[[nodiscard]] std::string summary_json(const run_summary& run);
 
-} // namespace skein::train
+} // namespace skein::report
 
 
-// ======== skein/train/detail/summary.hpp
-// Bodies of <skein/train/summary.hpp>.
+// ======== skein/report/detail/summary.ipp
+// Bodies of <skein/report/summary.hpp>.
 
 
 #include <algorithm>
@@ -8754,16 +6413,16 @@ struct run_summary {
 
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::report {
 
 namespace detail {
 
-[[nodiscard]] inline bool is_complete(const run_summary& run) {
+[[nodiscard]] SKEIN_INLINE bool is_complete(const run_summary& run) {
     return run.stopped.empty() && run.steps >= run.total;
 }
 
 /// Sets `flag` to a number in a command line, in place or at its end.
-inline void set_flag(std::string& command, const std::string& flag, std::uint64_t value) {
+SKEIN_INLINE void set_flag(std::string& command, const std::string& flag, std::uint64_t value) {
     const auto text = std::to_string(value);
     bool found = false;
     for (std::size_t at = 0; (at = command.find(" " + flag, at)) != std::string::npos;) {
@@ -8778,7 +6437,7 @@ inline void set_flag(std::string& command, const std::string& flag, std::uint64_
 }
 
 /// "2000 of 2000", and after a restart or a resume how many of them this start did.
-[[nodiscard]] inline std::string steps_text(const run_summary& run) {
+[[nodiscard]] SKEIN_INLINE std::string steps_text(const run_summary& run) {
     auto text = run.total == 0 ? fmt::format("{}", run.steps)
                                : fmt::format("{} of {}", run.steps, run.total);
     if (run.first > 0 && run.steps > run.first)
@@ -8789,7 +6448,7 @@ inline void set_flag(std::string& command, const std::string& flag, std::uint64_
 
 } // namespace detail
 
-inline std::string next_command(const run_summary& run) {
+SKEIN_INLINE std::string next_command(const run_summary& run) {
     auto command = run.command;
     if (detail::is_complete(run) && !run.steps_flag.empty())
         detail::set_flag(command, run.steps_flag, 2 * run.steps);
@@ -8799,7 +6458,7 @@ inline std::string next_command(const run_summary& run) {
     return command;
 }
 
-inline std::string summary_text(const run_summary& run) {
+SKEIN_INLINE std::string summary_text(const run_summary& run) {
     std::string out = "\n";
     auto row = [&](std::string_view label, const std::string& text) {
         out += fmt::format("  {:<12}{}\n", label, text);
@@ -8847,7 +6506,7 @@ inline std::string summary_text(const run_summary& run) {
     return out;
 }
 
-inline ordered_json summary_json(const run_summary& run) {
+SKEIN_INLINE std::string summary_json(const run_summary& run) {
     ordered_json o = {
         {"event", "summary"},     {"name", run.name},       {"path", run.path},
         {"steps", run.steps},     {"total", run.total},     {"first_step", run.first},
@@ -8858,24 +6517,3078 @@ inline ordered_json summary_json(const run_summary& run) {
     if (run.val_step != 0) o["val_step"] = run.val_step;
     if (!run.checkpoint.empty()) o["checkpoint"] = run.checkpoint;
     if (!run.stopped.empty()) o["stopped"] = run.stopped;
-    return o;
+    for (auto& [name, text] : run.texts) o[name] = text;
+    return dump_json(o);
+}
+
+} // namespace skein::report
+
+// ======== skein/torch.hpp
+// Every public header of the layer torch.
+// Written by scripts/check_mirror.py --write.
+
+
+// ======== skein/torch/tensor.hpp
+// Tensors and no more of LibTorch: for headers that only hold or hand on tensors and modules.
+
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <ATen/core/Tensor.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::autograd {
+struct Node;
+}
+
+// ======== skein/torch/torch.hpp
+// The only door to LibTorch: every other header of skein that needs a tensor includes this one.
+//
+// LibTorch's own headers do not pass our warning flags; the pragmas keep its noise out of programs
+// that turn warnings into errors.
+
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <torch/torch.h>
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
+              "skein needs LibTorch >= 2.6 (2.11 is what its tests run on)");
+
+// ======== skein/train/callbacks.hpp
+// What a Trainer tells while it runs, and how callbacks are found.
+//
+// A callback is any object with one or more of the members below; a member that is absent costs
+// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
+//
+//     struct log_loss {
+//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
+//     };
+//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// Before the first step.
+struct start_info {
+    int rank = 0, world_size = 1;
+    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0;
+    std::int64_t parameters = 0; ///< trainable elements
+    std::string run_path{};
+    std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
+};
+
+/// After every optimizer step.
+struct step_info {
+    int rank = 0;
+    std::uint64_t step = 0; ///< finished steps, this one included
+    double loss = 0.0;      ///< mean over the global batch
+    double lr = 0.0;
+    double grad_norm = 0.0;    ///< before clipping
+    double seconds = 0.0;      ///< of this step
+    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< everything reported, merged over ranks
+};
+
+/// After every evaluation.
+struct eval_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< "val_loss" and what the loss reported
+    double seconds = 0.0;
+};
+
+/// After every checkpoint that is durable.
+struct checkpoint_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string path{};
+    std::uint64_t bytes = 0;
+    double seconds = 0.0;
+};
+
+/// How a run ended; also what fit() returns.
+struct fit_result {
+    int rank = 0;
+    std::uint64_t first_step = 0; ///< where this start of the program began
+    std::uint64_t steps = 0;      ///< finished
+    double loss = 0.0;            ///< of the last step
+    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
+    double seconds = 0.0;         ///< of this start, evaluation and saving included
+    double tokens_per_s = 0.0;    ///< of the training steps of this start
+    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{};
+    bool stopped = false; ///< ended early because it was asked to
+    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+};
+
+namespace detail {
+
+// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+template <class C>
+void tell(C& c, const start_info& info) {
+    if constexpr (requires { c.on_start(info); })
+        c.on_start(info);
+    else
+        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
+}
+template <class C>
+void tell(C& c, const step_info& info) {
+    if constexpr (requires { c.on_step(info); })
+        c.on_step(info);
+    else
+        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+}
+template <class C>
+void tell(C& c, const eval_info& info) {
+    if constexpr (requires { c.on_eval(info); })
+        c.on_eval(info);
+    else
+        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+}
+template <class C>
+void tell(C& c, const checkpoint_info& info) {
+    if constexpr (requires { c.on_checkpoint(info); })
+        c.on_checkpoint(info);
+    else
+        static_assert(
+            !requires { &C::on_checkpoint; },
+            "on_checkpoint must take const train::checkpoint_info&");
+}
+template <class C>
+void tell(C& c, const fit_result& info) {
+    if constexpr (requires { c.on_end(info); })
+        c.on_end(info);
+    else
+        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+} // namespace detail
+
+} // namespace skein::train
+
+// ======== skein/train/checkpoint.hpp
+// Checkpoints that are either whole or not there, for any number of writers and readers.
+//
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share of the tensors
+//                         shard-1-of-2.safetensors
+//                         manifest.json                 last: sizes and a CRC-32C per chunk
+//
+// A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
+// it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
+// it. Loading verifies every byte first; a broken checkpoint is named, renamed to .broken and passed
+// over for the one before it.
+//
+//     checkpointer saver(disk, "runs/gpt/checkpoints", {.keep_last = 2}, world);
+//     saver.save(state);                              // every rank calls it
+//     if (auto found = saver.load_latest()) found->read("model.wte", bytes_of_wte);
+
+
+// ======== skein/train/manifest.hpp
+// The last file of a checkpoint: what the others must look like, and what the run was.
+//
+//     {"format": "skein-checkpoint-1", "step": 120, "world_size": 2, "chunk_bytes": 1048576,
+//      "shards": [{"name": "shard-0-of-2.safetensors", "bytes": 4242, "crc32c": [...]}, ...],
+//      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
+//
+// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
+
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// One file of a checkpoint.
+struct shard_entry {
+    std::string name; ///< within the checkpoint's folder
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> crcs; ///< one per chunk, the last chunk may be short
+
+    friend bool operator==(const shard_entry&, const shard_entry&) = default;
+};
+
+struct checkpoint_manifest {
+    static constexpr std::string_view format = "skein-checkpoint-1";
+
+    std::uint64_t step = 0;
+    int world_size = 1; ///< of the run that wrote it
+    std::uint64_t chunk_bytes = 0;
+    std::vector<shard_entry> shards;
+    std::map<std::string, double> metrics;
+    std::string extra = "{}"; ///< the text of one JSON object
+    std::string config_hash;
+    std::string skein_version = SKEIN_VERSION_STRING;
+    double wall_time = 0.0; ///< seconds since 1970 when it was written
+};
+
+/// The bytes of the file: indented JSON that ends with its own checksum. Throws errc::malformed when
+/// `extra` is not JSON.
+[[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
+
+/// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
+/// not_supported for another format.
+[[nodiscard]] result<checkpoint_manifest> parse_manifest(byte_span bytes);
+
+/// Adds up checksums per chunk while a file is written or read in pieces of any size.
+class chunk_checksums {
+public:
+    explicit chunk_checksums(std::uint64_t chunk_bytes) : chunk_(chunk_bytes) {}
+
+    void add(byte_span part);
+    /// The checksums so far; the last chunk may be short.
+    [[nodiscard]] std::vector<std::uint32_t> finish();
+    [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    void close_chunk();
+
+    std::uint64_t chunk_, filled_ = 0, bytes_ = 0;
+    std::uint32_t current_ = 0;
+    std::vector<std::uint32_t> crcs_;
+};
+
+namespace detail {
+inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
+/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the object.
+[[nodiscard]] std::string make_manifest_tail(std::string_view body);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/manifest.ipp
+// Bodies of <skein/train/manifest.hpp>.
+//
+// The file is the dump of all members, cut before its closing brace, then the member "self": the
+// checksum of every byte before it. So every bit of the file is covered.
+
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE json shard_json(const shard_entry& shard) {
+    return {{"name", shard.name}, {"bytes", shard.bytes}, {"crc32c", shard.crcs}};
+}
+
+SKEIN_INLINE result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes) {
+    shard_entry shard;
+    auto name = json_string(value, "name");
+    if (!name) return name.error();
+    auto bytes = json_uint(value, "bytes");
+    if (!bytes) return bytes.error();
+    auto crcs = json_uints(value, "crc32c");
+    if (!crcs) return crcs.error();
+
+    shard.name = std::move(*name);
+    shard.bytes = *bytes;
+    if (shard.name.empty() || shard.name.front() == '.' ||
+        shard.name.find('/') != std::string::npos)
+        return error(errc::malformed,
+                     fmt::format("shard name '{}' is not a plain file name", shard.name));
+    const auto chunks = shard.bytes / chunk_bytes + (shard.bytes % chunk_bytes != 0 ? 1 : 0);
+    if (crcs->size() != chunks)
+        return error(errc::malformed, fmt::format("{}: {} checksums for {} chunks", shard.name,
+                                                  crcs->size(), chunks));
+    for (auto crc : *crcs) {
+        if (crc > UINT32_MAX) return error(errc::malformed, "a checksum does not fit 32 bits");
+        shard.crcs.push_back(static_cast<std::uint32_t>(crc));
+    }
+    return shard;
+}
+
+inline constexpr json_limits manifest_json{.max_bytes = 256u << 20, .max_depth = 64};
+SKEIN_INLINE std::string make_manifest_tail(std::string_view body) {
+    return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
+}
+
+} // namespace detail
+
+SKEIN_INLINE void chunk_checksums::add(byte_span part) {
+    while (!part.empty()) {
+        const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
+        current_ = crc32c(part.first(take), current_);
+        filled_ += take;
+        bytes_ += take;
+        part = part.subspan(take);
+        if (filled_ == chunk_) close_chunk();
+    }
+}
+
+SKEIN_INLINE std::vector<std::uint32_t> chunk_checksums::finish() {
+    if (filled_ > 0) close_chunk();
+    return std::move(crcs_);
+}
+
+SKEIN_INLINE void chunk_checksums::close_chunk() {
+    crcs_.push_back(current_);
+    current_ = 0;
+    filled_ = 0;
+}
+
+SKEIN_INLINE std::string dump_manifest(const checkpoint_manifest& m) {
+    json shards = json::array();
+    for (auto& shard : m.shards) shards.push_back(detail::shard_json(shard));
+    json metrics = json::object();
+    for (auto& [name, value] : m.metrics)
+        if (std::isfinite(value)) metrics[name] = value;
+    const json whole = {{"format", checkpoint_manifest::format},
+                        {"step", m.step},
+                        {"world_size", m.world_size},
+                        {"chunk_bytes", m.chunk_bytes},
+                        {"shards", std::move(shards)},
+                        {"metrics", std::move(metrics)},
+                        {"extra", parse_json(m.extra, detail::manifest_json).value()},
+                        {"config_hash", m.config_hash},
+                        {"skein", m.skein_version},
+                        {"wall_time", m.wall_time}};
+    std::string text = dump_json(whole, 2);
+    text.resize(text.size() - 2); // "\n}"
+    return text + detail::make_manifest_tail(text);
+}
+
+SKEIN_INLINE result<checkpoint_manifest> parse_manifest(byte_span bytes) {
+    const auto text = as_text(bytes);
+    const auto tail = detail::manifest_tail.size();
+    if (text.size() < tail || text.substr(text.size() - tail) !=
+                                  detail::make_manifest_tail(text.substr(0, text.size() - tail)))
+        return error(errc::corrupt, "the manifest is cut off or its checksum does not fit");
+    const auto parsed = parse_json(text, detail::manifest_json);
+    if (!parsed) return parsed.error();
+    const json& j = *parsed;
+
+    const auto format = json_string(j, "format");
+    if (!format) return format.error();
+    if (*format != checkpoint_manifest::format)
+        return error(errc::not_supported,
+                     fmt::format("checkpoint format '{}' is not supported", *format))
+            .with_hint(fmt::format("this build reads {}", checkpoint_manifest::format));
+    checkpoint_manifest m;
+    const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
+    const auto chunk = json_uint(j, "chunk_bytes");
+    for (auto* field : {&step, &world, &chunk})
+        if (!*field) return field->error();
+    const auto hash = json_string(j, "config_hash"), version = json_string(j, "skein");
+    for (auto* field : {&hash, &version})
+        if (!*field) return field->error();
+    const auto wall = json_double(j, "wall_time");
+    if (!wall) return wall.error();
+    if (*chunk == 0 || *world == 0 || *world > 1'000'000)
+        return error(errc::malformed, "chunk_bytes or world_size is out of range");
+    if (!j.contains("shards") || !j["shards"].is_array())
+        return error(errc::malformed, "'shards' is missing or is not an array");
+    if (!j.contains("extra") || !j.contains("metrics") || !j["metrics"].is_object())
+        return error(errc::malformed, "'extra' or 'metrics' is missing");
+
+    m.step = *step;
+    m.world_size = static_cast<int>(*world);
+    m.chunk_bytes = *chunk;
+    m.config_hash = *hash;
+    m.skein_version = *version;
+    m.wall_time = *wall;
+    m.extra = dump_json(j["extra"]);
+    for (auto& item : j["shards"]) {
+        auto shard = detail::parse_shard_entry(item, m.chunk_bytes);
+        if (!shard) return shard.error();
+        m.shards.push_back(std::move(*shard));
+    }
+    for (auto& [name, value] : j["metrics"].items())
+        if (value.is_number()) m.metrics[name] = value.get<double>();
+    return m;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/safetensors.hpp
+// Tensors in a file that every tool reads: safetensors, written as a stream, read with suspicion.
+//
+// Layout: 8 bytes little-endian length of the header, the header (JSON, padded with spaces so that
+// the data begins at a multiple of 8), then the data without a hole. Tensors lie in the order of
+// descending element size, then name, so each is aligned to its element.
+//   source: huggingface/safetensors, README "Format" and safetensors/src/tensor.rs
+//
+//     auto plan = plan_safetensors(tensors, {{"format", "pt"}}).value();
+//     write_safetensors(plan, [&](byte_span part) { return file.append(part); }).value();
+//     auto back = parse_safetensors(bytes);         // result: views into bytes
+
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// A named tensor and its bytes (row-major, little-endian), owned by someone else.
+struct tensor_view {
+    std::string name;
+    std::string dtype;               ///< as in the format: F32, BF16, F64, I64, U8, ...
+    std::vector<std::int64_t> shape; ///< empty for a scalar
+    byte_span bytes;
+};
+
+/// What a header says of one tensor.
+struct tensor_info {
+    std::string name;
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::uint64_t offset = 0; ///< from the start of the file
+    std::uint64_t bytes = 0;
+
+    friend bool operator==(const tensor_info&, const tensor_info&) = default;
+};
+
+using string_map = std::map<std::string, std::string>;
+
+/// Bytes of one element, or nothing for an unknown type (sub-byte types are not supported).
+[[nodiscard]] constexpr std::optional<std::size_t> dtype_size(std::string_view dtype) noexcept {
+    if (dtype == "F64" || dtype == "I64" || dtype == "U64" || dtype == "C64") return 8;
+    if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
+    if (dtype == "F16" || dtype == "BF16" || dtype == "I16" || dtype == "U16") return 2;
+    if (dtype == "BOOL" || dtype == "U8" || dtype == "I8" || dtype == "F8_E4M3" ||
+        dtype == "F8_E5M2" || dtype == "F8_E8M0")
+        return 1;
+    return std::nullopt;
+}
+
+/// Bytes of a tensor, or an error when the type is unknown or the product does not fit 63 bits.
+[[nodiscard]] result<std::uint64_t> tensor_bytes(std::string_view dtype,
+                                                 std::span<const std::int64_t> shape);
+
+/// Header and order of a file to write. The views must outlive it.
+struct safetensors_plan {
+    std::string head;                        ///< the length and the padded header, as in the file
+    std::vector<const tensor_view*> tensors; ///< in file order
+    std::uint64_t file_bytes = 0;
+};
+
+/// Lays a file out. errc::invalid_argument when a name repeats, is "__metadata__", or bytes, type and
+/// shape of a tensor do not agree.
+[[nodiscard]] result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
+                                                        const string_map& metadata = {});
+
+/// Streams the file: sink(byte_span) -> result<void> is called for the head and then for each tensor.
+/// Nothing is copied. The first error of the sink ends it.
+template <class Sink>
+[[nodiscard]] result<void> write_safetensors(const safetensors_plan& plan, Sink&& sink) {
+    if (result<void> done = sink(as_bytes(std::string_view(plan.head))); !done) return done;
+    for (const tensor_view* t : plan.tensors)
+        if (!t->bytes.empty())
+            if (result<void> done = sink(t->bytes); !done) return done;
+    return {};
+}
+
+/// A header that has been checked: types, shapes and offsets agree and the data has no hole.
+struct safetensors_header {
+    std::vector<tensor_info> tensors; ///< in the order of their offsets
+    string_map metadata;
+    std::uint64_t data_offset = 0; ///< where the data begins in the file
+
+    [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept;
+};
+
+inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
+
+/// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
+/// the first 8 bytes cannot begin a file of file_bytes.
+[[nodiscard]] result<std::uint64_t> safetensors_head_bytes(byte_span first8,
+                                                           std::uint64_t file_bytes);
+
+/// Checks the head (as long as safetensors_head_bytes() said) of a file of file_bytes.
+[[nodiscard]] result<safetensors_header> parse_safetensors_head(byte_span head,
+                                                                std::uint64_t file_bytes);
+
+/// A whole file in memory: the views point into `file`, which must outlive them.
+struct safetensors_content {
+    std::vector<tensor_view> tensors;
+    string_map metadata;
+};
+[[nodiscard]] result<safetensors_content> parse_safetensors(byte_span file);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/safetensors.ipp
+// Bodies of <skein/train/safetensors.hpp>.
+
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE const tensor_info* safetensors_header::find(std::string_view name) const noexcept {
+    auto it = std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == name; });
+    return it == tensors.end() ? nullptr : &*it;
+}
+
+SKEIN_INLINE result<std::uint64_t> tensor_bytes(std::string_view dtype,
+                                                std::span<const std::int64_t> shape) {
+    const auto element = dtype_size(dtype);
+    if (!element)
+        return error(errc::not_supported, fmt::format("element type '{}' is not known", dtype));
+    constexpr std::uint64_t limit = INT64_MAX;
+    std::uint64_t bytes = *element;
+    bool empty = false;
+    for (auto extent : shape) {
+        if (extent < 0)
+            return error(errc::malformed, fmt::format("an extent of {} in a shape", extent));
+        if (extent == 0) {
+            empty = true;
+            continue;
+        }
+        if (bytes > limit / static_cast<std::uint64_t>(extent))
+            return error(errc::too_large,
+                         "the extents of a shape multiply to more than 2^63 bytes");
+        bytes *= static_cast<std::uint64_t>(extent);
+    }
+    return empty ? 0 : bytes;
+}
+
+SKEIN_INLINE result<safetensors_plan> plan_safetensors(std::span<const tensor_view> tensors,
+                                                       const string_map& metadata) {
+    safetensors_plan plan;
+    for (auto& t : tensors) {
+        const auto bytes = tensor_bytes(t.dtype, t.shape);
+        if (!bytes)
+            return error(errc::invalid_argument,
+                         fmt::format("tensor '{}': {}", t.name, bytes.error().text()));
+        if (*bytes != t.bytes.size())
+            return error(errc::invalid_argument,
+                         fmt::format("tensor '{}': {} bytes given, type and shape say {}", t.name,
+                                     t.bytes.size(), *bytes));
+        if (t.name == "__metadata__")
+            return error(errc::invalid_argument, "a tensor cannot be called __metadata__");
+        plan.tensors.push_back(&t);
+    }
+    std::sort(plan.tensors.begin(), plan.tensors.end(), [](auto* a, auto* b) {
+        const auto size_a = *dtype_size(a->dtype), size_b = *dtype_size(b->dtype);
+        return size_a != size_b ? size_a > size_b : a->name < b->name;
+    });
+
+    json header = json::object();
+    if (!metadata.empty()) header["__metadata__"] = metadata;
+    std::uint64_t offset = 0;
+    for (auto* t : plan.tensors) {
+        if (header.contains(t->name))
+            return error(errc::invalid_argument,
+                         fmt::format("two tensors are called '{}'", t->name));
+        const auto end = offset + t->bytes.size();
+        header[t->name] = {
+            {"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {offset, end}}};
+        offset = end;
+    }
+    std::string text = dump_json(header);
+    text.append((8 - text.size() % 8) % 8, ' ');
+    if (text.size() > max_safetensors_header)
+        return error(errc::too_large,
+                     fmt::format("a header of {} bytes is longer than the format's "
+                                 "{}",
+                                 text.size(), max_safetensors_header));
+    plan.head.resize(8);
+    store_le<std::uint64_t>(reinterpret_cast<std::byte*>(plan.head.data()), text.size());
+    plan.head += text;
+    plan.file_bytes = plan.head.size() + offset;
+    return plan;
+}
+
+SKEIN_INLINE result<std::uint64_t> safetensors_head_bytes(byte_span first8,
+                                                          std::uint64_t file_bytes) {
+    if (first8.size() < 8 || file_bytes < 8)
+        return error(errc::malformed,
+                     fmt::format("{} bytes are too short for a safetensors file", file_bytes));
+    const auto length = load_le<std::uint64_t>(first8.data());
+    if (length > max_safetensors_header)
+        return error(errc::too_large,
+                     fmt::format("a header of {} bytes is longer than the format's {}", length,
+                                 max_safetensors_header));
+    if (length > file_bytes - 8)
+        return error(errc::malformed,
+                     fmt::format("the header claims {} bytes but the file ends after "
+                                 "{}",
+                                 length, file_bytes));
+    return 8 + length;
+}
+
+namespace detail {
+
+/// One entry of the header, offsets still relative to the data.
+SKEIN_INLINE result<tensor_info> parse_tensor_info(const std::string& name, const json& entry) {
+    auto bad = [&](std::string why) {
+        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why));
+    };
+    if (!entry.is_object() || entry.size() != 3) return bad("is not {dtype, shape, data_offsets}");
+    const auto dtype = json_string(entry, "dtype");
+    const auto shape = json_uints(entry, "shape", 64);
+    const auto range = json_uints(entry, "data_offsets", 2);
+    if (!dtype) return bad(dtype.error().text());
+    if (!shape) return bad(shape.error().text());
+    if (!range) return bad(range.error().text());
+    if (range->size() != 2 || (*range)[0] > (*range)[1])
+        return bad("data_offsets are not [begin, end]");
+
+    tensor_info info{.name = name,
+                     .dtype = *dtype,
+                     .shape = {},
+                     .offset = (*range)[0],
+                     .bytes = (*range)[1] - (*range)[0]};
+    for (auto extent : *shape) {
+        if (extent > INT64_MAX) return bad("an extent does not fit 63 bits");
+        info.shape.push_back(static_cast<std::int64_t>(extent));
+    }
+    const auto bytes = tensor_bytes(info.dtype, info.shape);
+    if (!bytes) return bad(bytes.error().text());
+    if (*bytes != info.bytes)
+        return bad(
+            fmt::format("type and shape need {} bytes, data_offsets give {}", *bytes, info.bytes));
+    return info;
+}
+
+} // namespace detail
+
+SKEIN_INLINE result<safetensors_header> parse_safetensors_head(byte_span head,
+                                                               std::uint64_t file_bytes) {
+    const auto head_bytes =
+        safetensors_head_bytes(head.first(std::min<std::size_t>(head.size(), 8)), file_bytes);
+    if (!head_bytes) return head_bytes.error();
+    if (head.size() < *head_bytes) return error(errc::malformed, "the header is cut off");
+    const auto text = as_text(head.subspan(8, *head_bytes - 8));
+    if (text.empty() || text.front() != '{')
+        return error(errc::malformed, "the header does not begin with '{'");
+    auto parsed = parse_json(text, {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!parsed)
+        return error(parsed.error().code(), "safetensors header: " + parsed.error().text());
+
+    safetensors_header out;
+    out.data_offset = *head_bytes;
+    for (auto& [name, entry] : parsed->items()) {
+        if (name == "__metadata__") {
+            if (!entry.is_object()) return error(errc::malformed, "__metadata__ is not an object");
+            for (auto& [key, value] : entry.items()) {
+                if (!value.is_string())
+                    return error(errc::malformed,
+                                 fmt::format("__metadata__ '{}' is not text", key));
+                out.metadata[key] = value.get<std::string>();
+            }
+            continue;
+        }
+        auto info = detail::parse_tensor_info(name, entry);
+        if (!info) return info.error();
+        out.tensors.push_back(std::move(*info));
+    }
+
+    // No overlap and no hole: sorted by offset, each tensor begins where the one before it ended.
+    std::sort(out.tensors.begin(), out.tensors.end(), [](auto& a, auto& b) {
+        return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
+    });
+    std::uint64_t end = 0;
+    for (auto& info : out.tensors) {
+        if (info.offset != end)
+            return error(errc::malformed,
+                         fmt::format("tensor '{}' begins at {}, but the data before it "
+                                     "ends at {} ({})",
+                                     info.name, info.offset, end,
+                                     info.offset < end ? "overlap" : "hole"));
+        end += info.bytes;
+        info.offset += out.data_offset;
+    }
+    const auto data = file_bytes - out.data_offset;
+    if (end != data)
+        return error(errc::malformed,
+                     fmt::format("the tensors take {} bytes, the file has {} ({})", end, data,
+                                 data < end ? "truncated" : "bytes left over"));
+    return out;
+}
+
+SKEIN_INLINE result<safetensors_content> parse_safetensors(byte_span file) {
+    auto header = parse_safetensors_head(file, file.size());
+    if (!header) return header.error();
+    safetensors_content out;
+    out.metadata = std::move(header->metadata);
+    for (auto& info : header->tensors)
+        out.tensors.push_back({std::move(info.name), std::move(info.dtype), std::move(info.shape),
+                               file.subspan(info.offset, info.bytes)});
+    return out;
 }
 
 } // namespace skein::train
 
 
-// ======== skein/train/reporter.hpp, continued
-#include <csignal>
+// ======== skein/train/checkpoint.hpp, continued
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// All-gather of small blobs in rank order; throws when a rank is lost.
+using exchange_function = std::function<std::vector<byte_buffer>(byte_span mine)>;
+
+/// Who takes part in saving and loading. The default is a program alone.
+struct checkpoint_world {
+    int rank = 0;
+    int size = 1;
+    exchange_function exchange; ///< needed when size > 1; collective, called in the same order
+};
+
+struct checkpoint_options {
+    std::size_t keep_last = 2;       ///< newest checkpoints kept, at least 1
+    std::size_t keep_best = 0;       ///< besides those, the best by `metric`
+    std::string metric = "val_loss"; ///< name in checkpoint_state::metrics
+    bool lower_is_better = true;
+    std::size_t chunk_bytes = 1u << 20;           ///< bytes covered by one checksum
+    std::function<void(const std::string&)> warn; ///< default: a warning in the log
+};
+
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
+/// writes only its share. `step` is the number of finished optimizer steps.
+struct checkpoint_state {
+    std::uint64_t step = 0;
+    std::vector<tensor_view> tensors; ///< bytes must stay unchanged during save()
+    /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
+    std::string extra = "{}";
+    std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
+    std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
+};
+
+/// What a finished save tells.
+struct saved_checkpoint {
+    std::uint64_t step = 0;
+    std::string path;
+    std::uint64_t bytes = 0; ///< all shards
+    double seconds = 0.0;
+};
+
+/// A verified checkpoint, open for reading on this rank.
+class loaded_checkpoint {
+public:
+    [[nodiscard]] std::uint64_t step() const noexcept { return manifest_.step; }
+    [[nodiscard]] const checkpoint_manifest& manifest() const noexcept { return manifest_; }
+    [[nodiscard]] const std::string& extra() const noexcept { return manifest_.extra; }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+    /// All tensors of all shards by name.
+    [[nodiscard]] const std::map<std::string, tensor_info>& tensors() const noexcept {
+        return tensors_;
+    }
+    [[nodiscard]] bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+    /// Reads one tensor into memory of exactly its size. Throws not_found, mismatch (another size) or
+    /// a disk error, each with tensor and file.
+    void read(const std::string& name, mut_byte_span into) const;
+    /// The same, and the type and shape must be the ones given: "saved as F32 [50, 64], the model has
+    /// F32 [50, 128]".
+    void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+              mut_byte_span into) const;
+    [[nodiscard]] byte_buffer read(const std::string& name) const;
+
+private:
+    friend class checkpointer;
+    [[nodiscard]] const tensor_info& info(const std::string& name) const;
+
+    std::string path_;
+    checkpoint_manifest manifest_;
+    std::map<std::string, tensor_info> tensors_;
+    std::map<std::string, std::size_t> shard_of_;
+    std::vector<std::unique_ptr<file>> shards_;
+};
+
+/// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
+/// calls them in the same order, and all ranks see the same outcome.
+class checkpointer {
+public:
+    /// dir: "<run>/checkpoints"; created by the first save. The disk must outlive this.
+    checkpointer(disk& where, std::string dir, checkpoint_options options = {},
+                 checkpoint_world world = {});
+
+    /// Blocks until the checkpoint is durable or has failed. On failure throws the first failing
+    /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
+    /// is gone and older checkpoints are untouched. Older ones are removed only after success.
+    saved_checkpoint save(const checkpoint_state& state);
+
+    /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
+    /// Rank 0 reads and checks every byte. Broken ones are reported through options.warn and renamed
+    /// to .broken. Throws when the folder cannot be read, or by one rank alone.
+    [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
+
+    /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
+    [[nodiscard]] std::vector<std::uint64_t> steps() const;
+
+    /// The folder of a step's checkpoint, whether it is there or not.
+    [[nodiscard]] std::string step_path(std::uint64_t step) const;
+
+    /// Verifies one checkpoint folder, every byte of it: errc::corrupt, malformed or not_found with
+    /// file and reason. Not collective.
+    [[nodiscard]] static result<loaded_checkpoint> open(disk& where, const std::string& path,
+                                                        bool verify_bytes = true);
+
+    [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
+
+private:
+    [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
+                                                  const std::string& folder) const;
+    [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
+                                      std::vector<shard_entry> shards) const;
+    [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
+    void clean_up() const;
+    void retire() const;
+    void warn(const std::string& line) const;
+    [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+
+    disk& disk_;
+    std::string dir_;
+    checkpoint_options options_;
+    checkpoint_world world_;
+};
+
+namespace detail {
+/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
+/// A pure function of names and sizes, so that nothing has to be gathered.
+[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/checkpoint.ipp
+// Bodies of <skein/train/checkpoint.hpp>.
+//
+// Names in the checkpoint folder, and what they mean after a crash:
+//     step-N               whole: renamed here only after everything in it was synced
+//     step-N.part-<id>     a save that did not finish: removed at the next save or load
+//     step-N.replaced      the older step-N while a new one takes its place: put back if step-N is
+//                          missing, removed otherwise
+//     step-N.trash         retired, its removal did not finish: removed
+//     step-N.broken[-k]    refused by a load; kept for people to look at
+
+
+// ======== skein/train/detail/checkpoint_parts.ipp
+// The parts of a checkpoint: names of folders, which rank writes what, what the ranks tell each other,
+// and one shard written or verified as a stream. Used by <skein/train/detail/checkpoint.ipp> alone.
+
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+inline constexpr std::uint64_t max_manifest_bytes = 64u << 20;
+
+SKEIN_INLINE std::string step_name(std::uint64_t step) { return fmt::format("step-{:08}", step); }
+
+/// The number in "step-00000120<suffix>" with exactly this suffix.
+SKEIN_INLINE std::optional<std::uint64_t> step_of(std::string_view name,
+                                                  std::string_view suffix = "") {
+    if (!name.starts_with("step-") || !name.ends_with(suffix)) return std::nullopt;
+    name.remove_prefix(5);
+    name.remove_suffix(suffix.size());
+    if (name.size() < 8 || name.size() > 19) return std::nullopt;
+    std::uint64_t step = 0;
+    for (char c : name) {
+        if (c < '0' || c > '9') return std::nullopt;
+        step = step * 10 + static_cast<std::uint64_t>(c - '0');
+    }
+    return step;
+}
+
+SKEIN_INLINE std::string base_name(const std::string& path) {
+    return path.substr(path.find_last_of('/') + 1);
+}
+
+SKEIN_INLINE std::string shape_text(std::span<const std::int64_t> shape) {
+    std::string out = "[";
+    for (auto extent : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", extent);
+    return out + "]";
+}
+
+SKEIN_INLINE std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size) {
+    std::vector<std::size_t> order(tensors.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::sort(order.begin(), order.end(), [&](auto a, auto b) {
+        if (tensors[a].bytes.size() != tensors[b].bytes.size())
+            return tensors[a].bytes.size() > tensors[b].bytes.size();
+        return tensors[a].name < tensors[b].name;
+    });
+    std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size), 0);
+    std::vector<int> owner(tensors.size(), 0);
+    for (auto i : order) {
+        const auto least = std::min_element(load.begin(), load.end()) - load.begin();
+        owner[i] = static_cast<int>(least);
+        load[static_cast<std::size_t>(least)] +=
+            tensors[i].bytes.size() + 1; // +1 deals out empty ones
+    }
+    return owner;
+}
+
+/// Equal on all ranks, or they are about to save different things.
+SKEIN_INLINE std::uint64_t plan_hash(const checkpoint_state& state) {
+    std::string text = fmt::format("{};", state.step);
+    for (auto& t : state.tensors)
+        text += fmt::format("{}|{}|{};", t.name, t.dtype, shape_text(t.shape));
+    const auto bytes = as_bytes(std::string_view(text));
+    return std::uint64_t{crc32c(bytes)} << 32 | crc32c(bytes, 0x736b6569);
+}
+
+// What the ranks tell each other is one JSON object: {"ok": true, ...} or the parts of an error.
+SKEIN_INLINE json outcome(const result<void>& done) {
+    if (done) return {{"ok", true}};
+    const auto& e = done.error();
+    return {{"ok", false},        {"code", static_cast<int>(e.code())},
+            {"text", e.text()},   {"where", e.where()},
+            {"cause", e.cause()}, {"hint", e.hint()}};
+}
+
+SKEIN_INLINE error remote_outcome(const json& said, int rank, int world_size) {
+    auto text = [&](const char* key) { return said.value(key, std::string()); };
+    auto e = error(static_cast<errc>(said.value("code", static_cast<int>(errc::unknown))),
+                   world_size > 1 ? fmt::format("rank {}: {}", rank, text("text")) : text("text"));
+    e.with_where(text("where")).with_cause(text("cause")).with_hint(text("hint"));
+    return e;
+}
+
+/// All-gather of what the ranks tell; throws the first failed rank's error.
+SKEIN_INLINE std::vector<json> gather(const checkpoint_world& world, const json& mine) {
+    if (world.size == 1) return {mine};
+    const auto text = dump_json(mine);
+    std::vector<json> all;
+    for (auto& blob : world.exchange(as_bytes(std::string_view(text)))) {
+        auto parsed = parse_json(blob, {.max_bytes = 256u << 20, .max_depth = 64});
+        if (!parsed || !parsed->is_object() || !parsed->contains("ok"))
+            throw error(errc::malformed,
+                        fmt::format("rank {} sent a checkpoint message that cannot be "
+                                    "read",
+                                    all.size()));
+        all.push_back(std::move(*parsed));
+    }
+    if (all.size() != static_cast<std::size_t>(world.size))
+        throw error(errc::mismatch,
+                    fmt::format("{} checkpoint messages from {} ranks", all.size(), world.size));
+    for (std::size_t r = 0; r < all.size(); ++r)
+        if (!all[r]["ok"].get<bool>())
+            throw remote_outcome(all[r], static_cast<int>(r), world.size);
+    return all;
+}
+
+/// Puts `what` in front of the text and keeps the rest.
+SKEIN_INLINE error with_context(std::string what, const error& e) {
+    return error(e.code(), what + ": " + e.text())
+        .with_where(e.where())
+        .with_cause(e.cause())
+        .with_hint(e.hint());
+}
+
+/// Joins small writes, so that many small tensors do not become many system calls.
+class shard_writer {
+public:
+    shard_writer(file& out, std::uint64_t chunk_bytes) : file_(out), sums_(chunk_bytes) {}
+
+    result<void> operator()(byte_span part) {
+        while (!part.empty()) {
+            if (pending_.empty() && part.size() >= block) {
+                if (auto done = put(part.first(block)); !done) return done;
+                part = part.subspan(block);
+                continue;
+            }
+            const auto take = std::min<std::size_t>(block - pending_.size(), part.size());
+            append(pending_, part.first(take));
+            part = part.subspan(take);
+            if (pending_.size() == block)
+                if (auto done = flush(); !done) return done;
+        }
+        return {};
+    }
+    result<void> flush() {
+        auto done = put(pending_);
+        pending_.clear();
+        return done;
+    }
+    chunk_checksums& sums() noexcept { return sums_; }
+
+private:
+    static constexpr std::size_t block = 1u << 20;
+
+    result<void> put(byte_span part) {
+        if (part.empty()) return {};
+        const auto offset = sums_.bytes();
+        sums_.add(part);
+        return file_.write_at(offset, part);
+    }
+
+    file& file_;
+    chunk_checksums sums_;
+    byte_buffer pending_;
+};
+
+/// Reads a shard once and compares size and every chunk.
+SKEIN_INLINE result<void> verify_shard(file& from, const shard_entry& shard,
+                                       std::uint64_t chunk_bytes) {
+    chunk_checksums sums(chunk_bytes);
+    byte_buffer block(1u << 20);
+    while (sums.bytes() < shard.bytes) {
+        const auto want = std::min<std::uint64_t>(block.size(), shard.bytes - sums.bytes());
+        const auto got = from.read_at(sums.bytes(), mut_byte_span(block).first(want));
+        if (!got) return got.error();
+        if (*got == 0) return error(errc::corrupt, "the file ended while it was read");
+        sums.add(byte_span(block).first(*got));
+    }
+    const auto found = sums.finish();
+    for (std::size_t i = 0; i < found.size(); ++i)
+        if (found[i] != shard.crcs[i])
+            return error(
+                errc::corrupt,
+                fmt::format("chunk {} (bytes {} to {}) has checksum {:08x}, the manifest says "
+                            "{:08x}",
+                            i, i * chunk_bytes,
+                            std::min<std::uint64_t>((i + 1) * chunk_bytes, shard.bytes), found[i],
+                            shard.crcs[i]));
+    return {};
+}
+
+SKEIN_INLINE result<safetensors_header> read_shard_head(file& from, std::uint64_t file_bytes) {
+    byte_buffer head(std::min<std::uint64_t>(file_bytes, 8));
+    auto got = from.read_at(0, head);
+    if (!got) return got.error();
+    const auto head_bytes = safetensors_head_bytes(head, file_bytes);
+    if (!head_bytes) return head_bytes.error();
+    head.resize(*head_bytes);
+    got = from.read_at(0, head);
+    if (!got) return got.error();
+    head.resize(*got);
+    return parse_safetensors_head(head, file_bytes);
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/checkpoint.ipp, continued
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- loaded_checkpoint ---------------------------------------------------------------------------
+
+SKEIN_INLINE const tensor_info& loaded_checkpoint::info(const std::string& name) const {
+    auto it = tensors_.find(name);
+    if (it == tensors_.end())
+        throw error(errc::not_found, fmt::format("the checkpoint has no tensor '{}'", name))
+            .with_where(path_)
+            .with_hint("was it written by another model?");
+    return it->second;
+}
+
+SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
+    const auto& t = info(name);
+    if (t.bytes != into.size())
+        throw error(errc::mismatch,
+                    fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
+                                "{} bytes",
+                                name, t.dtype, detail::shape_text(t.shape), t.bytes, into.size()))
+            .with_where(path_);
+    const auto shard = shard_of_.at(name);
+    const auto got = shards_[shard]->read_at(t.offset, into);
+    if (!got) throw got.error();
+    if (*got != into.size())
+        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
+                                               *got, into.size()))
+            .with_where(join_path(path_, manifest_.shards[shard].name));
+}
+
+SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
+                                          std::span<const std::int64_t> shape,
+                                          mut_byte_span into) const {
+    const auto& t = info(name);
+    if (t.dtype != dtype || !std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
+        throw error(errc::mismatch,
+                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
+                                t.dtype, detail::shape_text(t.shape), dtype,
+                                detail::shape_text(shape)))
+            .with_where(path_)
+            .with_hint("start the run with the settings it was saved with");
+    read(name, into);
+}
+
+SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const {
+    byte_buffer bytes(info(name).bytes);
+    read(name, mut_byte_span(bytes));
+    return bytes;
+}
+
+// ---- checkpointer --------------------------------------------------------------------------------
+
+SKEIN_INLINE checkpointer::checkpointer(disk& where, std::string dir, checkpoint_options options,
+                                        checkpoint_world world)
+    : disk_(where), dir_(std::move(dir)), options_(std::move(options)), world_(std::move(world)) {
+    SKEIN_CHECK(world_.size >= 1 && world_.rank >= 0 && world_.rank < world_.size,
+                "rank {} of a world of {}", world_.rank, world_.size);
+    SKEIN_CHECK(world_.size == 1 || world_.exchange,
+                "a world of {} ranks needs an exchange function", world_.size);
+    SKEIN_CHECK(options_.keep_last >= 1, "keep_last is 0: the newest checkpoint is always kept");
+    SKEIN_CHECK(options_.chunk_bytes >= 1, "chunk_bytes is 0");
+}
+
+SKEIN_INLINE std::string checkpointer::step_path(std::uint64_t step) const {
+    return join_path(dir_, detail::step_name(step));
+}
+
+SKEIN_INLINE void checkpointer::warn(const std::string& line) const {
+    if (options_.warn) return options_.warn(line);
+    logging::warn("checkpoint", line);
+}
+
+SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) {
+    const auto started = system_clock().now();
+    const bool leader = world_.rank == 0;
+    const auto plan = detail::plan_hash(state);
+    std::string part; // rank 0 chooses it
+    bool committed = false;
+    try {
+        // 1. Agree on what is saved and where.
+        json mine = {{"ok", true}, {"plan", plan}};
+        if (leader) {
+            auto begun = begin_part(state.step);
+            if (begun)
+                mine["part"] = part = *begun;
+            else
+                mine = detail::outcome(begun.error());
+        }
+        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
+        auto all = detail::gather(world_, mine);
+        for (std::size_t r = 0; r < all.size(); ++r)
+            if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
+                throw error(errc::mismatch,
+                            fmt::format("rank {} wants to save other tensors or another "
+                                        "step than rank 0",
+                                        r));
+        part = all[0].value("part", std::string());
+
+        // 2. Each rank writes its share and tells size and checksums.
+        auto shard = write_shard(state, part);
+        mine = shard ? json{{"ok", true}, {"shard", detail::shard_json(*shard)}}
+                     : detail::outcome(shard.error());
+        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
+        all = detail::gather(world_, mine);
+        std::vector<shard_entry> shards;
+        std::uint64_t bytes = 0;
+        for (auto& said : all) {
+            shards.push_back(
+                detail::parse_shard_entry(said.value("shard", json()), options_.chunk_bytes)
+                    .value());
+            bytes += shards.back().bytes;
+        }
+
+        // 3. Rank 0 commits; everybody learns whether it worked.
+        mine = {{"ok", true}};
+        if (leader) mine = detail::outcome(commit(state, part, std::move(shards)));
+        committed = leader && mine["ok"].get<bool>();
+        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
+        detail::gather(world_, mine);
+        if (leader) retire();
+
+        const std::chrono::duration<double> took = system_clock().now() - started;
+        return {state.step, step_path(state.step), bytes, took.count()};
+    } catch (const error& failed) {
+        if (committed) throw; // it is on disk; a rank was lost while it was told so
+        if (leader && !part.empty())
+            if (auto gone = disk_.remove_tree(part); !gone)
+                warn(fmt::format("unfinished checkpoint not removed: {}", gone.error().what()));
+        const auto kept = leader ? steps() : std::vector<std::uint64_t>();
+        auto told = detail::with_context(
+            fmt::format("checkpoint of step {} not written", state.step), failed);
+        if (!kept.empty()) {
+            auto hint = fmt::format("the checkpoint of step {} is kept", kept.back());
+            told.with_hint(failed.hint().empty() ? hint : failed.hint() + "; " + hint);
+        }
+        throw told;
+    }
+}
+
+SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) const {
+    if (!disk_.status(dir_)) {
+        if (auto made = disk_.make_dirs(dir_); !made) return made.error();
+        // The first save: the folders above may be new too, and each name must be durable.
+        for (auto above = parent_path(dir_);; above = parent_path(above)) {
+            const auto synced = disk_.sync_dir(above);
+            if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
+            if (above == "." || above == "/") break;
+        }
+    }
+    clean_up();
+    const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    if (auto made = disk_.make_dirs(part); !made) return made.error();
+    return part;
+}
+
+SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_state& state,
+                                                           const std::string& folder) const {
+    const auto owner = detail::deal_tensors(state.tensors, world_.size);
+    std::vector<tensor_view> mine;
+    for (std::size_t i = 0; i < owner.size(); ++i)
+        if (owner[i] == world_.rank) mine.push_back(state.tensors[i]);
+    // A name that repeats would otherwise be seen only when both copies meet in one shard.
+    std::set<std::string_view> names;
+    for (auto& t : state.tensors)
+        if (!names.insert(t.name).second)
+            return error(errc::invalid_argument,
+                         fmt::format("two tensors are called '{}'", t.name));
+    const auto plan =
+        plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
+    if (!plan) return plan.error();
+
+    shard_entry shard;
+    shard.name = fmt::format("shard-{}-of-{}.safetensors", world_.rank, world_.size);
+    const auto path = join_path(folder, shard.name);
+    auto opened = disk_.open(path, open_mode::create_new);
+    if (!opened && opened.error().code() == errc::not_found && world_.rank != 0)
+        return error(opened.error())
+            .with_hint(
+                "every rank must see the run folder: put it on a file system all hosts share");
+    if (!opened) return opened.error();
+    detail::shard_writer out(**opened, options_.chunk_bytes);
+    if (auto done = write_safetensors(*plan, out); !done) return done.error();
+    if (auto done = out.flush(); !done) return done.error();
+    if (auto done = (*opened)->sync(); !done) return done.error();
+    if (auto done = (*opened)->close(); !done) return done.error();
+    shard.bytes = out.sums().bytes();
+    shard.crcs = out.sums().finish();
+    return shard;
+}
+
+SKEIN_INLINE result<void> checkpointer::commit(const checkpoint_state& state,
+                                               const std::string& part,
+                                               std::vector<shard_entry> shards) const {
+    for (auto& shard : shards) {
+        const auto seen = disk_.status(join_path(part, shard.name));
+        if (!seen || seen->bytes != shard.bytes)
+            return error(errc::not_found,
+                         fmt::format("{} was written by its rank but rank 0 cannot see "
+                                     "it",
+                                     join_path(part, shard.name)))
+                .with_hint("put the run folder on a file system all hosts share");
+    }
+    checkpoint_manifest manifest;
+    manifest.step = state.step;
+    manifest.world_size = world_.size;
+    manifest.chunk_bytes = options_.chunk_bytes;
+    manifest.shards = std::move(shards);
+    manifest.metrics = state.metrics;
+    manifest.extra = state.extra;
+    manifest.config_hash = state.config_hash;
+    manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
+    const auto text = dump_manifest(manifest);
+    if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
+                                      as_bytes(std::string_view(text)));
+        !done)
+        return done;
+    if (auto done = disk_.sync_dir(part); !done) return done;
+
+    const auto final = step_path(state.step), aside = final + ".replaced";
+    const bool replaces = disk_.status(final).has_value();
+    if (replaces) {
+        if (auto done = disk_.remove_tree(aside); !done) return done;
+        if (auto done = disk_.rename(final, aside); !done) return done;
+    }
+    if (auto done = disk_.rename(part, final); !done) {
+        if (replaces) (void)disk_.rename(aside, final);
+        return done;
+    }
+    if (auto done = disk_.sync_dir(dir_); !done) return done;
+    if (replaces)
+        if (auto done = disk_.remove_tree(aside); !done)
+            warn(fmt::format("the replaced checkpoint was not removed: {}", done.error().what()));
+    return {};
+}
+
+SKEIN_INLINE void checkpointer::clean_up() const {
+    const auto entries = disk_.list(dir_);
+    if (!entries) return;
+    std::set<std::string> names;
+    for (auto& entry : *entries) names.insert(entry.name);
+    auto must = [&](const result<void>& done) {
+        if (!done) warn(fmt::format("cleaning {}: {}", dir_, done.error().what()));
+    };
+    for (auto& name : names) {
+        const auto path = join_path(dir_, name);
+        if (auto step = detail::step_of(name, ".replaced");
+            step && !names.contains(detail::step_name(*step)))
+            must(disk_.rename(path, step_path(*step)));
+        else if (step || detail::step_of(name, ".trash") ||
+                 (name.starts_with("step-") && name.find(".part-") != std::string::npos))
+            must(disk_.remove_tree(path));
+    }
+}
+
+SKEIN_INLINE std::vector<std::uint64_t> checkpointer::steps() const {
+    std::vector<std::uint64_t> out;
+    const auto entries = disk_.list(dir_);
+    if (!entries) return out;
+    for (auto& entry : *entries)
+        if (auto step = detail::step_of(entry.name); step && entry.is_directory)
+            out.push_back(*step);
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+SKEIN_INLINE void checkpointer::retire() const {
+    const auto all = steps();
+    std::set<std::uint64_t> keep;
+    for (std::size_t i = 0; i < std::min(options_.keep_last, all.size()); ++i)
+        keep.insert(all[all.size() - 1 - i]);
+    if (options_.keep_best > 0) {
+        std::vector<std::pair<double, std::uint64_t>> ranked; // best first; of equals the newer
+        for (auto step : all) {
+            const auto bytes = disk_.read_whole(join_path(step_path(step), detail::manifest_name),
+                                                detail::max_manifest_bytes);
+            const auto manifest =
+                bytes ? parse_manifest(*bytes) : result<checkpoint_manifest>(bytes.error());
+            if (!manifest) continue;
+            if (auto it = manifest->metrics.find(options_.metric); it != manifest->metrics.end())
+                ranked.emplace_back(options_.lower_is_better ? it->second : -it->second,
+                                    UINT64_MAX - step);
+        }
+        std::sort(ranked.begin(), ranked.end());
+        for (std::size_t i = 0; i < std::min(options_.keep_best, ranked.size()); ++i)
+            keep.insert(UINT64_MAX - ranked[i].second);
+    }
+    for (auto step : all) {
+        if (keep.contains(step)) continue;
+        // Renamed first: a crash while the files go must not leave half a checkpoint under its name.
+        const auto trash = step_path(step) + ".trash";
+        result<void> done = disk_.rename(step_path(step), trash);
+        if (done) done = disk_.sync_dir(dir_);
+        if (done) done = disk_.remove_tree(trash);
+        if (!done)
+            warn(fmt::format("old checkpoint of step {} not removed: {}", step,
+                             done.error().what()));
+    }
+}
+
+SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
+                                                          bool verify_bytes) {
+    const auto manifest_path = join_path(path, detail::manifest_name);
+    const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
+    if (!bytes) return bytes.error();
+    auto manifest = parse_manifest(*bytes);
+    if (!manifest) return error(manifest.error()).with_where(manifest_path);
+    if (auto step = detail::step_of(detail::base_name(path)); step && *step != manifest->step)
+        return error(errc::corrupt, fmt::format("the manifest is of step {}", manifest->step))
+            .with_where(manifest_path);
+
+    loaded_checkpoint out;
+    out.path_ = path;
+    out.manifest_ = std::move(*manifest);
+    for (std::size_t i = 0; i < out.manifest_.shards.size(); ++i) {
+        const auto& shard = out.manifest_.shards[i];
+        const auto shard_path = join_path(path, shard.name);
+        auto refuse = [&](const error& why) { return error(why).with_where(shard_path); };
+        auto opened = where.open(shard_path, open_mode::read);
+        if (!opened) return opened.error();
+        const auto size = (*opened)->size();
+        if (!size) return size.error();
+        if (*size != shard.bytes)
+            return refuse(
+                error(errc::corrupt,
+                      fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
+                                  *size < shard.bytes ? "truncated" : "too long")));
+        if (verify_bytes)
+            if (auto done = detail::verify_shard(**opened, shard, out.manifest_.chunk_bytes); !done)
+                return refuse(done.error());
+        auto head = detail::read_shard_head(**opened, shard.bytes);
+        if (!head) return refuse(head.error());
+        for (auto& t : head->tensors) {
+            if (!out.shard_of_.emplace(t.name, i).second)
+                return refuse(
+                    error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
+            auto name = t.name;
+            out.tensors_.emplace(std::move(name), std::move(t));
+        }
+        out.shards_.push_back(std::move(*opened));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::find_latest() const {
+    if (auto there = disk_.status(dir_); !there) {
+        if (there.error().code() == errc::not_found) return std::nullopt;
+        throw there.error();
+    }
+    if (auto readable = disk_.list(dir_); !readable) throw readable.error();
+    clean_up();
+    auto all = steps();
+    for (auto step = all.rbegin(); step != all.rend(); ++step) {
+        const auto path = step_path(*step);
+        auto opened = open(disk_, path);
+        if (opened) return std::move(*opened);
+        const auto& why = opened.error();
+        const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
+                            why.code() == errc::not_found || why.code() == errc::too_large;
+        // A newer format, a missing permission, a disk that fails to answer: not broken.
+        if (!broken) throw why;
+        auto aside = path + ".broken";
+        for (int k = 2; disk_.status(aside).has_value(); ++k)
+            aside = fmt::format("{}.broken-{}", path, k);
+        auto moved = disk_.rename(path, aside);
+        if (moved) moved = disk_.sync_dir(dir_);
+        warn(fmt::format("checkpoint of step {} refused: {}; {}, {}", *step, why.what(),
+                         moved ? "renamed to " + detail::base_name(aside)
+                               : fmt::format("not renamed: {}", moved.error().what()),
+                         step + 1 == all.rend() ? "there is no older one"
+                                                : fmt::format("trying step {}", *(step + 1))));
+    }
+    return std::nullopt;
+}
+
+SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
+    if (world_.size == 1) return find_latest();
+
+    // Rank 0 verifies and chooses, the others open the same one.
+    std::optional<loaded_checkpoint> found;
+    json mine = {{"ok", true}};
+    if (world_.rank == 0) {
+        try {
+            found = find_latest();
+            mine["found"] = found ? found->path() : std::string();
+        } catch (const error& failed) {
+            mine = detail::outcome(failed);
+        }
+    }
+    const auto all = detail::gather(world_, mine);
+    const auto path = all[0].value("found", std::string());
+    if (path.empty()) return std::nullopt;
+    result<void> done;
+    if (world_.rank != 0) {
+        auto opened = open(disk_, path, false);
+        if (opened)
+            found = std::move(*opened);
+        else
+            done = error(opened.error())
+                       .with_hint("every rank must see the run folder: put it on a file system all "
+                                  "hosts share");
+    }
+    detail::gather(world_, detail::outcome(done));
+    return found;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/collective.hpp
+// The few blocking exchanges that training needs besides gradients, the same for one rank and many.
+//
+// All are collective: every rank calls them in the same order. In a world of one they cost nothing.
+//
+//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
+//     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
+
+
+// ======== skein/train/context.hpp
+// Where a training program runs: which rank of how many, and what connects the ranks.
+//
+// train::launch() makes it; user code only reads it. A program that is not launched (a test, a
+// notebook, a plain binary) uses context::single(), and the same training code runs in one process.
+//
+//     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
+
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace skein::cluster {
+class rendezvous;
+}
+namespace skein::dist {
+class comm_thread;
+}
+
+namespace skein::train {
+
+/// The place of this process in the training world.
+struct world_info {
+    int rank = 0;
+    int world_size = 1;
+    int local_rank = 0;
+    int local_size = 1;
+    /// 0 for the first start; counts restarts after a failure. > 0 resumes from the last checkpoint.
+    int attempt = 0;
+    std::string host{};
+    /// The same for all ranks and all attempts of one job; empty when nobody gave one.
+    std::string job_id{};
+    /// What started the ranks ("slurm", "openmpi", ...); empty: the program itself.
+    std::string launcher{};
+};
+
+/// What a training function gets. Pointers are not owned and outlive the context.
+class context {
+public:
+    /// One process, no communication.
+    [[nodiscard]] static context single() { return context(); }
+
+    /// One rank of a world. comm may be null only when world_size is 1.
+    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+
+    [[nodiscard]] int rank() const noexcept { return where_.rank; }
+    [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
+    [[nodiscard]] int local_rank() const noexcept { return where_.local_rank; }
+    [[nodiscard]] int local_size() const noexcept { return where_.local_size; }
+    [[nodiscard]] int attempt() const noexcept { return where_.attempt; }
+    [[nodiscard]] const std::string& host() const noexcept { return where_.host; }
+    [[nodiscard]] const std::string& job_id() const noexcept { return where_.job_id; }
+    [[nodiscard]] const std::string& launcher() const noexcept { return where_.launcher; }
+    [[nodiscard]] bool is_first() const noexcept { return where_.rank == 0; }
+
+    /// Null in a single process.
+    [[nodiscard]] cluster::rendezvous* world() const noexcept { return world_; }
+    /// Null in a single process.
+    [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
+
+    /// launch() points this at a flag that a signal sets; training then saves and ends in order.
+    ///   which  the signal, when there was one; asked after the flag was set
+    void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
+        stop_ = flag;
+        which_ = std::move(which);
+    }
+    [[nodiscard]] bool stop_requested() const noexcept {
+        return stop_ != nullptr && stop_->load(std::memory_order_relaxed);
+    }
+    /// SIGINT or SIGTERM after a stop request by signal, else 0.
+    [[nodiscard]] int stop_signal() const { return stop_requested() && which_ ? which_() : 0; }
+
+private:
+    context() = default;
+
+    world_info where_;
+    cluster::rendezvous* world_ = nullptr;
+    dist::comm_thread* comm_ = nullptr;
+    const std::atomic<bool>* stop_ = nullptr;
+    std::function<int()> which_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/context.ipp
+// Bodies of <skein/train/context.hpp>.
+
+
+namespace skein::train {
+
+SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
+    : where_(std::move(where)), world_(world), comm_(comm) {
+    SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
+    SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}", where_.rank,
+                where_.world_size);
+    SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
+                "a world of {} ranks needs a communicator", where_.world_size);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/collective.hpp, continued
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// In place over all ranks.
+void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op);
+
+/// The bytes of every rank, in rank order.
+[[nodiscard]] std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine);
+
+/// Rank 0's text on every rank.
+[[nodiscard]] std::string from_first(const context& ctx, const std::string& text);
+
+/// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
+void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
+
+/// The metrics of all ranks, reduced by kind; the same values on every rank.
+[[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
+                                                      const report::metric_set& mine);
+
+/// For the checkpointer: its exchange over this context. The context must outlive it.
+///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
+///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
+///          Dead ranks are noticed without it.
+[[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx, duration usual);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/collective.ipp
+// Bodies of <skein/train/collective.hpp>.
+
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op) {
+    if (ctx.world_size() == 1 || values.empty()) return;
+    ctx.comm()->all_reduce(dist::view_of(values), op).wait();
+}
+
+SKEIN_INLINE std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine) {
+    const auto world = static_cast<std::size_t>(ctx.world_size());
+    std::vector<byte_buffer> all(world);
+    if (world == 1) {
+        all[0].assign(mine.begin(), mine.end());
+        return all;
+    }
+    auto my_size = static_cast<std::int64_t>(mine.size());
+    std::vector<std::int64_t> sizes(world);
+    ctx.comm()
+        ->all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes)))
+        .wait();
+
+    std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+    std::size_t total = 0;
+    for (auto n : counts) total += n;
+    if (total == 0) return all;
+    byte_buffer joined(total);
+    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
+    const auto* from = joined.data();
+    for (std::size_t r = 0; r < world; ++r) {
+        all[r].assign(from, from + counts[r]);
+        from += counts[r];
+    }
+    return all;
+}
+
+SKEIN_INLINE std::string from_first(const context& ctx, const std::string& text) {
+    const auto all = gather_bytes(ctx, ctx.is_first() ? as_bytes(text) : byte_span{});
+    return std::string(as_text(all[0]));
+}
+
+SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::string_view what) {
+    byte_buffer mine(sizeof hash);
+    std::memcpy(mine.data(), &hash, sizeof hash);
+    const auto all = gather_bytes(ctx, mine);
+    for (std::size_t r = 1; r < all.size(); ++r)
+        if (all[r] != all[0])
+            throw error(errc::mismatch,
+                        fmt::format("{} of rank {} differs from that of rank 0", what, r))
+                .with_hint("build it from the same options on every rank");
+}
+
+SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
+                                                     const report::metric_set& mine) {
+    if (ctx.world_size() == 1) return mine.values();
+    auto packed = mine.pack(ctx.rank());
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
+    return mine.unpack(packed).value();
+}
+
+SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+    return checkpoint_world{
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
+            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            auto all = gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(usual);
+            return all;
+        }};
+}
+
+} // namespace skein::train
+
+// ======== skein/train/ddp.hpp
+// Data parallel training: every rank holds the whole model and sees its share of each batch.
+//
+// The flat gradient buffer is cut into buckets. A hook on every parameter's gradient counts down;
+// when a bucket is complete, and all before it are on their way, its all-reduce starts on the
+// communication thread while the backward pass goes on. Buckets leave in the same order on every
+// rank whatever the order of hooks, so parameters that a rank does not use cannot hang the others.
+//
+//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
+//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
+//
+//   source: Li et al. 2020 (arXiv 2006.15704); bucket sizes as in PyTorch's reducer
+
+
+// ======== skein/train/flat.hpp
+// Flat storage: all trainable parameters of a module are views of one buffer, all gradients of another.
+//
+// Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
+// hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
+// objects (their data is re-pointed), so user code sees ordinary parameters.
+//
+// The order is the reverse of registration, about the order in which gradients become ready, so that
+// a slice of the buffer is a bucket that can be sent while the rest of the backward pass runs. Every
+// parameter starts at a multiple of 64 bytes; the padding stays zero.
+
+
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace skein::train {
+
+// P elements of a flat buffer, padding included
+
+/// Zeroed float32 storage straight from the system, given back when the last view is gone.
+[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements);
+
+/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
+/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
+/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
+void keep_freed_memory() noexcept;
+
+/// The sum of the squares, in double and in an order that does not depend on the number of threads.
+///   flat_P  float32, contiguous, on the CPU
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] double squared_norm(const at::Tensor& flat_P);
+
+/// One trainable parameter inside the flat buffers.
+struct flat_segment {
+    std::string name;        ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;    ///< the module's own tensor
+    std::int64_t offset = 0; ///< elements; a multiple of flat_storage::alignment
+    std::int64_t count = 0;  ///< elements of the parameter
+    std::int64_t padded = 0; ///< elements up to the next segment
+};
+
+/// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
+struct fixed_tensor {
+    std::string name;
+    at::Tensor tensor;
+    bool is_buffer = false;
+};
+
+/// The flat parameters and gradients of one module. Not thread-safe.
+///
+/// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
+/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
+/// to the place itself.
+class flat_storage {
+public:
+    static constexpr std::int64_t alignment = 16; // float32 elements
+
+    /// Moves the module's trainable parameters into flat storage.
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
+    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
+    explicit flat_storage(torch::nn::Module& module);
+    flat_storage(const flat_storage&) = delete;
+    flat_storage& operator=(const flat_storage&) = delete;
+    ~flat_storage();
+
+    /// Elements of each buffer, padding included.
+    [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+    /// Trainable elements, without padding.
+    [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
+    [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
+    /// In buffer order.
+    [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
+    [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
+
+    /// A flat tensor's part for one segment, in the parameter's shape.
+    [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
+
+    /// Before the first backward pass of a step: what the buffer holds is over.
+    void expect_gradients();
+    /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
+    void settle_gradients();
+    /// The same for one segment.
+    void settle(std::size_t i);
+
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
+    [[nodiscard]] std::uint64_t layout_hash() const;
+
+private:
+    void collect(torch::nn::Module& module);
+    void attach_gradients();
+    [[nodiscard]] const void* place_of(const flat_segment& s) const;
+
+    std::vector<flat_segment> segments_;
+    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    std::vector<fixed_tensor> fixed_;
+    std::int64_t size_ = 0;
+    std::int64_t trainable_ = 0;
+    at::Tensor params_P_, grads_P_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/flat.ipp
+// Bodies of <skein/train/flat.hpp>.
+
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <malloc.h>
+#include <sys/mman.h>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements) {
+    const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        throw error(errc::exhausted, fmt::format("no memory for a flat buffer of {} bytes", bytes))
+            .with_hint("use a smaller model or a machine with more memory");
+    ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
+    return at::from_blob(
+        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
+        at::TensorOptions().dtype(at::kFloat));
+}
+
+SKEIN_INLINE void keep_freed_memory() noexcept {
+#if defined(__GLIBC__)
+    ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    if (::mallopt(M_MMAP_THRESHOLD, 1 << 30) == 0)
+        ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
+#endif
+}
+
+SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
+    constexpr std::int64_t piece = 1 << 16, lanes = 16;
+    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
+    const std::int64_t size = flat_P.numel();
+    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
+    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                     [&](std::int64_t first, std::int64_t last) {
+                         for (auto s = first; s < last; ++s) {
+                             const auto* x = all + s * piece;
+                             const auto count = std::min(piece, size - s * piece);
+                             double lane[lanes] = {};
+                             std::int64_t i = 0;
+                             for (; i + lanes <= count; i += lanes)
+                                 for (std::int64_t k = 0; k < lanes; ++k) {
+                                     const double v = x[i + k];
+                                     lane[k] += v * v;
+                                 }
+                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+                             double sum = 0;
+                             for (const double part : lane) sum += part;
+                             sums[static_cast<std::size_t>(s)] = sum;
+                         }
+                     });
+    double sum = 0;
+    for (const double part : sums) sum += part;
+    return sum;
+}
+
+namespace detail {
+/// Runs after each parameter's gradient has been accumulated.
+struct settle_hook : torch::autograd::FunctionPostHook {
+    settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+        storage->settle(segment);
+        return outputs;
+    }
+    flat_storage* storage;
+    std::size_t segment;
+};
+} // namespace detail
+
+SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
+    at::NoGradGuard no_grad;
+    collect(module);
+    params_P_ = make_flat_buffer(size_);
+    grads_P_ = make_flat_buffer(size_);
+    for (auto& s : segments_) {
+        const auto sizes = s.parameter.sizes().vec();
+        auto view = params_P_.narrow(0, s.offset, s.count).view(sizes);
+        view.copy_(s.parameter);
+        s.parameter.set_data(view);
+    }
+    attach_gradients();
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+        auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
+        const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
+        hooks_.emplace_back(std::move(node), key);
+    }
+}
+
+SKEIN_INLINE flat_storage::~flat_storage() {
+    for (auto& [node, key] : hooks_) node->del_post_hook(key);
+}
+
+SKEIN_INLINE at::Tensor flat_storage::view_of(const at::Tensor& flat_P, const flat_segment& s) {
+    return flat_P.narrow(0, s.offset, s.count).view(s.parameter.sizes());
+}
+
+SKEIN_INLINE void flat_storage::expect_gradients() {
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
+}
+
+SKEIN_INLINE void flat_storage::settle_gradients() {
+    for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
+}
+
+SKEIN_INLINE void flat_storage::settle(std::size_t i) {
+    at::NoGradGuard no_grad;
+    auto& s = segments_[i];
+    auto& grad = s.parameter.mutable_grad();
+    if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
+    auto view = view_of(grads_P_, s);
+    if (!grad.defined())
+        view.zero_();
+    else if (grad.is_sparse())
+        view.zero_().add_(grad);
+    else
+        view.copy_(grad);
+    grad = view;
+}
+
+SKEIN_INLINE std::uint64_t flat_storage::layout_hash() const {
+    fnv1a h;
+    const auto add = [&h](const std::string& name, const at::Tensor& t) {
+        h.number(name.size());
+        h.text(name);
+        h.number(static_cast<std::uint64_t>(t.scalar_type()));
+        for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
+    };
+    h.number(segments_.size());
+    for (auto& s : segments_) add(s.name, s.parameter);
+    for (auto& f : fixed_) add(f.name, f.tensor);
+    return h.value();
+}
+
+SKEIN_INLINE void flat_storage::collect(torch::nn::Module& module) {
+    std::unordered_map<const void*, std::string> seen;   // tensor objects: tied parameters
+    std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
+    const auto named = module.named_parameters(true);
+    for (const auto& item : named) {
+        const auto& p = item.value();
+        if (!p.defined() || !seen.emplace(p.unsafeGetTensorImpl(), item.key()).second) continue;
+        if (!p.requires_grad()) {
+            fixed_.push_back({item.key(), p, false});
+            continue;
+        }
+        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+            throw error(errc::not_supported,
+                        fmt::format("not supported: trainable parameter {} of type {} on {}",
+                                    item.key(), c10::toString(p.scalar_type()), p.device().str()))
+                .with_hint("this version trains float32 parameters on the CPU");
+        if (p.numel() > 0) {
+            const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
+            if (!is_new)
+                throw error(errc::not_supported,
+                            fmt::format("not supported: parameters {} and {} are different tensors "
+                                        "in the same memory",
+                                        other->second, item.key()))
+                    .with_hint("tie weights by using one tensor in both places");
+        }
+        segments_.push_back({item.key(), p, 0, p.numel(), 0});
+    }
+    for (const auto& item : module.named_buffers(true))
+        if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
+    if (segments_.empty())
+        throw error(errc::invalid_argument, "the model has no trainable parameter")
+            .with_hint("is every parameter frozen, or was no submodule registered?");
+
+    std::reverse(segments_.begin(), segments_.end());
+    for (auto& s : segments_) {
+        s.offset = size_;
+        s.padded = (s.count + alignment - 1) / alignment * alignment;
+        size_ += s.padded;
+        trainable_ += s.count;
+    }
+}
+
+SKEIN_INLINE void flat_storage::attach_gradients() {
+    for (auto& s : segments_) {
+        auto& grad = s.parameter.mutable_grad();
+        if (!grad.defined() || grad.const_data_ptr() != place_of(s)) grad = view_of(grads_P_, s);
+    }
+}
+
+SKEIN_INLINE const void* flat_storage::place_of(const flat_segment& s) const {
+    return static_cast<const float*>(grads_P_.const_data_ptr()) + s.offset;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/strategy.hpp
+// What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
+//
+// A strategy is a type: Trainer<Single>, Trainer<DDP<>>. It is constructed once per run over the
+// user's module, which knows nothing of it. One optimizer step then is
+//
+//     s.begin_step();
+//     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
+//     s.finish_backward();          // now storage().grads_P() holds the sum over all ranks
+//     ... clip, optimizer over storage() ...
+//     s.publish();                  // now every rank's module sees the new parameters
+
+
+#include <concepts>
+
+namespace skein::train {
+
+/// Laws (the tests of every strategy check them):
+///  1. After finish_backward() the owned gradients are the sum over ranks of what each rank's
+///     backward passes since begin_step() added; the Trainer weights each loss so that this sum is
+///     the gradient of the mean over the global batch.
+///  2. The same inputs give the same bits, on every rank and in every run.
+///  3. A parameter that no loss depends on, on one rank or all, has gradient zero and never hangs.
+///  4. squared_norm(x) of the owned part gives the square norm over the whole model.
+///  5. An error of the transport leaves as skein::error from finish_backward(), never as a hang.
+template <class S>
+concept strategy = requires(S s, bool last, double x) {
+    requires std::constructible_from<S, const context&, torch::nn::Module&>;
+    { s.storage() } -> std::same_as<flat_storage&>;
+    s.begin_step();
+    s.begin_micro(last);
+    s.finish_backward();
+    { s.squared_norm(x) } -> std::convertible_to<double>;
+    s.publish();
+    s.sync_buffers();
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/ddp.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein {
+
+/// How gradients are cut for sending. The first bucket is small so that sending starts early.
+template <std::size_t FirstMiB = 1, std::size_t MiB = 25>
+struct bucket {
+    static constexpr std::size_t first_bytes = FirstMiB << 20;
+    static constexpr std::size_t bytes = MiB << 20;
+};
+
+namespace train::detail {
+
+class bucket_sender;
+
+/// DDP with its bucket sizes as numbers.
+class data_parallel {
+public:
+    data_parallel(const context& ctx, torch::nn::Module& module, std::size_t first_bytes,
+                  std::size_t bytes);
+    data_parallel(const data_parallel&) = delete;
+    data_parallel& operator=(const data_parallel&) = delete;
+    ~data_parallel();
+
+    [[nodiscard]] flat_storage& storage() noexcept { return storage_; }
+    void begin_step() { storage_.expect_gradients(); }
+    /// Only the last micro-batch of a step communicates; the others add to the flat gradients.
+    void begin_micro(bool last) noexcept;
+    void finish_backward();
+    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    void publish() noexcept {}
+    /// Rank 0's buffers (running statistics) on every rank, before evaluation and saving.
+    void sync_buffers();
+
+    [[nodiscard]] std::size_t buckets() const noexcept;
+    /// Buckets of the last step whose exchange began before the backward pass had ended.
+    [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
+
+private:
+    void broadcast(const at::Tensor& tensor);
+
+    const context* ctx_;
+    flat_storage storage_;
+    std::shared_ptr<bucket_sender> sender_;
+    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    std::size_t overlapped_ = 0;
+};
+
+} // namespace train::detail
+
+/// Gradients are summed over all ranks; parameters stay equal bit for bit on every rank.
+///   construction broadcasts rank 0's parameters and buffers, and compares the models' layouts
+///   cost   2(N-1)/N of the gradient bytes per rank and step, mostly during the backward pass
+///   errors mismatch when the ranks' models differ; peer_lost, timeout, aborted from the transport
+template <class Bucket = bucket<>>
+class DDP : public train::detail::data_parallel {
+public:
+    static constexpr std::string_view name = "DDP";
+
+    DDP(const train::context& ctx, torch::nn::Module& module)
+        : data_parallel(ctx, module, Bucket::first_bytes, Bucket::bytes) {}
+};
+
+static_assert(train::strategy<DDP<>>);
+
+} // namespace skein
+
+
+// ======== skein/train/detail/ddp.ipp
+// Bodies of <skein/train/ddp.hpp>.
+
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <string>
+
+namespace skein::train::detail {
+
+/// The buckets of one rank and how far each has come. Hooks keep it alive.
+class bucket_sender {
+public:
+    bucket_sender(flat_storage& storage, dist::comm_thread& comm, std::size_t first_bytes,
+                  std::size_t bytes)
+        : grads_(static_cast<float*>(storage.grads_P().mutable_data_ptr())), comm_(&comm) {
+        std::int64_t begin = 0;
+        std::size_t members = 0;
+        for (const auto& s : storage.segments()) {
+            bucket_of_.push_back(buckets_.size());
+            names_.push_back(s.name);
+            ++members;
+            const auto end = s.offset + s.padded;
+            const auto limit = buckets_.empty() ? first_bytes : bytes;
+            if (static_cast<std::size_t>(end - begin) * sizeof(float) >= limit ||
+                bucket_of_.size() == storage.segments().size()) {
+                buckets_.push_back({begin, end - begin, members, members, {}});
+                begin = end;
+                members = 0;
+            }
+        }
+        ready_.assign(bucket_of_.size(), 0);
+    }
+
+    /// Before the backward pass whose end completes the gradients.
+    void arm() noexcept {
+        next_ = 0;
+        armed_ = true;
+        for (auto& b : buckets_) b.missing = b.members;
+        std::fill(ready_.begin(), ready_.end(), 0);
+    }
+    void disarm() noexcept { armed_ = false; }
+
+    /// The hook of segment i: its gradient is final.
+    void ready(std::size_t i) {
+        if (!armed_) return;
+        if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
+            throw error(errc::not_supported,
+                        "not supported: a gradient became final twice in one backward pass")
+                .with_where(names_[i])
+                .with_hint("a custom function runs a backward pass inside backward, over a weight "
+                           "that is used outside of it too");
+        buckets_[bucket_of_[i]].missing -= 1;
+        while (next_ < buckets_.size() && buckets_[next_].missing == 0) send_next();
+    }
+
+    /// Sends what no hook completed and waits for all sums.
+    void finish() {
+        while (next_ < buckets_.size()) send_next();
+        armed_ = false;
+        for (auto& b : buckets_) b.end.wait();
+    }
+
+    [[nodiscard]] std::size_t size() const noexcept { return buckets_.size(); }
+    /// Buckets that were on their way before the backward pass ended, in the last step.
+    [[nodiscard]] std::size_t sent() const noexcept { return next_; }
+
+private:
+    struct part {
+        std::int64_t offset, count;
+        std::size_t members, missing;
+        dist::ticket end;
+    };
+
+    void send_next() {
+        auto& b = buckets_[next_++];
+        const std::span<float> slice(grads_ + b.offset, static_cast<std::size_t>(b.count));
+        b.end = comm_->all_reduce(dist::view_of(slice), dist::reduce_op::sum);
+    }
+
+    float* grads_;
+    dist::comm_thread* comm_;
+    std::vector<part> buckets_;
+    std::vector<std::size_t> bucket_of_; // by segment
+    std::vector<std::string> names_;     // by segment
+    std::vector<char> ready_;            // by segment: its hook has fired in this pass
+    std::size_t next_ = 0;               // first bucket that has not been sent
+    bool armed_ = false;
+};
+
+struct gradient_hook : torch::autograd::FunctionPostHook {
+    gradient_hook(std::shared_ptr<bucket_sender> sender, std::size_t segment)
+        : sender(std::move(sender)), segment(segment) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+        sender->ready(segment);
+        return outputs;
+    }
+    std::shared_ptr<bucket_sender> sender;
+    std::size_t segment;
+};
+
+SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module& module,
+                                          std::size_t first_bytes, std::size_t bytes)
+    : ctx_(&ctx), storage_(module) {
+    if (ctx.world_size() == 1) return;
+    require_same(ctx, storage_.layout_hash(), "the model");
+    broadcast(storage_.params_P());
+    for (const auto& f : storage_.fixed()) broadcast(f.tensor);
+
+    sender_ = std::make_shared<bucket_sender>(storage_, *ctx.comm(), first_bytes, bytes);
+    for (std::size_t i = 0; i < storage_.segments().size(); ++i) {
+        auto node = torch::autograd::impl::grad_accumulator(storage_.segments()[i].parameter);
+        const auto key = node->add_post_hook(std::make_unique<gradient_hook>(sender_, i));
+        hooks_.emplace_back(std::move(node), key);
+    }
+}
+
+SKEIN_INLINE data_parallel::~data_parallel() {
+    if (sender_) { // no exchange may outlive the gradients it works on
+        if (std::uncaught_exceptions() > 0) {
+            ctx_->comm()->abort(error(errc::aborted, "rank " + std::to_string(ctx_->rank()) +
+                                                         " leaves because of an exception"));
+        }
+        ctx_->comm()->drain();
+    }
+    for (auto& [node, key] : hooks_) node->del_post_hook(key);
+}
+
+SKEIN_INLINE void data_parallel::begin_micro(bool last) noexcept {
+    if (!sender_) return;
+    last ? sender_->arm() : sender_->disarm();
+}
+
+SKEIN_INLINE void data_parallel::finish_backward() {
+    storage_.settle_gradients();
+    if (!sender_) return;
+    overlapped_ = sender_->sent();
+    sender_->finish();
+}
+
+SKEIN_INLINE std::size_t data_parallel::buckets() const noexcept {
+    return sender_ ? sender_->size() : 0;
+}
+
+SKEIN_INLINE void data_parallel::sync_buffers() {
+    if (!sender_) return;
+    for (const auto& f : storage_.fixed())
+        if (f.is_buffer) broadcast(f.tensor);
+}
+
+SKEIN_INLINE void data_parallel::broadcast(const at::Tensor& tensor) {
+    at::NoGradGuard no_grad;
+    auto flat = tensor.detach().contiguous();
+    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
+    if (bytes.count == 0) return;
+    ctx_->comm()->broadcast(bytes, 0).wait();
+    if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
+}
+
+} // namespace skein::train::detail
+
+// ======== skein/train/launch.hpp
+// launch(): one main() for every way a training program can start.
+//
+//     int main(int argc, char** argv) {
+//         auto config = parse(argc, argv);
+//         return skein::train::launch(config, [&](skein::train::context& ctx) { train(config, ctx); });
+//     }
+//
+// As a rank of srun, mpirun, torchrun or another launcher it joins that world. Started by hand with
+// config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after a
+// failure. Otherwise it runs the function in this process.
+
+
+// ======== skein/train/run_config.hpp
+// Everything about a training run that is not the model, the data or the optimizer.
+//
+// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
+//
+//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// What to do with the checkpoints of an earlier run of the same name.
+enum class resume_mode : std::uint8_t {
+    fresh,  ///< start new; a restart after a failure within the same job still resumes
+    latest, ///< go on from the newest valid checkpoint; start new if there is none
+};
+
+/// What a person sees.
+enum class output_mode : std::uint8_t {
+    automatic, ///< a live line on a terminal, plain lines elsewhere
+    plain,     ///< plain lines
+    quiet,     ///< errors only
+    json,      ///< one JSON object per line on stdout
+};
+
+/// Settings of one run. All counts are over all ranks together.
+struct run_config {
+    // Where its files go: <runs_dir>/<name>/
+    std::string runs_dir = "runs";
+    std::string name = "run";
+    resume_mode resume = resume_mode::fresh;
+
+    // How it trains
+    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t global_batch =
+        16;                        ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1; ///< micro-batches per rank and step
+    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
+    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::string precision = "float32";
+
+    // Evaluation: every so many steps and at the end; 0 = only at the end
+    std::int64_t eval_every = 100;
+    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
+    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
+
+    // Checkpoints: every so many steps and at the end; 0 = only at the end
+    std::int64_t checkpoint_every = 200;
+    int keep_last = 2;
+    int keep_best = 1;
+    std::string best_metric = "val_loss";
+    bool best_is_lowest = true;
+    bool checkpoints = true; ///< false writes none at all
+
+    // Failures
+    int workers = 1;      ///< local processes, when no launcher has set up a world already
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    std::chrono::nanoseconds restart_backoff =
+        std::chrono::milliseconds(200); ///< doubles each time
+    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
+    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+
+    // What it says
+    output_mode output = output_mode::automatic;
+    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
+    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
+    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
+};
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] std::string command_line();
+
+/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
+void validate(const run_config& config, int world_size);
+
+} // namespace skein::train
+
+namespace skein {
+using train::run_config;
+}
+
+
+// ======== skein/train/detail/run_config.ipp
+// Bodies of <skein/train/run_config.hpp>.
+
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string command_line() {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    std::string out;
+    for (std::size_t at = 0; at < all.size();) {
+        const auto end = std::min(all.find('\0', at), all.size());
+        const auto word = all.substr(at, end - at);
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        out += out.empty() ? "" : " ";
+        if (plain) {
+            out += word;
+        } else { // in single quotes nothing is special but the quote itself
+            out += '\'';
+            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+            out += '\'';
+        }
+        at = end + 1;
+    }
+    return out;
+}
+
+SKEIN_INLINE void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.workers < 1)
+        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
+    if (config.workers > 4096)
+        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
+    if (config.threads < 0 || config.threads > 1024)
+        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
+    if (config.max_failures < 0)
+        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("this version trains in float32");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoints)
+        refuse("resuming without checkpoints",
+               "they are read and go on being written: leave one of the two out");
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/launch.hpp, continued
+#include <functional>
+
+namespace skein {
+class error;
+namespace cluster {
+struct launch_environment;
+}
+} // namespace skein
+
+namespace skein::train {
+
+/// What a rank does: trains, in its place in the world.
+using rank_function = std::function<void(context&)>;
+
+/// Runs body in the right place; blocks until the job is done. Errors are printed to stderr, each once,
+/// with what to do next.
+///   result  the exit code: 0 done, 1 failed, 2 usage, 130 stopped by SIGINT, 143 by SIGTERM
+[[nodiscard]] int launch(const run_config& config, const rank_function& body);
+
+/// Only one rank of a world that exists already; launch() calls it.
+[[nodiscard]] int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+                              const rank_function& body);
+
+/// The exit code for a failure: 2 for a usage error, else 1.
+[[nodiscard]] int exit_code_of(const error& why) noexcept;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/launch.ipp
+// The three ways of launch().
+
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+namespace detail {
+
+/// What LibTorch throws carries forty lines of a stack trace behind this line.
+SKEIN_INLINE std::string without_trace(std::string_view text) {
+    return std::string(text.substr(0, text.find("\nException raised from ")));
+}
+
+SKEIN_INLINE void print_error(const run_config& config, std::string_view who, const error& why) {
+    // A live progress line may stand there: end it first.
+    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
+        std::fputc('\n', stderr);
+    if (who.empty()) {
+        fmt::print(stderr, "error: {}\n", without_trace(why.what()));
+    } else {
+        fmt::print(stderr, "error: {}: {}\n", who, without_trace(why.what()));
+    }
+    std::fflush(stderr);
+}
+
+/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
+SKEIN_INLINE void say_stopping(const run_config& config) {
+    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                  config.checkpoints ? " and saving a checkpoint" : "");
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
+class stop_notice {
+public:
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
+    }
+    ~stop_notice() {
+        control_.run([this] { return end(); });
+    }
+    stop_notice(const stop_notice&) = delete;
+    stop_notice& operator=(const stop_notice&) = delete;
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// The communicator that was asked for.
+SKEIN_INLINE dist::comm_kind comm_kind_of(const run_config& config) {
+    auto kind = dist::parse_comm_kind(config.communicator);
+    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
+    return *kind;
+}
+
+SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
+    const stop_signals stops;
+    try {
+        validate(config, 1);
+        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        const stop_notice notice(stops, config);
+        auto here = context::single();
+        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+        body(here);
+        return stops.exit_code();
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
+    cluster::supervisor_options options;
+    options.workers = config.workers;
+    options.max_failures = config.max_failures;
+    options.stop_grace = config.stop_grace;
+    options.backoff = config.restart_backoff;
+    options.on_restart = [&](const error& why, int restart, int most) {
+        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
+                   without_trace(why.what()), restart, most);
+        std::fflush(stderr);
+    };
+    options.on_stop = [&] { say_stopping(config); };
+    try {
+        validate(config, config.workers);
+        (void)comm_kind_of(config);
+        const auto outcome = cluster::supervise(std::move(options));
+        const bool stopped = outcome.stop_signal != 0;
+        // A stop that went wrong has saved nothing, perhaps: say what happened.
+        if (outcome.failure && outcome.failure->code() != errc::cancelled)
+            print_error(config, "", *outcome.failure);
+        if (stopped) return 128 + outcome.stop_signal;
+        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+/// Errors that a failure elsewhere causes here.
+[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
+    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
+           code == errc::closed || code == errc::timeout;
+}
+
+/// Everything of a rank that has to be undone in order.
+SKEIN_INLINE void train_as_rank(cluster::membership& world,
+                                const cluster::launch_environment& where, const run_config& config,
+                                const rank_function& body, const stop_signals& stops) {
+    dist::comm_options options;
+    options.kind = comm_kind_of(config);
+    options.limits.deadline = config.collective_timeout;
+    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
+    auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
+
+    world_info info;
+    info.rank = where.rank;
+    info.world_size = where.world_size;
+    info.local_rank = where.local_rank;
+    info.local_size = where.local_size;
+    info.attempt = where.attempt;
+    info.host = world.host();
+    info.job_id = where.job_id;
+    if (!cluster::is_supervised()) info.launcher = where.source;
+    context here(std::move(info), &world, comm.get());
+    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    body(here);
+}
+
+} // namespace detail
+
+SKEIN_INLINE int exit_code_of(const error& why) noexcept {
+    return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
+}
+
+SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = cluster::is_supervised();
+    const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    rt::name_process(fmt::format("rank{}", where.rank));
+    std::unique_ptr<cluster::membership> world;
+    try {
+        const auto secret = cluster::group_token();
+        // A supervisor's token is for this process; what the training starts has no business with it.
+        if (supervised) ::unsetenv(cluster::token_variable);
+        validate(config, where.world_size);
+        world = std::make_unique<cluster::membership>(where, secret);
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, body, stops);
+        world->leave();
+        return stops.exit_code();
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
+        const bool echo =
+            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        if (world && !echo) world->fail(why);
+        if (supervised)
+            rt::leave_last_words(why.what()); // in case nobody is told through the group
+        // The supervisor prints what it was told; here only what nobody else will.
+        if (!supervised || !world) detail::print_error(config, who, why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
+    rt::open_standard_files();
+    cluster::launch_environment where;
+    try {
+        where = cluster::discover();
+    } catch (const error& why) {
+        detail::print_error(config, "", why);
+        return exit_code::usage;
+    }
+    if (where.is_launched()) return run_as_rank(where, config, body);
+    if (config.workers == 1) return detail::run_alone(config, body);
+    return detail::run_supervised(config);
+}
+
+} // namespace skein::train
+
+// ======== skein/train/optimizer.hpp
+// AdamW and SGD over flat storage: a few fused kernel calls per step instead of several per parameter.
+//
+// Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
+// once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
+// (biases, norms) are not decayed unless asked for.
+//
+//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.storage());
+//     opt.step(lr, clip_scale(norm, 1.0));
+//
+//   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
+
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein {
+
+/// Adam with decoupled weight decay. The learning rate comes from the schedule.
+struct AdamW {
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.01;
+    bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
+};
+
+/// Stochastic gradient descent. The learning rate comes from the schedule.
+struct SGD {
+    double momentum = 0.0;
+    bool nesterov = false;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+};
+
+} // namespace skein
+
+namespace skein::train {
+
+using optimizer_options = std::variant<AdamW, SGD>;
+
+/// The global norm of the gradients, and what it means for the step.
+struct gradient_norm {
+    double norm = 0.0;
+    double scale = 1.0; ///< gradients are divided by it
+};
+
+/// As torch's clip_grad_norm_: gradients longer than `limit` are brought to that length; 0 = never.
+[[nodiscard]] inline gradient_norm clip_to(double norm, double limit) noexcept {
+    if (limit <= 0 || !(norm + 1e-6 > limit)) return {norm, 1.0};
+    return {norm, (norm + 1e-6) / limit};
+}
+
+/// The optimizer of one rank over the flat storage it owns, which must outlive it.
+class flat_optimizer {
+public:
+    flat_optimizer(optimizer_options options, flat_storage& storage);
+
+    /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
+    void step(double lr, double grad_scale = 1.0);
+
+    [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
+    void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
+    [[nodiscard]] std::string name() const;
+    [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
+    /// Flat state buffers by name, in the layout of the storage: for checkpoints.
+    [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
+        return states_;
+    }
+
+private:
+    struct group {
+        bool decay = false;
+        std::vector<at::Tensor> params, grads;
+        std::vector<std::vector<at::Tensor>> states;
+    };
+
+    void check() const;
+    void make_runs(bool decay_vectors);
+
+    optimizer_options options_;
+    flat_storage* storage_;
+    std::vector<std::pair<std::string, at::Tensor>> states_;
+    group groups_[2]; // decayed, not decayed
+    std::uint64_t steps_ = 0;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/optimizer.ipp
+// Bodies of <skein/train/optimizer.hpp>.
+
+
+#include <optional>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_storage& storage)
+    : options_(options), storage_(&storage) {
+    check();
+    const auto* adam = std::get_if<AdamW>(&options_);
+    if (adam != nullptr) {
+        states_.emplace_back("exp_avg", make_flat_buffer(storage.size()));
+        states_.emplace_back("exp_avg_sq", make_flat_buffer(storage.size()));
+    } else if (std::get<SGD>(options_).momentum != 0.0) {
+        states_.emplace_back("momentum", make_flat_buffer(storage.size()));
+    }
+    make_runs(adam ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+}
+
+SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale) {
+    at::NoGradGuard no_grad;
+    steps_ += 1;
+    std::optional<at::Tensor> scale;
+    if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
+    for (auto& group : groups_) {
+        if (group.params.empty()) continue;
+        if (const auto* adam = std::get_if<AdamW>(&options_)) {
+            // The kernel's bias correction wants the number of this step, from 1.
+            const auto count = at::scalar_tensor(static_cast<double>(steps_), at::kFloat);
+            const std::vector<at::Tensor> counts(group.params.size(), count);
+            at::_fused_adamw_(group.params, group.grads, group.states[0], group.states[1], {},
+                              counts, lr, adam->beta1, adam->beta2,
+                              group.decay ? adam->weight_decay : 0.0, adam->eps,
+                              /*amsgrad=*/false, /*maximize=*/false, scale);
+        } else {
+            const auto& sgd = std::get<SGD>(options_);
+            const at::TensorList momentum =
+                group.states.empty() ? at::TensorList() : at::TensorList(group.states[0]);
+            // Zeroed momentum without dampening makes the first step like any other.
+            at::_fused_sgd_(group.params, group.grads, momentum,
+                            group.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
+                            /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
+                            /*is_first_step=*/false, scale);
+        }
+    }
+}
+
+SKEIN_INLINE std::string flat_optimizer::name() const {
+    return options_.index() == 0 ? "adamw" : "sgd";
+}
+
+SKEIN_INLINE void flat_optimizer::check() const {
+    const auto refuse = [](std::string what) { throw error(errc::usage, std::move(what)); };
+    const auto fraction = [](double x) { return x >= 0.0 && x < 1.0; };
+    if (const auto* adam = std::get_if<AdamW>(&options_)) {
+        if (!fraction(adam->beta1) || !fraction(adam->beta2))
+            refuse(
+                fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1, adam->beta2));
+        if (!(adam->eps > 0) || !(adam->weight_decay >= 0))
+            refuse(fmt::format("AdamW eps {} or weight decay {} is negative", adam->eps,
+                               adam->weight_decay));
+        return;
+    }
+    const auto& sgd = std::get<SGD>(options_);
+    if (!fraction(sgd.momentum))
+        refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
+    if (sgd.nesterov && sgd.momentum == 0.0) refuse("SGD with nesterov needs a momentum");
+    if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
+}
+
+SKEIN_INLINE void flat_optimizer::make_runs(bool decay_vectors) {
+    groups_[0].decay = true;
+    for (auto& g : groups_) g.states.resize(states_.size());
+    const auto& segments = storage_->segments();
+    const auto decays = [&](const flat_segment& s) {
+        return decay_vectors || s.parameter.dim() >= 2;
+    };
+    for (std::size_t i = 0; i < segments.size();) {
+        auto end = i;
+        while (end < segments.size() && decays(segments[end]) == decays(segments[i])) ++end;
+        const auto begin = segments[i].offset;
+        const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
+        auto& g = groups_[decays(segments[i]) ? 0 : 1];
+        g.params.push_back(storage_->params_P().narrow(0, begin, count));
+        g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
+        for (std::size_t k = 0; k < states_.size(); ++k)
+            g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+        i = end;
+    }
+}
+
+} // namespace skein::train
+
+// ======== skein/train/reporter.hpp
+// Rank 0's voice and pen: the run's folder, its metric files, the progress line. Silent elsewhere.
+//
+// Every rank owns one and calls it alike; only rank 0 opens files and prints. The folder's path is
+// shared at construction, so that all ranks put their checkpoint shards into the same place.
+
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
+/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
+[[nodiscard]] std::string job_of(const context& ctx);
+
+/// The folder of this run: with resume the one of that name; after a restart the one this job made
+/// (its number may differ from the name asked for); else a new one. Rank 0 only.
+[[nodiscard]] report::run_dir open_run_dir(const context& ctx, const run_config& config);
+
+/// "pid 101 102", or by host when there are several: "pid 101 102 on a, 7 on b". One text
+/// "<pid> <host>" per rank; after the first 16 only dots.
+[[nodiscard]] std::string places_text(const std::vector<byte_buffer>& ranks);
+
+/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
+/// differs or nothing can be read.
+[[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
+
+/// See the file's head. Not thread-safe.
+class reporter {
+public:
+    /// Collective. settings: the user's part of config.json.
+    reporter(const context& ctx, const run_config& config, const report::settings& settings);
+    ~reporter();
+    reporter(const reporter&) = delete;
+    reporter& operator=(const reporter&) = delete;
+
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
+
+    /// Once, when it is known where the run begins. Rows after the first step are dropped.
+    void begin(const start_info& start);
+
+    /// One step's row; `evaluated` holds this step's evaluation, or nothing.
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
+
+    void note(const std::string& text);
+    /// A note that also a quiet run shows.
+    void notice(const std::string& text);
+    void finish();
+
+private:
+    void greet(const start_info& start);
+    void tell_start(const start_info& start, const std::string& name);
+    void draw();
+
+    const context* ctx_;
+    const run_config* config_;
+    bool first_;
+    std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
+    std::string path_, name_;
+    std::string changed_; // the user's settings that differ from those the run had before
+    std::optional<report::run_dir> dir_;
+    std::unique_ptr<report::progress> show_;
+    double average_ = 0.0; // of the seconds per step, exponential
+};
+
+/// The last screen for a finished fit(); add to `results` before summary_text().
+[[nodiscard]] report::run_summary summarize(const context& ctx, const run_config& config,
+                                            const fit_result& result);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/reporter.ipp
+// Bodies of <skein/train/reporter.hpp>.
+
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -8883,8 +9596,9 @@ inline ordered_json summary_json(const run_summary& run) {
 
 namespace skein::train {
 
+namespace detail {
 /// The settings of a run as JSON, for config.json and for people.
-[[nodiscard]] inline json to_json(const run_config& c) {
+SKEIN_INLINE json config_json(const run_config& c) {
     return json{{"name", c.name},
                 {"max_steps", c.max_steps},
                 {"global_batch", c.global_batch},
@@ -8901,10 +9615,9 @@ namespace skein::train {
                 {"max_failures", c.max_failures},
                 {"tokens_per_sample", c.tokens_per_sample}};
 }
+} // namespace detail
 
-/// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
-/// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
-[[nodiscard]] inline std::string job_of(const context& ctx) {
+SKEIN_INLINE std::string job_of(const context& ctx) {
     if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
     const auto parent = ::getppid();
     std::string stat, boot;
@@ -8916,12 +9629,10 @@ namespace skein::train {
     return fmt::format("{}/{}/{}", boot, parent, started);
 }
 
-/// The folder of this run: with resume the one of that name; after a restart the one this job made
-/// (its number may differ from the name asked for); else a new one. Rank 0 only.
-[[nodiscard]] inline run_dir open_run_dir(const context& ctx, const run_config& config) {
+SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& config) {
     if (config.resume == resume_mode::latest)
-        return run_dir::create(config.runs_dir, config.name, {.resume = true});
-    if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
+        return report::run_dir::create(config.runs_dir, config.name, {.resume = true});
+    if (ctx.attempt() == 0) return report::run_dir::create(config.runs_dir, config.name);
     auto name = config.name;
     const auto is_there = [&] {
         std::error_code
@@ -8929,16 +9640,15 @@ namespace skein::train {
         return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
     };
     for (int number = 2; is_there(); ++number) {
-        if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
-            return run_dir::create(config.runs_dir, name, {.resume = true});
+        if (report::run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
+            return report::run_dir::create(config.runs_dir, name, {.resume = true});
         name = fmt::format("{}.{}", config.name, number);
     }
-    return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
+    return report::run_dir::create(config.runs_dir,
+                                   config.name); // the first attempt did not get this far
 }
 
-/// "pid 101 102", or by host when there are several: "pid 101 102 on a, 7 on b". One text
-/// "<pid> <host>" per rank; after the first 16 only dots.
-[[nodiscard]] inline std::string places_text(const std::vector<byte_buffer>& ranks) {
+SKEIN_INLINE std::string places_text(const std::vector<byte_buffer>& ranks) {
     std::string out = "pid", last;
     bool one = true;
     const auto host_of = [](const byte_buffer& rank) {
@@ -8956,17 +9666,16 @@ namespace skein::train {
     return out;
 }
 
-/// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
-/// differs or nothing can be read.
-[[nodiscard]] inline std::string changed_settings(const run_dir& dir, const json& now) {
+SKEIN_INLINE std::string changed_settings(const report::run_dir& dir,
+                                          const report::settings& settings) {
     std::optional<json> old;
     try {
-        old = dir.read_config();
+        if (const auto text = dir.read_config()) old = parse_json(std::string_view(*text)).value();
     } catch (const error&) { // a damaged one is written anew
     }
+    const json now = parse_json(settings.text()).value();
     std::string out;
-    if (!old || !old->contains("settings") || !old->at("settings").is_object() || !now.is_object())
-        return out;
+    if (!old || !old->contains("settings") || !old->at("settings").is_object()) return out;
     for (const auto& [key, before] : old->at("settings").items())
         if (now.contains(key) && now.at(key) != before)
             out += fmt::format("{}{}: {} -> {}", out.empty() ? "" : ", ", key, dump_json(before),
@@ -8974,162 +9683,145 @@ namespace skein::train {
     return out;
 }
 
-/// See the file's head. Not thread-safe.
-class reporter {
-public:
-    /// Collective. settings: the user's part of config.json.
-    reporter(const context& ctx, const run_config& config, const json& settings)
-        : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
-        places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-        if (!config.write_files && !config.checkpoints) return;
-        if (first_) {
-            dir_.emplace(open_run_dir(ctx, config));
-            auto all = to_json(config);
-            all["name"] = dir_->name(); // the one in use
-            all["world_size"] = ctx.world_size();
-            all["job_id"] = job_of(ctx);
-            all["settings"] = settings;
-            changed_ = changed_settings(*dir_, settings);
-            dir_->write_config(all);
-            path_ = dir_->path();
-            name_ = dir_->name();
-        }
-        path_ = from_first(ctx, path_);
-        name_ = from_first(ctx, name_);
+SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
+                                const report::settings& settings)
+    : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
+    places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
+    if (!config.write_files && !config.checkpoints) return;
+    if (first_) {
+        dir_.emplace(open_run_dir(ctx, config));
+        auto all = detail::config_json(config);
+        all["name"] = dir_->name(); // the one in use
+        all["world_size"] = ctx.world_size();
+        all["job_id"] = job_of(ctx);
+        all["settings"] = parse_json(settings.text()).value();
+        changed_ = changed_settings(*dir_, settings);
+        dir_->write_config(dump_json(all, 2) + "\n");
+        path_ = dir_->path();
+        name_ = dir_->name();
     }
+    path_ = from_first(ctx, path_);
+    name_ = from_first(ctx, name_);
+}
 
-    [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    [[nodiscard]] const std::string& name() const noexcept { return name_; }
-    [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
+SKEIN_INLINE reporter::~reporter() = default;
 
-    /// Once, when it is known where the run begins. Rows after the first step are dropped.
-    void begin(const start_info& start) {
-        if (!first_) return;
-        if (dir_) dir_->truncate_after(start.first_step);
-        progress_options options;
-        options.name = name_.empty() ? config_->name : name_;
-        options.total = start.total_steps;
-        options.first = start.first_step;
-        options.samples = config_->tokens_per_sample <= 0;
-        switch (config_->output) {
-        case output_mode::automatic: options.mode = progress_mode::automatic; break;
-        case output_mode::plain: options.mode = progress_mode::plain; break;
-        case output_mode::quiet: options.mode = progress_mode::quiet; break;
-        case output_mode::json: options.mode = progress_mode::json_lines; break;
-        }
-        if (config_->output == output_mode::json)
-            options.write = [](std::string_view text) {
-                std::fwrite(text.data(), 1, text.size(), stdout);
-                std::fflush(stdout);
-            };
-        show_ = std::make_unique<progress>(std::move(options));
-        greet(start);
+SKEIN_INLINE void reporter::begin(const start_info& start) {
+    if (!first_) return;
+    if (dir_) dir_->truncate_after(start.first_step);
+    report::progress_options options;
+    options.name = name_.empty() ? config_->name : name_;
+    options.total = start.total_steps;
+    options.first = start.first_step;
+    options.samples = config_->tokens_per_sample <= 0;
+    switch (config_->output) {
+    case output_mode::automatic: options.mode = report::progress_mode::automatic; break;
+    case output_mode::plain: options.mode = report::progress_mode::plain; break;
+    case output_mode::quiet: options.mode = report::progress_mode::quiet; break;
+    case output_mode::json: options.mode = report::progress_mode::json_lines; break;
     }
+    if (config_->output == output_mode::json)
+        options.write = [](std::string_view text) {
+            std::fwrite(text.data(), 1, text.size(), stdout);
+            std::fflush(stdout);
+        };
+    show_ = std::make_unique<report::progress>(std::move(options));
+    greet(start);
+}
 
-    /// One step's row; `evaluated` holds this step's evaluation, or nothing.
-    void step(const step_info& now, const std::vector<metric_value>& evaluated) {
-        if (!first_) return;
-        average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
-        const double tokens = now.tokens_per_s * now.seconds;
-        if (dir_ && config_->write_files) {
-            metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
-            row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-            row.timings = {{config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s",
-                            now.tokens_per_s},
-                           {"step_seconds", now.seconds}};
-            dir_->append(row);
-        }
-        progress_update update;
-        update.step = now.step;
-        update.loss = now.loss;
-        update.step_seconds = average_;
-        if (average_ > 0) update.tokens_per_s = tokens / average_;
-        update.more = {{"lr", now.lr}};
-        show_->update(update);
-        if (evaluated.empty()) return;
-        std::string text = fmt::format("step {}:", now.step);
-        for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
-        show_->note(text);
-        draw();
+SKEIN_INLINE void reporter::step(const step_info& now,
+                                 const std::vector<report::metric_value>& evaluated) {
+    if (!first_) return;
+    average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
+    const double tokens = now.tokens_per_s * now.seconds;
+    if (dir_ && config_->write_files) {
+        report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+        row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+        row.timings = {
+            {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
+            {"step_seconds", now.seconds}};
+        dir_->append(row);
     }
+    report::progress_update update;
+    update.step = now.step;
+    update.loss = now.loss;
+    update.step_seconds = average_;
+    if (average_ > 0) update.tokens_per_s = tokens / average_;
+    update.more = {{"lr", now.lr}};
+    show_->update(update);
+    if (evaluated.empty()) return;
+    std::string text = fmt::format("step {}:", now.step);
+    for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
+    show_->note(text);
+    draw();
+}
 
-    void note(const std::string& text) {
-        if (show_) show_->note(text);
-    }
-    /// A note that also a quiet run shows.
-    void notice(const std::string& text) {
-        if (show_) show_->notice(text);
-    }
-    void finish() {
-        if (show_) show_->finish();
-        draw();
-    }
+SKEIN_INLINE void reporter::note(const std::string& text) {
+    if (show_) show_->note(text);
+}
+SKEIN_INLINE void reporter::notice(const std::string& text) {
+    if (show_) show_->notice(text);
+}
+SKEIN_INLINE void reporter::finish() {
+    if (show_) show_->finish();
+    draw();
+}
 
-private:
-    /// What runs where, and what is not as it was asked for.
-    void greet(const start_info& start) {
-        const auto name = name_.empty() ? config_->name : name_;
-        const auto* comm = ctx_->comm();
-        if (show_->mode() == progress_mode::json_lines) {
-            ordered_json o = {{"event", "start"},
-                              {"name", name},
-                              {"path", path_},
-                              {"parameters", start.parameters},
-                              {"first_step", start.first_step},
-                              {"total", start.total_steps},
-                              {"workers", ctx_->world_size()},
-                              {"strategy", start.strategy}};
-            if (comm != nullptr) o["communicator"] = comm->name();
-            for (const auto& rank : places_)
-                o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
-            show_->event(o);
-        } else {
-            auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
-                                    human_count(static_cast<double>(start.parameters)),
-                                    start.total_steps, config_->global_batch);
-            if (!path_.empty()) what += ", files in " + path_;
-            show_->note(what);
-            show_->note(fmt::format("{}{}{}{} worker{}: {}", start.strategy,
-                                    comm != nullptr ? " over " + comm->name() : "",
-                                    start.strategy.empty() && comm == nullptr ? "" : ", ",
-                                    ctx_->world_size(), ctx_->world_size() == 1 ? "" : "s",
-                                    places_text(places_)));
-        }
-        if (dir_)
-            for (const auto& text : dir_->notices()) show_->notice(text);
-        if (!start.resumed_from.empty()) {
-            show_->note(
-                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
-            if (!changed_.empty())
-                show_->notice("the run goes on with other settings: " + changed_);
-        } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
-            show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
-                                      path_.empty() ? config_->runs_dir + "/" + name : path_));
-        }
-        if (start.first_step > 0 && start.first_step >= start.total_steps)
-            show_->notice(
-                fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
-                            start.first_step, start.total_steps));
+/// What runs where.
+SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::string& name) {
+    const auto* comm = ctx_->comm();
+    if (show_->mode() == report::progress_mode::json_lines) {
+        ordered_json o = {{"event", "start"},
+                          {"name", name},
+                          {"path", path_},
+                          {"parameters", start.parameters},
+                          {"first_step", start.first_step},
+                          {"total", start.total_steps},
+                          {"workers", ctx_->world_size()},
+                          {"strategy", start.strategy}};
+        if (comm != nullptr) o["communicator"] = comm->name();
+        for (const auto& rank : places_)
+            o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
+        show_->event(dump_json(o));
+    } else {
+        auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
+                                report::human_count(static_cast<double>(start.parameters)),
+                                start.total_steps, config_->global_batch);
+        if (!path_.empty()) what += ", files in " + path_;
+        show_->note(what);
+        show_->note(fmt::format(
+            "{}{}{}{} worker{}: {}", start.strategy, comm != nullptr ? " over " + comm->name() : "",
+            start.strategy.empty() && comm == nullptr ? "" : ", ", ctx_->world_size(),
+            ctx_->world_size() == 1 ? "" : "s", places_text(places_)));
     }
-    void draw() {
-        if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
+}
+
+/// What runs where, and what is not as it was asked for.
+SKEIN_INLINE void reporter::greet(const start_info& start) {
+    const auto name = name_.empty() ? config_->name : name_;
+    tell_start(start, name);
+    if (dir_)
+        for (const auto& text : dir_->notices()) show_->notice(text);
+    if (!start.resumed_from.empty()) {
+        show_->note(
+            fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
+        if (!changed_.empty()) show_->notice("the run goes on with other settings: " + changed_);
+    } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
+        show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
+                                  path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
+    if (start.first_step > 0 && start.first_step >= start.total_steps)
+        show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
+                                  start.first_step, start.total_steps));
+}
 
-    const context* ctx_;
-    const run_config* config_;
-    bool first_;
-    std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
-    std::string path_, name_;
-    std::string changed_; // the user's settings that differ from those the run had before
-    std::optional<run_dir> dir_;
-    std::unique_ptr<progress> show_;
-    double average_ = 0.0; // of the seconds per step, exponential
-};
+SKEIN_INLINE void reporter::draw() {
+    if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
+}
 
-/// The last screen for a finished fit(); add to `results` before summary_text().
-[[nodiscard]] inline run_summary summarize(const context& ctx, const run_config& config,
+SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
                                            const fit_result& result) {
-    run_summary out;
+    report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
     out.path = result.run_path;
     out.steps = result.steps;
@@ -9178,8 +9870,6 @@ private:
 #include <utility>
 #include <vector>
 
-#include <fmt/core.h>
-
 namespace skein::train {
 
 /// What to do with the last places of an epoch that do not fill a global batch.
@@ -9226,71 +9916,19 @@ struct batch_slice {
 class sampler {
 public:
     /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
-    explicit sampler(sampler_options options, int world_size = 1)
-        : options_(options), state_{.seed = options.seed}, order_(make_order()) {
-        check(options_, world_size).value();
-    }
+    explicit sampler(sampler_options options, int world_size = 1);
 
     /// Whether these numbers can train: errc::usage with both numbers if not.
-    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size) {
-        const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
-        if (world == 0)
-            return error(errc::usage, fmt::format("{} workers cannot train", world_size))
-                .with_hint("give at least 1");
-        if (o.samples == 0)
-            return error(errc::usage, "the data set has no samples")
-                .with_hint("is the text shorter than the context?");
-        if (o.samples < world)
-            return error(errc::usage,
-                         fmt::format("{} workers but only {} samples", world, o.samples))
-                .with_hint(fmt::format("use at most {} workers or more data", o.samples));
-        if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
-        if (o.batch < world)
-            return error(errc::usage, fmt::format("a global batch of {} samples cannot be dealt to "
-                                                  "{} workers",
-                                                  o.batch, world))
-                .with_hint(fmt::format("use a batch of at least {}", world));
-        if (o.last == last_batch::drop && o.samples < o.batch)
-            return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
-                                                  o.samples, o.batch))
-                .with_hint("use a smaller batch or more data");
-        return {};
-    }
+    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
 
     /// The next global batch, cut for one rank; moves on to the next epoch by itself.
-    [[nodiscard]] batch_slice next(int rank, int world_size) {
-        auto left = options_.samples - state_.cursor;
-        const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
-        if (spent) {
-            state_.epoch += 1;
-            state_.cursor = 0;
-            order_ = make_order();
-            left = options_.samples;
-        }
-        const auto count = left < options_.batch ? left : options_.batch;
-        const auto [first, last] = rank_range(count, rank, world_size);
-        batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
-        slice.ids.reserve(last - first);
-        for (auto place = first; place < last; ++place)
-            slice.ids.push_back(order_(state_.cursor + place));
-        state_.cursor += count;
-        return slice;
-    }
+    [[nodiscard]] batch_slice next(int rank, int world_size);
 
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
 
     /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
-    void restore(const sampler_state& saved) {
-        if (saved.cursor > options_.samples)
-            throw error(errc::mismatch,
-                        fmt::format("saved position {} lies behind the {} samples of "
-                                    "the data set",
-                                    saved.cursor, options_.samples))
-                .with_hint("was the run started on other data?");
-        state_ = saved;
-        order_ = make_order();
-    }
+    void restore(const sampler_state& saved);
 
     /// Full global batches per epoch (with last_batch::shorten, the short one counts too).
     [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
@@ -9300,13 +9938,7 @@ public:
     }
 
 private:
-    [[nodiscard]] keyed_permutation make_order() const {
-        // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
-        std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
-        key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-        key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-        return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
-    }
+    [[nodiscard]] keyed_permutation make_order() const;
 
     sampler_options options_;
     sampler_state state_;
@@ -9315,11 +9947,88 @@ private:
 
 } // namespace skein::train
 
+
+// ======== skein/train/detail/sampler.ipp
+// Bodies of <skein/train/sampler.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
+    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
+    check(options_, world_size).value();
+}
+
+SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
+    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
+    if (world == 0)
+        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
+            .with_hint("give at least 1");
+    if (o.samples == 0)
+        return error(errc::usage, "the data set has no samples")
+            .with_hint("is the text shorter than the context?");
+    if (o.samples < world)
+        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
+    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
+    if (o.batch < world)
+        return error(errc::usage,
+                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
+                                 o.batch, world))
+            .with_hint(fmt::format("use a batch of at least {}", world));
+    if (o.last == last_batch::drop && o.samples < o.batch)
+        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
+                                              o.samples, o.batch))
+            .with_hint("use a smaller batch or more data");
+    return {};
+}
+
+SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
+    auto left = options_.samples - state_.cursor;
+    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
+    if (spent) {
+        state_.epoch += 1;
+        state_.cursor = 0;
+        order_ = make_order();
+        left = options_.samples;
+    }
+    const auto count = left < options_.batch ? left : options_.batch;
+    const auto [first, last] = rank_range(count, rank, world_size);
+    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
+    slice.ids.reserve(last - first);
+    for (auto place = first; place < last; ++place)
+        slice.ids.push_back(order_(state_.cursor + place));
+    state_.cursor += count;
+    return slice;
+}
+
+SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
+    if (saved.cursor > options_.samples)
+        throw error(errc::mismatch,
+                    fmt::format("saved position {} lies behind the {} samples of the data set",
+                                saved.cursor, options_.samples))
+            .with_hint("was the run started on other data?");
+    state_ = saved;
+    order_ = make_order();
+}
+
+SKEIN_INLINE keyed_permutation sampler::make_order() const {
+    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
+    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
+}
+
+} // namespace skein::train
+
 // ======== skein/train/schedule.hpp
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 //
 //     schedule lr = warmup_cosine{.peak = 6e-4, .floor = 6e-5, .warmup = 100, .total = 2000};
-//     optimizer.set_lr(learning_rate(lr, step));
+//     optimizer.step(learning_rate(lr, step));
 //
 // Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
 // last warm-up step runs at the peak.      source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
@@ -9329,11 +10038,8 @@ private:
 #include <cmath>
 #include <cstdint>
 #include <numbers>
-#include <string>
 #include <string_view>
 #include <variant>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -9413,13 +10119,7 @@ struct step_decay {
 using schedule = std::variant<constant_rate, warmup_cosine, warmup_linear, step_decay>;
 
 /// The rate of this step (from 0).
-[[nodiscard]] inline double learning_rate(const schedule& s, std::uint64_t step) noexcept {
-    if (auto* p = std::get_if<constant_rate>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_cosine>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_linear>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<step_decay>(&s)) return (*p)(step);
-    return 0.0;
-}
+[[nodiscard]] double learning_rate(const schedule& s, std::uint64_t step) noexcept;
 
 /// What a command line gives for a schedule.
 struct schedule_settings {
@@ -9433,7 +10133,28 @@ struct schedule_settings {
 
 /// The schedule called "constant", "cosine", "linear" or "step"; errc::usage for another name or
 /// for numbers that make no sense.
-[[nodiscard]] inline result<schedule> make_schedule(std::string_view name, schedule_settings s) {
+[[nodiscard]] result<schedule> make_schedule(std::string_view name, schedule_settings s);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/schedule.ipp
+// Bodies of <skein/train/schedule.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE double learning_rate(const schedule& s, std::uint64_t step) noexcept {
+    if (auto* p = std::get_if<constant_rate>(&s)) return (*p)(step);
+    if (auto* p = std::get_if<warmup_cosine>(&s)) return (*p)(step);
+    if (auto* p = std::get_if<warmup_linear>(&s)) return (*p)(step);
+    if (auto* p = std::get_if<step_decay>(&s)) return (*p)(step);
+    return 0.0;
+}
+
+SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_settings s) {
     if (!(s.peak > 0.0) || !std::isfinite(s.peak))
         return error(errc::usage, fmt::format("learning rate {} is not a positive number", s.peak));
     if (!(s.floor >= 0.0) || s.floor > s.peak)
@@ -9467,12 +10188,8 @@ class Single {
 public:
     static constexpr std::string_view name = "Single";
 
-    Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
-        if (ctx.world_size() != 1)
-            throw error(errc::usage,
-                        fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-                .with_hint("use Trainer<DDP<>>, or one worker");
-    }
+    /// Throws errc::usage in a world of several ranks.
+    Single(const train::context& ctx, torch::nn::Module& module);
 
     [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
     void begin_step() { storage_.expect_gradients(); }
@@ -9490,6 +10207,25 @@ static_assert(train::strategy<Single>);
 
 } // namespace skein
 
+
+// ======== skein/train/detail/single.ipp
+// Bodies of <skein/train/single.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module)
+    : storage_(module) {
+    if (ctx.world_size() != 1)
+        throw error(errc::usage,
+                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
+            .with_hint("use Trainer<DDP<>>, or one worker");
+}
+
+} // namespace skein
+
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.
 //
@@ -9503,6 +10239,72 @@ static_assert(train::strategy<Single>);
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 
 
+// ======== skein/train/detail/session.hpp
+// The seam between one fit() and the user's types: the loop is no template and is compiled once, what it
+// needs of model, loss, data, strategy and callbacks is behind virtual calls.
+
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace skein::train::detail {
+
+/// The user's types of one fit(): see trainer.hpp for what each of them promises.
+class fit_parts {
+public:
+    using ids = std::span<const std::uint64_t>;
+
+    virtual ~fit_parts();
+    [[nodiscard]] virtual torch::nn::Module& module() = 0;
+    /// The loss of training or evaluation samples; `metrics` gets what it reports.
+    [[nodiscard]] virtual at::Tensor loss(ids samples, report::metric_set& metrics) = 0;
+    [[nodiscard]] virtual at::Tensor held_out_loss(ids samples, report::metric_set& metrics) = 0;
+
+    [[nodiscard]] virtual std::string strategy_name() const = 0;
+    [[nodiscard]] virtual flat_storage& storage() = 0;
+    virtual void begin_step() = 0;
+    virtual void begin_micro(bool last) = 0;
+    virtual void finish_backward() = 0;
+    [[nodiscard]] virtual double squared_norm(double mine) = 0;
+    virtual void publish() = 0;
+    virtual void sync_buffers() = 0;
+
+    virtual void tell(const start_info& event) = 0;
+    virtual void tell(const step_info& event) = 0;
+    virtual void tell(const eval_info& event) = 0;
+    virtual void tell(const checkpoint_info& event) = 0;
+    virtual void tell(const fit_result& event) = 0;
+};
+
+/// What one fit() was asked for. Pointers are not owned.
+struct fit_request {
+    context* ctx;
+    const run_config* config;
+    const report::settings* described; ///< the user's part of config.json
+    report::metric_set* reported;      ///< what the user reports for the step that is running
+    optimizer_options options;
+    schedule rate;
+    std::uint64_t samples = 0;  ///< of the training data
+    std::uint64_t held_out = 0; ///< samples of the evaluation set
+};
+
+/// Makes the parts (and with them the strategy), trains, and tells the peers why if an error leaves.
+[[nodiscard]] fit_result run_fit(const fit_request& request,
+                                 const std::function<std::unique_ptr<fit_parts>()>& make);
+
+/// "not this run": checks the configuration and sets this process up for computing.
+void begin_training(const context& ctx, const run_config& config);
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session.ipp
+// One fit(): the loop behind Trainer, and the bodies of <skein/train/detail/session.hpp>.
+
+
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
@@ -9513,7 +10315,7 @@ static_assert(train::strategy<Single>);
 
 
 #include <cstdint>
-#include <span>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9521,7 +10323,54 @@ static_assert(train::strategy<Single>);
 namespace skein::train {
 
 /// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
-[[nodiscard]] inline std::string safetensors_dtype(const at::Tensor& tensor) {
+[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
+
+/// The bytes of a contiguous CPU tensor.
+[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
+
+/// Seeds this thread's default generator for one step of one rank.
+void seed_step(std::uint64_t seed, std::uint64_t step, int rank);
+
+/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
+class training_state {
+public:
+    training_state(flat_storage& storage, flat_optimizer& optimizer, sampler& order)
+        : storage_(&storage), optimizer_(&optimizer), order_(&order) {}
+
+    /// Tells a model or optimizer with other tensors.
+    [[nodiscard]] std::string config_hash() const;
+
+    /// What to save after `step` finished steps. The views stay valid until the next step.
+    ///   more  numbers that go into checkpoint_state::extra besides its own
+    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
+                                        const std::map<std::string, double>& more = {});
+
+    /// Takes everything over. Throws errc::mismatch, naming what differs, before it changes anything
+    /// that a shape check can find.
+    void restore(const loaded_checkpoint& from);
+
+private:
+    /// Every tensor to save, in one order on all ranks.
+    [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+
+    flat_storage* storage_;
+    flat_optimizer* optimizer_;
+    sampler* order_;
+    std::vector<at::Tensor> held_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/training_state.ipp
+// Bodies of <skein/train/training_state.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
     switch (tensor.scalar_type()) {
     case at::kFloat: return "F32";
     case at::kDouble: return "F64";
@@ -9539,15 +10388,13 @@ namespace skein::train {
     }
 }
 
-/// The bytes of a contiguous CPU tensor.
-[[nodiscard]] inline mut_byte_span bytes_of(const at::Tensor& tensor) {
+SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
     SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
                 "needs a contiguous CPU tensor");
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-/// Seeds this thread's default generator for one step of one rank.
-inline void seed_step(std::uint64_t seed, std::uint64_t step, int rank) {
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int rank) {
     std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
                       static_cast<std::uint64_t>(rank) + 1; // splitmix64 of the three
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -9555,291 +10402,132 @@ inline void seed_step(std::uint64_t seed, std::uint64_t step, int rank) {
     torch::manual_seed(x ^ (x >> 31));
 }
 
-/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
-class training_state {
-public:
-    training_state(flat_storage& storage, flat_optimizer& optimizer, sampler& order)
-        : storage_(&storage), optimizer_(&optimizer), order_(&order) {}
+namespace detail {
+SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
+    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
+        .with_where(from.path());
+}
+} // namespace detail
 
-    /// Tells a model or optimizer with other tensors.
-    [[nodiscard]] std::string config_hash() const {
-        return fmt::format("{:016x}-{}", storage_->layout_hash(), optimizer_->name());
+SKEIN_INLINE std::string training_state::config_hash() const {
+    return fmt::format("{:016x}-{}", storage_->layout_hash(), optimizer_->name());
+}
+
+SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
+                                                   const std::map<std::string, double>& more) {
+    checkpoint_state state;
+    state.step = step;
+    state.config_hash = config_hash();
+    held_.clear();
+    for (auto& [name, tensor] : tensors()) {
+        held_.push_back(tensor.contiguous());
+        state.tensors.push_back(
+            {name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(held_.back())});
     }
+    const auto& at = order_->state();
+    json extra = json::object();
+    extra["sampler"] = {{"seed", at.seed},
+                        {"epoch", at.epoch},
+                        {"cursor", at.cursor},
+                        {"samples", order_->options().samples},
+                        {"batch", order_->options().batch}};
+    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    extra["seed"] = seed;
+    for (const auto& [name, value] : more) extra[name] = value;
+    state.extra = dump_json(extra);
+    return state;
+}
 
-    /// What to save after `step` finished steps. The views stay valid until the next step.
-    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed) {
-        checkpoint_state state;
-        state.step = step;
-        state.config_hash = config_hash();
-        held_.clear();
-        for (auto& [name, tensor] : tensors()) {
-            held_.push_back(tensor.contiguous());
-            state.tensors.push_back(
-                {name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(held_.back())});
-        }
-        const auto& at = order_->state();
-        state.extra["sampler"] = {{"seed", at.seed},
-                                  {"epoch", at.epoch},
-                                  {"cursor", at.cursor},
-                                  {"samples", order_->options().samples},
-                                  {"batch", order_->options().batch}};
-        state.extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
-        state.extra["seed"] = seed;
-        return state;
+SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
+    at::NoGradGuard no_grad;
+    if (from.manifest().config_hash != config_hash())
+        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
+            .with_where(from.path())
+            .with_hint("give the same model and optimizer options as when the run was started, or "
+                       "another run name");
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto number = [&](const char* group, const char* key) {
+        if (!extra.contains(group)) throw detail::missing_extra(from, group);
+        return json_uint(extra.at(group), key).value();
+    };
+    if (number("sampler", "samples") != order_->options().samples)
+        throw error(errc::mismatch,
+                    fmt::format("the run was started on {} samples, now there are {}",
+                                number("sampler", "samples"), order_->options().samples))
+            .with_where(from.path())
+            .with_hint("give the same data as when the run was started, or another run name");
+    if (number("sampler", "seed") != order_->options().seed)
+        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
+                                                number("sampler", "seed"), order_->options().seed))
+            .with_where(from.path())
+            .with_hint("give the same seed as when the run was started, or another run name");
+    order_->restore(
+        {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
+    optimizer_->set_steps(number("optimizer", "steps"));
+    for (auto& [name, tensor] : tensors()) {
+        auto whole = tensor.contiguous();
+        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
+        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
     }
+}
 
-    /// Takes everything over. Throws errc::mismatch, naming what differs, before it changes anything
-    /// that a shape check can find.
-    void restore(const loaded_checkpoint& from) {
-        at::NoGradGuard no_grad;
-        if (from.manifest().config_hash != config_hash())
-            throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
-                .with_where(from.path())
-                .with_hint(
-                    "give the same model and optimizer options as when the run was started, or "
-                    "another run name");
-        const auto number = [&](const char* group, const char* key) {
-            const auto& extra = from.extra();
-            if (!extra.contains(group)) throw missing(from, group);
-            return json_uint(extra.at(group), key).value();
-        };
-        if (number("sampler", "samples") != order_->options().samples)
-            throw error(errc::mismatch,
-                        fmt::format("the run was started on {} samples, now there are {}",
-                                    number("sampler", "samples"), order_->options().samples))
-                .with_where(from.path())
-                .with_hint("give the same data as when the run was started, or another run name");
-        if (number("sampler", "seed") != order_->options().seed)
-            throw error(errc::mismatch,
-                        fmt::format("the run was started with seed {}, now it is {}",
-                                    number("sampler", "seed"), order_->options().seed))
-                .with_where(from.path())
-                .with_hint("give the same seed as when the run was started, or another run name");
-        order_->restore(
-            {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
-        optimizer_->set_steps(number("optimizer", "steps"));
-        for (auto& [name, tensor] : tensors()) {
-            auto whole = tensor.contiguous();
-            from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-            if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
-        }
+SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::tensors() const {
+    std::vector<std::pair<std::string, at::Tensor>> all;
+    for (const auto& s : storage_->segments()) {
+        all.emplace_back("model." + s.name, flat_storage::view_of(storage_->params_P(), s));
+        for (const auto& [state, flat_P] : optimizer_->states())
+            all.emplace_back("optim." + state + "." + s.name, flat_storage::view_of(flat_P, s));
     }
-
-private:
-    static error missing(const loaded_checkpoint& from, const char* what) {
-        return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-            .with_where(from.path());
-    }
-
-    /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const {
-        std::vector<std::pair<std::string, at::Tensor>> all;
-        for (const auto& s : storage_->segments()) {
-            all.emplace_back("model." + s.name, flat_storage::view_of(storage_->params_P(), s));
-            for (const auto& [state, flat_P] : optimizer_->states())
-                all.emplace_back("optim." + state + "." + s.name, flat_storage::view_of(flat_P, s));
-        }
-        for (const auto& f : storage_->fixed())
-            all.emplace_back("model." + f.name, f.tensor.detach());
-        return all;
-    }
-
-    flat_storage* storage_;
-    flat_optimizer* optimizer_;
-    sampler* order_;
-    std::vector<at::Tensor> held_;
-};
+    for (const auto& f : storage_->fixed()) all.emplace_back("model." + f.name, f.tensor.detach());
+    return all;
+}
 
 } // namespace skein::train
 
 
-// ======== skein/train/trainer.hpp, continued
+// ======== skein/train/detail/session.ipp, continued
+#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <concepts>
-#include <cstdint>
+#include <exception>
 #include <limits>
 #include <optional>
-#include <span>
-#include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-namespace skein::train {
-
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
-template <class D>
-concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
-    { data.size() } -> std::convertible_to<std::uint64_t>;
-    data.batch(ids);
-};
-
-template <class D>
-using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
-
-/// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
-template <class M>
-concept module_holder = requires(M& model) {
-    { *model } -> std::convertible_to<torch::nn::Module&>;
-};
-
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
-template <class L, class Model, class Batch>
-concept loss_function =
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, metric_set&>, at::Tensor>;
-
-} // namespace skein::train
-
-namespace skein::train::detail {
-template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
-class run_of;
-}
-
-namespace skein {
-
-/// Trains a module under a strategy. One fit() at a time; all ranks call fit() alike.
-template <class Strategy, class... Callbacks>
-    requires train::strategy<Strategy>
-class Trainer {
-public:
-    /// Throws errc::usage when the configuration makes no sense for this world.
-    Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
-        : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
-        train::validate(config_, ctx.world_size());
-        at::set_num_threads(config_.threads > 0 ? config_.threads : 1);
-        train::keep_freed_memory();
-    }
-
-    /// More settings for the run's config.json: model sizes and the like.
-    void describe(train::json settings) { settings_ = std::move(settings); }
-
-    /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
-    /// "grad_norm" and "stop" are taken.
-    void report(train::metric_kind kind, std::string_view name, double value, double weight = 1.0) {
-        reported_.add(kind, name, value, weight);
-    }
-
-    /// Runs until config.max_steps, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into flat storage for good
-    ///   held_out  the evaluation set; its size may be 0
-    ///   errors    usage, not_finite (with step, rank and a way out), mismatch, disk errors, and the
-    ///             transport's; the other ranks are told before an error leaves
-    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
-    train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, const Data& data, const HeldOut& held_out) {
-        static_assert(train::module_holder<Model>,
-                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
-                      "module, not the module itself");
-        if constexpr (train::module_holder<Model>) // else the line above is all there is to say
-            return fit_one(model, std::move(options), std::move(schedule), loss, data, held_out);
-    }
-
-    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
-    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
-    template <class C>
-    [[nodiscard]] C& callback() noexcept {
-        return std::get<C>(callbacks_);
-    }
-
-private:
-    template <class, class, class, class, class>
-    friend class train::detail::run_of;
-    using strategy_type = Strategy;
-
-    template <class Model, class Loss, class Data, class HeldOut>
-    train::fit_result fit_one(Model& model, train::optimizer_options options,
-                              train::schedule schedule, Loss& loss, const Data& data,
-                              const HeldOut& held_out) {
-        const auto tell_peers = [this] {
-            if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
-        };
-        try {
-            train::detail::run_of<Trainer, Model, Loss, Data, HeldOut> run(
-                *this, model, std::move(options), std::move(schedule), loss, data, held_out);
-            try {
-                return run.all();
-            } catch (...) {
-                tell_peers(); // the reason itself, before the strategy's destructor ends its exchange
-                throw;
-            }
-        } catch (...) {
-            tell_peers(); // the first abort counts
-            throw;
-        }
-    }
-
-    template <class Event>
-    void tell(const Event& event) {
-        std::apply([&](auto&... c) { (train::detail::tell(c, event), ...); }, callbacks_);
-    }
-
-    train::context* ctx_;
-    train::run_config config_;
-    std::tuple<Callbacks...> callbacks_;
-    train::json settings_ = train::json::object();
-    train::metric_set reported_;
-};
-
-} // namespace skein
-
-
-// ======== skein/train/detail/trainer.hpp
-// One fit(): the loop behind Trainer. Included by train/trainer.hpp only.
-
-
 #include <sys/resource.h>
 
+#include <fmt/core.h>
+
 namespace skein::train::detail {
 
-[[nodiscard]] inline double seconds_now() {
-    return to_seconds(system_clock().now().time_since_epoch());
-}
+using report::metric_value;
+
+SKEIN_INLINE double seconds_now() { return to_seconds(system_clock().now().time_since_epoch()); }
 
 /// The largest resident size of this process so far.
-[[nodiscard]] inline double peak_rss_bytes() {
+SKEIN_INLINE double peak_rss_bytes() {
     struct rusage usage{};
     ::getrusage(RUSAGE_SELF, &usage);
     return static_cast<double>(usage.ru_maxrss) * 1024.0;
 }
 
-/// "DDP" of a strategy that says so.
-template <class Strategy>
-[[nodiscard]] std::string strategy_name() {
-    if constexpr (requires { std::string(Strategy::name); })
-        return std::string(Strategy::name);
-    else
-        return {};
-}
+SKEIN_INLINE fit_parts::~fit_parts() = default;
 
-template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
-class run_of {
-    using strategy_type = typename TrainerType::strategy_type;
-    static_assert(
-        loss_function<Loss, Model, batch_of<Data>>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor");
-
+class session {
 public:
-    run_of(TrainerType& trainer, Model& model, optimizer_options options, schedule rate, Loss& loss,
-           const Data& data, const HeldOut& held_out)
-        : trainer_(trainer), ctx_(*trainer.ctx_), config_(trainer.config_), model_(model),
-          loss_(loss), data_(data), held_out_(held_out), rate_(std::move(rate)),
-          order_({.samples = static_cast<std::uint64_t>(data.size()),
-                  .batch = static_cast<std::uint64_t>(config_.global_batch),
-                  .seed = config_.seed},
-                 ctx_.world_size()),
-          total_(static_cast<std::uint64_t>(config_.max_steps)), strategy_(ctx_, *model),
-          optimizer_(std::move(options), strategy_.storage()),
-          state_(strategy_.storage(), optimizer_, order_),
-          report_(ctx_, config_, trainer.settings_) {
+    session(const fit_request& request, fit_parts& parts, sampler order)
+        : parts_(parts), ctx_(*request.ctx), config_(*request.config), reported_(*request.reported),
+          rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
+          total_(static_cast<std::uint64_t>(config_.max_steps)),
+          optimizer_(request.options, parts.storage()), state_(parts.storage(), optimizer_, order_),
+          report_(ctx_, config_, *request.described) {
         begin_row();
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
 
     fit_result all() {
         const auto begin = seconds_now();
@@ -9849,21 +10537,21 @@ public:
                          .world_size = ctx_.world_size(),
                          .first_step = step_,
                          .total_steps = total_,
-                         .parameters = strategy_.storage().trainable(),
+                         .parameters = parts_.storage().trainable(),
                          .run_path = report_.path(),
                          .resumed_from = resumed_from,
-                         .strategy = strategy_name<strategy_type>()};
+                         .strategy = parts_.strategy_name()};
         report_.begin(start);
         if (!jump_.empty()) report_.notice(jump_);
-        trainer_.tell(start);
+        parts_.tell(start);
 
-        model_->train();
+        parts_.module().train();
         while (step_ < total_ && !stopped_) one_step();
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
         report_.finish();
         finish_result(seconds_now() - begin);
-        trainer_.tell(result_);
+        parts_.tell(result_);
         return result_;
     }
 
@@ -9872,17 +10560,17 @@ private:
 
     void one_step() {
         const auto begin = seconds_now();
-        auto& metrics = trainer_.reported_;
+        auto& metrics = reported_;
         const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
         seed_step(config_.seed, step_, ctx_.rank());
 
-        strategy_.begin_step();
+        parts_.begin_step();
         const double loss_sum = forward_backward(slice, metrics);
-        strategy_.finish_backward();
+        parts_.finish_backward();
 
         const double lr = learning_rate(rate_, step_);
-        const double mine = squared_norm(strategy_.storage().grads_P());
-        const double norm = std::sqrt(strategy_.squared_norm(mine));
+        const double mine = squared_norm(parts_.storage().grads_P());
+        const double norm = std::sqrt(parts_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
         const double my_loss = share > 0 ? loss_sum / share : 0.0;
         metrics.mean("loss", my_loss, share);
@@ -9890,15 +10578,15 @@ private:
             .last("grad_norm", norm)
             .max("stop", ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0);
         auto merged = merge(ctx_, metrics);
-        const double loss = *find_metric(merged, "loss");
+        const double loss = *report::find_metric(merged, "loss");
         // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
         if (!std::isfinite(norm) || !std::isfinite(loss)) not_finite(my_loss, norm, lr);
 
         const auto clipped = clip_to(norm, config_.clip);
         optimizer_.step(lr, clipped.scale);
-        strategy_.publish();
+        parts_.publish();
         step_ += 1;
-        const double stop = *find_metric(merged, "stop"); // the same decision on every rank
+        const double stop = *report::find_metric(merged, "stop"); // the same decision on every rank
         stopped_ = stop > 0.0;
         if (stop > 1.0) result_.stop_signal = static_cast<int>(stop);
         std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
@@ -9918,21 +10606,21 @@ private:
         result_.loss = now.loss;
         train_seconds_ += now.seconds;
         tokens_ += tokens;
-        trainer_.tell(now);
+        parts_.tell(now);
         end_of_step(now);
     }
 
     /// Forward and backward of this rank's samples; returns the sum of their losses.
-    double forward_backward(const batch_slice& slice, metric_set& metrics) {
+    double forward_backward(const batch_slice& slice, report::metric_set& metrics) {
         const auto parts = static_cast<int>(config_.accumulation);
         double loss_sum = 0.0;
         for (int part = 0; part < parts; ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts);
-            strategy_.begin_micro(part + 1 == parts);
+            parts_.begin_micro(part + 1 == parts);
             if (first == last) continue; // finish_backward() sends what no hook has sent
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
-            const at::Tensor loss = call_loss(data_.batch(ids), metrics);
+            const at::Tensor loss = parts_.loss(ids, metrics);
             SKEIN_CHECK(loss.defined() && loss.numel() == 1,
                         "the loss must be one number, it has {}",
                         loss.defined() ? loss.numel() : 0);
@@ -9940,26 +10628,15 @@ private:
             const double weight =
                 static_cast<double>(count) / static_cast<double>(slice.global_batch);
             loss.backward(at::full_like(loss, weight));
-            loss_sum += loss.template item<double>() * static_cast<double>(count);
+            loss_sum += loss.item<double>() * static_cast<double>(count);
         }
         return loss_sum;
     }
 
-    template <class Batch>
-    at::Tensor call_loss(const Batch& batch, metric_set& metrics) {
-        if constexpr (std::invocable<Loss&, Model&, const Batch&, metric_set&>)
-            return loss_(model_, batch, metrics);
-        else
-            return loss_(model_, batch);
-    }
-
     /// Reserves the first columns for the trainer's own numbers; user reports follow them.
     void begin_row() {
-        trainer_.reported_.clear();
-        trainer_.reported_.mean("loss", 0.0, 0.0)
-            .last("lr", 0.0)
-            .last("grad_norm", 0.0)
-            .max("stop", 0.0);
+        reported_.clear();
+        reported_.mean("loss", 0.0, 0.0).last("lr", 0.0).last("grad_norm", 0.0).max("stop", 0.0);
     }
 
     void end_of_step(const step_info& now) {
@@ -9990,28 +10667,27 @@ private:
     // ---- evaluation --------------------------------------------------------------------------
 
     std::vector<metric_value> evaluate() {
-        const auto all = static_cast<std::uint64_t>(held_out_.size());
+        const auto all = held_out_;
         evaluated_at_ = step_;
         if (all == 0) return {};
         const auto begin = seconds_now();
         const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
         const auto count = limit > 0 ? std::min(all, limit) : all;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
-        metric_set mine, reported;
+        report::metric_set mine, reported;
         {
             at::NoGradGuard no_grad;
-            strategy_.sync_buffers();
-            model_->eval();
+            parts_.sync_buffers();
+            parts_.module().eval();
             mine.mean("val_loss", 0.0, 0.0);
             std::vector<std::uint64_t> ids;
             for (auto at = first; at < last; at += ids.size()) {
                 ids.clear();
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
-                const auto loss = call_loss(held_out_.batch(ids), reported);
-                mine.mean("val_loss", loss.template item<double>(),
-                          static_cast<double>(ids.size()));
+                const auto loss = parts_.held_out_loss(ids, reported);
+                mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
             }
-            model_->train();
+            parts_.module().train();
         }
         auto merged = merge(ctx_, mine);
         // A rank without a sample of its own cannot know the names that a loss reports.
@@ -10023,10 +10699,10 @@ private:
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        trainer_.tell(eval_info{.rank = ctx_.rank(),
-                                .step = step_,
-                                .metrics = &merged,
-                                .seconds = seconds_now() - begin});
+        parts_.tell(eval_info{.rank = ctx_.rank(),
+                              .step = step_,
+                              .metrics = &merged,
+                              .seconds = seconds_now() - begin});
         return merged;
     }
 
@@ -10054,14 +10730,15 @@ private:
         state_.restore(*found);
         step_ = found->step();
         result_.checkpoint = found->path();
-        result_.loss = found->extra().value("loss", 0.0);
+        const auto extra =
+            parse_json(found->extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+        result_.loss = extra.value("loss", 0.0);
         if (step_ > total_)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
                                                  step_, total_))
                 .with_where(found->path())
                 .with_hint("ask for more steps, or another run name");
-        const double now = learning_rate(rate_, step_),
-                     before = found->extra().value("next_lr", now);
+        const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
         if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
             jump_ =
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
@@ -10072,23 +10749,22 @@ private:
 
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
-        strategy_.sync_buffers();
-        auto what = state_.save(step_, config_.seed);
-        what.extra["loss"] = result_.loss;
-        what.extra["next_lr"] = learning_rate(rate_, step_);
+        parts_.sync_buffers();
+        auto what = state_.save(step_, config_.seed,
+                                {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}});
         what.metrics["loss"] = result_.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        trainer_.tell(checkpoint_info{.rank = ctx_.rank(),
-                                      .step = step_,
-                                      .path = saved.path,
-                                      .bytes = saved.bytes,
-                                      .seconds = saved.seconds});
+        parts_.tell(checkpoint_info{.rank = ctx_.rank(),
+                                    .step = step_,
+                                    .path = saved.path,
+                                    .bytes = saved.bytes,
+                                    .seconds = saved.seconds});
     }
 
     void finish_result(double seconds) {
-        metric_set m;
+        report::metric_set m;
         m.max("rss", peak_rss_bytes());
         result_.peak_rss_bytes = merge(ctx_, m)[0].value;
         result_.steps = step_;
@@ -10099,17 +10775,14 @@ private:
         result_.stopped = stopped_ && step_ < total_;
     }
 
-    TrainerType& trainer_;
+    fit_parts& parts_;
     context& ctx_;
     const run_config& config_;
-    Model& model_;
-    Loss& loss_;
-    const Data& data_;
-    const HeldOut& held_out_;
+    report::metric_set& reported_;
     schedule rate_;
     sampler order_;
+    std::uint64_t held_out_; // samples of the evaluation set
     std::uint64_t total_;
-    strategy_type strategy_;
     flat_optimizer optimizer_;
     training_state state_;
     reporter report_;
@@ -10124,7 +10797,226 @@ private:
     fit_result result_;
 };
 
+SKEIN_INLINE void tell_peers(const context& ctx) {
+    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(std::current_exception()));
+}
+
+SKEIN_INLINE fit_result run_fit(const fit_request& request,
+                                const std::function<std::unique_ptr<fit_parts>()>& make) {
+    const auto& ctx = *request.ctx;
+    try {
+        sampler order({.samples = request.samples,
+                       .batch = static_cast<std::uint64_t>(request.config->global_batch),
+                       .seed = request.config->seed},
+                      ctx.world_size());
+        const auto parts = make();
+        session run(request, *parts, std::move(order));
+        try {
+            return run.all();
+        } catch (...) {
+            tell_peers(
+                ctx); // the reason itself, before the strategy's destructor ends its exchange
+            throw;
+        }
+    } catch (...) {
+        tell_peers(ctx); // the first abort counts
+        throw;
+    }
+}
+
+SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
+    validate(config, ctx.world_size());
+    at::set_num_threads(config.threads > 0 ? config.threads : 1);
+    keep_freed_memory();
+}
+
 } // namespace skein::train::detail
+
+
+// ======== skein/train/trainer.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+template <class D>
+concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
+    { data.size() } -> std::convertible_to<std::uint64_t>;
+    data.batch(ids);
+};
+
+template <class D>
+using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
+
+/// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
+template <class M>
+concept module_holder = requires(M& model) {
+    { *model } -> std::convertible_to<torch::nn::Module&>;
+};
+
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
+/// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
+template <class L, class Model, class Batch>
+concept loss_function =
+    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
+    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>,
+                        at::Tensor>;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/fit_parts.hpp
+// The user's types of one fit() behind detail/session.hpp's virtual calls. Included by train/trainer.hpp
+// only, after its concepts.
+
+namespace skein::train::detail {
+
+/// "DDP" of a strategy that says so.
+template <class Strategy>
+[[nodiscard]] std::string strategy_name_of() {
+    if constexpr (requires { std::string(Strategy::name); })
+        return std::string(Strategy::name);
+    else
+        return {};
+}
+
+template <class Strategy, class Model, class Loss, class Data, class HeldOut, class Callbacks>
+class parts_of final : public fit_parts {
+    static_assert(
+        loss_function<Loss, Model, batch_of<Data>>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor");
+
+public:
+    parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
+             Callbacks& callbacks)
+        : model_(model), loss_(loss), data_(data), held_out_(held_out), callbacks_(callbacks),
+          strategy_(ctx, *model) {}
+
+    torch::nn::Module& module() override { return *model_; }
+    at::Tensor loss(ids samples, report::metric_set& metrics) override {
+        return call(data_.batch(samples), metrics);
+    }
+    at::Tensor held_out_loss(ids samples, report::metric_set& metrics) override {
+        return call(held_out_.batch(samples), metrics);
+    }
+
+    std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
+    flat_storage& storage() override { return strategy_.storage(); }
+    void begin_step() override { strategy_.begin_step(); }
+    void begin_micro(bool last) override { strategy_.begin_micro(last); }
+    void finish_backward() override { strategy_.finish_backward(); }
+    double squared_norm(double mine) override { return strategy_.squared_norm(mine); }
+    void publish() override { strategy_.publish(); }
+    void sync_buffers() override { strategy_.sync_buffers(); }
+
+    void tell(const start_info& event) override { tell_all(event); }
+    void tell(const step_info& event) override { tell_all(event); }
+    void tell(const eval_info& event) override { tell_all(event); }
+    void tell(const checkpoint_info& event) override { tell_all(event); }
+    void tell(const fit_result& event) override { tell_all(event); }
+
+private:
+    template <class Batch>
+    at::Tensor call(const Batch& batch, report::metric_set& metrics) {
+        if constexpr (std::invocable<Loss&, Model&, const Batch&, report::metric_set&>)
+            return loss_(model_, batch, metrics);
+        else
+            return loss_(model_, batch);
+    }
+    template <class Event>
+    void tell_all(const Event& event) {
+        std::apply([&](auto&... c) { (detail::tell(c, event), ...); }, callbacks_);
+    }
+
+    Model& model_;
+    Loss& loss_;
+    const Data& data_;
+    const HeldOut& held_out_;
+    Callbacks& callbacks_;
+    Strategy strategy_;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/trainer.hpp, continued
+namespace skein {
+
+/// Trains a module under a strategy. One fit() at a time; all ranks call fit() alike.
+template <class Strategy, class... Callbacks>
+    requires train::strategy<Strategy>
+class Trainer {
+public:
+    /// Throws errc::usage when the configuration makes no sense for this world.
+    Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
+        : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
+        train::detail::begin_training(ctx, config_);
+    }
+
+    /// More settings for the run's config.json: model sizes and the like.
+    void describe(report::settings settings) { settings_ = std::move(settings); }
+
+    /// A number of this rank for the row of the step that is running (from a callback: of the next
+    /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
+    /// "grad_norm" and "stop" are taken.
+    void report(report::metric_kind kind, std::string_view name, double value,
+                double weight = 1.0) {
+        reported_.add(kind, name, value, weight);
+    }
+
+    /// Runs until config.max_steps, a stop request or an error.
+    ///   model     a module holder or pointer; its parameters move into flat storage for good
+    ///   held_out  the evaluation set; its size may be 0
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch, disk errors, and the
+    ///             transport's; the other ranks are told before an error leaves
+    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
+    train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
+                          Loss loss, const Data& data, const HeldOut& held_out) {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+        if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
+            using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
+                                                  std::tuple<Callbacks...>>;
+            return train::detail::run_fit({.ctx = ctx_,
+                                           .config = &config_,
+                                           .described = &settings_,
+                                           .reported = &reported_,
+                                           .options = std::move(options),
+                                           .rate = std::move(schedule),
+                                           .samples = static_cast<std::uint64_t>(data.size()),
+                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
+                                          [&] {
+                                              return std::make_unique<parts>(
+                                                  *ctx_, model, loss, data, held_out, callbacks_);
+                                          });
+        }
+    }
+
+    [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
+    [[nodiscard]] train::context& ctx() noexcept { return *ctx_; }
+    template <class C>
+    [[nodiscard]] C& callback() noexcept {
+        return std::get<C>(callbacks_);
+    }
+
+private:
+    train::context* ctx_;
+    train::run_config config_;
+    std::tuple<Callbacks...> callbacks_;
+    report::settings settings_;
+    report::metric_set reported_;
+};
+
+} // namespace skein
 
 // ======== skein/train/weights.hpp
 // A trained model's weights alone, for using it: no trainer, no optimizer state.
@@ -10135,11 +11027,7 @@ private:
 
 
 #include <cstdint>
-#include <ranges>
 #include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 namespace skein::train {
 
@@ -10152,7 +11040,31 @@ struct loaded_weights {
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is verified,
 /// nothing is changed on disk.
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
-[[nodiscard]] inline loaded_checkpoint open_checkpoint(disk& where, const std::string& path) {
+[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path);
+
+/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
+///   path    a run's folder or a checkpoint's
+///   errors  those of open_checkpoint; not_found and mismatch name the tensor. Then the module may hold
+///           some of the new values
+loaded_weights load_weights(torch::nn::Module& module, const std::string& path);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weights.ipp
+// Bodies of <skein/train/weights.hpp>.
+
+
+#include <optional>
+#include <ranges>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path) {
     if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
     std::optional<error> first;
     const checkpointer run(where, path + "/checkpoints");
@@ -10166,11 +11078,7 @@ struct loaded_weights {
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-/// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
-///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; not_found and mismatch name the tensor. Then the module may hold
-///           some of the new values
-inline loaded_weights load_weights(torch::nn::Module& module, const std::string& path) {
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path) {
     at::NoGradGuard no_grad;
     posix_disk here;
     const auto from = open_checkpoint(here, path);

@@ -103,14 +103,15 @@ class planted(unittest.TestCase):
         self.put_bodies("#include <skein/net/b.hpp>\n")
         self.found("layers", "include/skein/net/detail/b.ipp:5", "includes its own public header")
         self.put_bodies("#include <skein/net/detail/c.ipp>\n")
-        self.put("include/skein/net/detail/c.ipp", HEAD)
-        self.found("layers", "b.ipp:5: skein/net/detail/c.ipp is included by another .ipp", "net/detail/c.ipp:1: no header includes it",
-                   "net/detail/c.ipp:1: no file of src/ includes it")
+        self.put("include/skein/net/detail/c.ipp", HEAD + "#include <skein/net/detail/b.ipp>\n")
+        self.put("include/skein/net/detail/d.ipp", HEAD)
+        self.found("layers", "net/detail/b.ipp -> net/detail/c.ipp -> net/detail/b.ipp", "net/detail/d.ipp:1: no header includes it",
+                   "net/detail/d.ipp:1: no file of src/ includes it")
 
     def test_layers_circle(self):
         self.put("include/skein/net/b.hpp", HEAD + "#include <skein/net/detail/b.hpp>\n")
         self.put("include/skein/net/detail/b.hpp", HEAD + "#include <skein/net/b.hpp>\n")
-        self.found("layers", "headers include each other", "net/b.hpp -> net/detail/b.hpp -> net/b.hpp")
+        self.found("layers", "files include each other", "net/b.hpp -> net/detail/b.hpp -> net/b.hpp")
 
     @unittest.skipUnless(compiler_is_there(), "no compiler")
     def test_torch_free(self):
@@ -309,6 +310,14 @@ inline task<void> f(int n) {
         self.assertIn("#include <skein/report.hpp>", umbrella("train.hpp"))
         self.assertIn("#include <skein/sim/world.hpp>", umbrella("sim.hpp"))
 
+    def test_scripts_have_their_run_bit(self):
+        for name in sorted(os.listdir(SCRIPTS)):
+            path = os.path.join(SCRIPTS, name)
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    runs = file.read(2) == b"#!"
+                self.assertTrue(not runs or os.access(path, os.X_OK), f"scripts/{name} starts with #! and cannot be run")
+
     def test_code_map_takes_whole_sentences(self):
         self.put("docs/ARCHITECTURE.md", "<!-- code map: written by scripts/code_map.py -->\n<!-- end of the code map -->\n")
         head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n"
@@ -349,6 +358,16 @@ inline task<void> f(int n) {
         self.put("README.md", "<!-- snippet: examples/010_x.cpp#tag -->\n```cpp\nint b;\n```\n\n```cpp\nint c;\n```\n")
         self.put("examples/020_y.cpp", "")
         self.found("docs", "README.md:2", "not in examples/010_x.cpp", "README.md:6", "020_y.expected")
+
+    def test_comments(self):
+        declared = "void send(int kind, bytes body, flags f = flags(1, 2));\nstruct maker { template <class... T> int make(T... v); };\n"
+        head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n// A thing.\n//\n"
+        self.put("include/skein/net/b.hpp", head + "//     c.send(7, body);            // c.wrong(1)\n//     auto m = net::maker(x).make(1, 2, 3);\n"
+                 "//     use(m); co_await socket.async_read(1); std::sort(a);\n//     send_it({.kind = 1}, \"a.b(c)\");\n\n" + declared)
+        self.clean("comments")
+        self.put("include/skein/net/b.hpp", head + "//     c.send(std::move(body));\n//     c.post(1);\n//     net::made<int>(2);\n//\n// c.prose(1)\n\n" + declared)
+        self.found("comments", "b.hpp:5: the comment calls send with 1 arguments", "b.hpp:6: the comment uses post", "b.hpp:7: the comment uses made")
+        self.assertNotIn("prose", self.run_script("check_comments.py").stdout)
 
     def test_text(self):
         self.clean("text")

@@ -2,7 +2,11 @@
 #include <skein/cluster/environment.hpp>
 #include <skein/core/error.hpp>
 
+#include <cstdlib>
 #include <map>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_exception.hpp>
@@ -207,4 +211,32 @@ TEST_CASE("Slurm's node lists are expanded") {
           std::vector<std::string>{"n1", "n2", "n3", "n07", "gpu"});
     CHECK(expand_hostlist("r[09-11]x") == std::vector<std::string>{"r09x", "r10x", "r11x"});
     CHECK(expand_hostlist("").empty());
+}
+
+namespace {
+
+/// In a process of its own, which they are taken from for good: 0 if all is as it should be.
+int take_and_look() {
+    ::setenv("SKEIN_RANK", "1", 1);
+    ::setenv("SKEIN_WORLD_SIZE", "2", 1);
+    ::setenv("SKEIN_GROUP", "unix-abstract:@g", 1);
+    ::setenv("SKEIN_TOKEN", std::string(64, '7').c_str(), 1);
+    take_launch_variables();
+    for (const char* name : {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
+        if (std::getenv(name) != nullptr) return 1;
+        if (!process_environment()(name)) return 2;
+    }
+    const auto here = discover();
+    return here.source == "skein" && here.rank == 1 ? 0 : 3;
+}
+
+} // namespace
+
+TEST_CASE("what says who this process is leaves the environment, and is still known here") {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) ::_exit(take_and_look());
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WEXITSTATUS(status) == 0);
 }

@@ -5,7 +5,7 @@ import os
 
 import consume
 
-FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread", "-DFMT_HEADER_ONLY"]
+FLAGS = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread", "-DFMT_HEADER_ONLY"]
 
 with consume.scratch() as folder:
     sources = [os.path.join(consume.PROJECT, name) for name in ("main.cpp", "other.cpp")]

@@ -51,22 +51,6 @@ TEST_CASE("names are those of the source") {
     STATIC_CHECK(skein::field_name<move_only, 2>() == "either");
 }
 
-TEST_CASE("for_each_field visits in order and may change") {
-    settings s;
-    std::string seen;
-    skein::for_each_field(s, [&](auto& field, std::string_view name) {
-        seen += name;
-        seen += ' ';
-        if constexpr (std::is_same_v<decltype(field), int&>) field = 9;
-    });
-    CHECK(seen == "steps name sizes ");
-    CHECK(s.steps == 9);
-    int visited = 0;
-    const settings fixed;
-    skein::for_each_field(fixed, [&](const auto&) { ++visited; });
-    CHECK(visited == 3);
-}
-
 TEST_CASE("tie_fields gives references") {
     settings s;
     std::get<1>(skein::tie_fields(s)) = "changed";

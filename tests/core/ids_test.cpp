@@ -26,9 +26,3 @@ TEST_CASE("ids compare, hash and print as their value") {
     CHECK(fmt::format("{}", node_id(17)) == "17");
     CHECK(fmt::format("{:04x}", node_id(17)) == "0011");
 }
-
-TEST_CASE("a source gives each id once, never none") {
-    skein::id_source<actor_id> source;
-    CHECK(source.next() == actor_id(1));
-    CHECK(source.next() == actor_id(2));
-}

@@ -56,6 +56,25 @@ TEST_CASE("the second stop signal ends the process") {
     CHECK(WTERMSIG(status) == SIGINT);
 }
 
+TEST_CASE("where signals are counted none ends the process, and each can be waited for") {
+    const auto before = handler_of(SIGINT);
+    {
+        const stop_signals stops(skein::second_signal::is_counted);
+        ::raise(SIGTERM);
+        CHECK(stops.count() == 1);
+        char byte = 1;
+        REQUIRE(::read(stops.fd(), &byte, 1) == 1);
+        CHECK_FALSE(readable(stops.fd()));
+        ::raise(SIGINT);
+        ::raise(SIGINT);
+        CHECK(stops.count() == 3);
+        CHECK(stops.which() == SIGTERM); // the first
+        CHECK(readable(stops.fd()));
+    }
+    CHECK(handler_of(SIGINT) == before);
+    CHECK(stop_signals().count() == 0);
+}
+
 TEST_CASE("of two inside each other the inner one hears, and the outer one goes on after it") {
     const stop_signals outer;
     {

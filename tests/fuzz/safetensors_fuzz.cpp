@@ -4,7 +4,7 @@
 //
 // The first byte chooses the format; the rest is the file.
 
-#include <skein/train/event_file.hpp>
+#include <skein/report/event_file.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/safetensors.hpp>
 
@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 using namespace skein;
+using namespace skein::report;
 using namespace skein::train;
 
 namespace {

@@ -27,13 +27,6 @@ TEST_CASE("an identity survives the wire") {
     CHECK(back.extra == me.extra);
 }
 
-TEST_CASE("checksums are on and the same build is not asked for unless told") {
-    const net::connection_options o;
-    CHECK(o.checksum_bodies);
-    CHECK_FALSE(o.require_same_build);
-    CHECK(o.secret.empty());
-}
-
 TEST_CASE("a peer is named with what its identity tells") {
     net::identity who;
     CHECK(net::to_string(who) == "peer");

@@ -4,9 +4,10 @@
 //   skein_interop_files write FOLDER     a run folder with events, a safetensors file and a checkpoint
 //   skein_interop_files read FILE        one JSON line per tensor: name, dtype, shape, hex of the bytes
 #include <skein/core/posix_disk.hpp>
+#include <skein/report/run_dir.hpp>
 #include <skein/train/checkpoint.hpp>
-#include <skein/train/run_dir.hpp>
 #include <skein/train/safetensors.hpp>
+#include <skein/wire/json.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <fmt/core.h>
 
 using namespace skein;
+using namespace skein::report;
 using namespace skein::train;
 
 namespace {
@@ -57,7 +59,7 @@ void write(const std::string& folder) {
     checkpoint_state state;
     state.step = 120;
     state.tensors = tensors;
-    state.extra = {{"seed", 1}};
+    state.extra = R"({"seed": 1})";
     checkpointer(disk, run.checkpoints()).save(state);
 }
 

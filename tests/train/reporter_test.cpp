@@ -10,6 +10,7 @@
 #include <fstream>
 
 using namespace skein;
+using namespace skein::report;
 using namespace skein::train;
 
 namespace {
@@ -51,7 +52,7 @@ TEST_CASE("rows, evaluation and settings reach the run's files") {
     folder where;
     const auto config = config_in(where);
     const auto ctx = context::single();
-    reporter report(ctx, config, json{{"dim", 64}});
+    reporter report(ctx, config, settings{{"dim", 64}});
     report.begin({.total_steps = 2});
     const std::vector<metric_value> one{{"loss", 2.5}}, two{{"loss", 1.5}};
     report.step(row(1, one), {});
@@ -208,11 +209,11 @@ TEST_CASE("the summary takes over what fit() returned") {
 TEST_CASE("settings that differ from the run's earlier ones are told with both values") {
     folder where;
     auto run = run_dir::create(where.path, "run");
-    CHECK(changed_settings(run, json{{"dim", 64}}).empty()); // nothing to compare with
-    run.write_config({{"settings", {{"text", "a"}, {"heads", 2}, {"lr", 0.5}}}});
-    CHECK(changed_settings(run, json{{"text", "a"}, {"heads", 2}, {"more", 1}}).empty());
-    CHECK(changed_settings(run, json{{"text", "b"}, {"heads", 4}, {"lr", 0.5}}) ==
+    CHECK(changed_settings(run, settings{{"dim", 64}}).empty()); // nothing to compare with
+    run.write_config(R"({"settings": {"text": "a", "heads": 2, "lr": 0.5}})");
+    CHECK(changed_settings(run, settings{{"text", "a"}, {"heads", 2}, {"more", 1}}).empty());
+    CHECK(changed_settings(run, settings{{"text", "b"}, {"heads", 4}, {"lr", 0.5}}) ==
           "heads: 2 -> 4, text: \"a\" -> \"b\"");
     std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
-    CHECK(changed_settings(run, json{{"text", "b"}}).empty());
+    CHECK(changed_settings(run, settings{{"text", "b"}}).empty());
 }

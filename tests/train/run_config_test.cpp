@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
 #include <skein/train/run_config.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
 #include <skein/train/safetensors.hpp>
 
 #include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
 
 using namespace skein;
 using namespace skein::train;

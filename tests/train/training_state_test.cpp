@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/train/train_support.hpp>
 
+#include <skein/train/training_state.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 using namespace train_test;

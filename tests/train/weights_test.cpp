@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/train/train_support.hpp>
 
+#include <skein/train/training_state.hpp>
 #include <skein/train/weights.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -32,11 +32,20 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
 /// Reads one variable; nothing if it is not set.
 using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// The variables of this process.
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
+
+/// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
+/// of the environment: a program that it starts must not take itself for this rank. process_environment()
+/// still gives them. Call it before there are threads; launch() does.
+void take_launch_variables();
 
 /// Asks the table, first row that applies wins:
 ///   skein        SKEIN_RANK SKEIN_WORLD_SIZE SKEIN_LOCAL_RANK SKEIN_LOCAL_SIZE SKEIN_MASTER_HOST

@@ -36,8 +36,9 @@
 #include <vector>
 
 namespace skein::net {
+class acceptor;
+class admission;
 class connection;
-class listener;
 class network;
 class stream;
 struct frame;
@@ -102,7 +103,8 @@ public:
 private:
     struct member;
     task<void> accept_all();
-    task<void> serve(std::unique_ptr<net::stream> from);
+    task<void> serve(std::unique_ptr<net::stream> from, net::admission* place);
+    task<void> serve_member(std::shared_ptr<net::connection> link, member* self);
     task<void> watch_deadline();
     [[nodiscard]] result<member*> admit(std::shared_ptr<net::connection> link,
                                         const net::frame& first);
@@ -114,7 +116,7 @@ private:
     void tell_everyone();
 
     group_options options_;
-    std::unique_ptr<net::listener> listener_;
+    std::unique_ptr<net::acceptor> door_;
     std::vector<std::unique_ptr<member>> members_; ///< by rank; null until joined
     int settings_of_ = 0;                          ///< whose options_.settings are
     std::map<std::string, std::vector<std::optional<byte_buffer>>> exchanges_;
@@ -174,4 +176,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/cluster/detail/group.ipp>
+#include <skein/cluster/detail/group_client.ipp>
 #endif

@@ -131,10 +131,10 @@ template <class T>
     auto* outer = co_await detail::current_cancel{};
     detail::cancel_state both(outer);
     struct second_parent : detail::cancel_hook {
-        explicit second_parent(detail::cancel_state& child) noexcept
+        explicit second_parent(detail::cancel_state& state) noexcept
             : cancel_hook(
                   [](cancel_hook& h) noexcept { static_cast<second_parent&>(h).child.request(); }),
-              child(child) {}
+              child(state) {}
         detail::cancel_state& child;
     } link(both);
     if (token.state_) token.state_->add(link);

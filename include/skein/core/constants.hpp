@@ -3,7 +3,7 @@
 // The table of time constants and default limits. net::limits, net::keep_alive, net::reconnect_policy
 // and the options of the layers above take their defaults from it.
 //
-// The values are for hosts in one network (lan); wan() gives the same table times five.
+// The values are for hosts in one network.
 
 #include <skein/core/config.hpp>
 
@@ -23,35 +23,34 @@ struct time_constants {
     ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
-    ms close_timeout{2000}; ///< for what is queued and the peer's goodbye
-    ms reconnect_first{50}; ///< delay before the second attempt; doubles up to reconnect_most
+    ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
+    ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
+    ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
     ms accept_pause{100};    ///< after a failed accept
     ms accept_grace{20};     ///< no stream is dropped for another one before
     ms refusal_line{10'000}; ///< at most one log line per kind of refused stream in this time
     ms shutdown_grace{2000}; ///< from the request to stop until the kill
     ms rendezvous_timeout{60000};
-    ms collective_timeout{30000};
+    /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
+    /// while the others wait. Dead processes are noticed at once, without it.
+    ms collective_timeout{300000};
+    ms checkpoint_timeout{
+        1800000};             ///< the same while ranks read, verify and sync whole checkpoints
+    ms ring_late_again{50};   ///< a second look before a neighbour is called late
+    ms ring_grace_least{500}; ///< after the deadline, for news of who is late further away
+    ms ring_grace_most{2000};
+    ms ring_news{300};      ///< after a broken link, for the cause further away
+    ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour
+    ms ring_farewell{1000}; ///< for both notices, at close
+    ms shm_look{20};        ///< between looks whether the processes of the others live
 
-    /// All values times `factor`.
-    [[nodiscard]] constexpr time_constants times(int factor) const noexcept {
-        time_constants t = *this;
-        for (ms* value :
-             {&t.group_heartbeat, &t.agent_heartbeat, &t.suspect_after, &t.dead_after,
-              &t.stalled_after, &t.connect_timeout, &t.handshake_timeout, &t.close_timeout,
-              &t.reconnect_first, &t.reconnect_most, &t.accept_pause, &t.accept_grace,
-              &t.refusal_line, &t.shutdown_grace, &t.rendezvous_timeout, &t.collective_timeout})
-            *value *= factor;
-        return t;
-    }
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
-    [[nodiscard]] static constexpr time_constants wan() noexcept { return lan().times(5); }
 };
 
 /// Exit codes of every program built with skein.
 namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2, deadline = 124, interrupted = 130,
-                     terminated = 143, job_stopped = 138;
+inline constexpr int done = 0, failed = 1, usage = 2; // 128 + n: ended by signal n
 } // namespace exit_code
 
 /// Default size limits; each has an option where it is used.

@@ -4,18 +4,19 @@
 //
 // An aggregate here is a class without constructors, bases, references and C arrays (PFR would
 // flatten those: use std::array). Names need a type with linkage: not local to a function, not in
-// an unnamed namespace. PFR before 2.2 (Boost 1.84) knows no names, so they are cut out of the
-// pretty name of a function whose template argument points at the field. g++ 12 ends with an internal
-// error at an array field of a type with constructors, unless its default is spelled with
-// parentheses: std::array<std::string, 2> names = std::array<std::string, 2>();
+// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
+// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
+// of a type with constructors, unless its default is spelled with parentheses:
+// std::array<std::string, 2> names = std::array<std::string, 2>();
 //
 //     struct point { int x = 0, y = 0; };
 //     field_count<point> == 2, field_name<point, 1>() == "y"
-//     for_each_field(p, [](auto& field, std::string_view name) { ... });
 
 #include <skein/core/config.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -87,32 +88,13 @@ consteval std::string_view last_identifier(std::string_view text) {
 /// The name of field I as it is written in the source.
 template <class T, std::size_t I>
 consteval std::string_view field_name() {
-#if defined(BOOST_PFR_CORE_NAME_ENABLED) && BOOST_PFR_CORE_NAME_ENABLED
-    return boost::pfr::get_name<I, T>();
-#else
     constexpr auto field = detail::pointer_value{
         std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
     return detail::last_identifier(detail::field_pretty_name<T, field>());
-#endif
 }
 #if defined(__clang__)
 #pragma clang diagnostic pop
 #endif
-
-/// Calls f(field), or f(field, name), for every field in order of declaration.
-template <class T, class F>
-constexpr void for_each_field(T& object, F&& f) {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-        auto fields = boost::pfr::structure_tie(object);
-        const auto one = [&]<std::size_t J>(std::integral_constant<std::size_t, J>) {
-            if constexpr (std::is_invocable_v<F&, decltype(std::get<J>(fields)), std::string_view>)
-                f(std::get<J>(fields), field_name<std::remove_cv_t<T>, J>());
-            else
-                f(std::get<J>(fields));
-        };
-        (one(std::integral_constant<std::size_t, I>{}), ...);
-    }(std::make_index_sequence<field_count<std::remove_cv_t<T>>>{});
-}
 
 namespace detail {
 struct field_name_probe {
@@ -121,7 +103,7 @@ struct field_name_probe {
 };
 static_assert(field_name<field_name_probe, 0>() == "first_one" &&
                   field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way; use Boost >= 1.84");
+              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
 } // namespace detail
 
 } // namespace skein

@@ -45,16 +45,6 @@ using call_id = strong_id<struct call_tag>;
 using object_id = strong_id<struct object_tag>;
 using job_id = strong_id<struct job_tag>;
 
-/// Gives 1, 2, 3, ... as ids of one kind; not thread-safe.
-template <class Id>
-class id_source {
-public:
-    [[nodiscard]] Id next() noexcept { return Id(++last_); }
-
-private:
-    typename Id::rep last_{};
-};
-
 } // namespace skein
 
 template <class Tag, class Rep>

@@ -85,7 +85,7 @@ void set_sink(sink to);
 
 /// Writes one line.
 void write(level severity, std::string_view component, std::string_view text,
-           std::span<const field> fields);
+           std::span<const field> with);
 
 using fields = std::initializer_list<field>;
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {

@@ -36,6 +36,20 @@ using philox_key = std::array<std::uint32_t, 2>;
     return counter;
 }
 
+namespace detail {
+/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
+template <class Draw>
+constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
+    __extension__ using wide = unsigned __int128;
+    const std::uint64_t threshold = (0 - bound) % bound;
+    for (;;) {
+        const wide product = static_cast<wide>(draw()) * bound;
+        if (static_cast<std::uint64_t>(product) >= threshold)
+            return static_cast<std::uint64_t>(product >> 64);
+    }
+}
+} // namespace detail
+
 /// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
 /// Meets std::uniform_random_bit_generator.
 class philox_stream {
@@ -64,12 +78,7 @@ public:
 
     /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
     constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
+        return detail::below([this] { return next(); }, bound);
     }
     /// Uniform in [0, 1) with 53 random bits.
     constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }

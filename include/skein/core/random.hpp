@@ -36,12 +36,7 @@ public:
     }
     /// Uniform in [0, bound) without bias; bound > 0.
     std::uint64_t below(std::uint64_t bound) {
-        const std::uint64_t threshold = (0 - bound) % bound;
-        for (;;) {
-            const unsigned __int128 wide = static_cast<unsigned __int128>(next()) * bound;
-            if (static_cast<std::uint64_t>(wide) >= threshold)
-                return static_cast<std::uint64_t>(wide >> 64);
-        }
+        return detail::below([this] { return next(); }, bound);
     }
     /// Uniform in [0, 1).
     double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }

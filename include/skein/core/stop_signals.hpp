@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // SIGINT and SIGTERM as a request to end in order: the first one is taken down, the second one ends
-// the process as if nobody had asked for it.
+// the process as if nobody had asked for it, or is counted where there is more to end than one process.
 //
 //     skein::stop_signals stops;
 //     while (!stops.asked().load()) step();
@@ -21,15 +21,23 @@
 
 namespace skein {
 
+/// What the second signal does.
+enum class second_signal : bool {
+    ends_the_process, ///< also while the program's own code keeps everything busy
+    is_counted,
+};
+
 /// Takes the two signals over while it lives; then the handlers before it are back. One inside another
 /// works, the inner one hears. Made and destroyed by one thread; signals may reach any.
 class stop_signals {
 public:
-    stop_signals() {
+    explicit stop_signals(second_signal second = second_signal::ends_the_process) {
         std::tie(read_, write_) = make_pipe();
         before_target_ = target().exchange(write_.get());
         before_asked_ = asked_flag().exchange(false);
         before_number_ = number().exchange(0);
+        before_count_ = counter().exchange(0);
+        before_counts_ = counts().exchange(second == second_signal::is_counted);
         struct sigaction how{};
         how.sa_handler = &on_signal;
         how.sa_flags = SA_RESTART;
@@ -44,14 +52,18 @@ public:
         target().store(before_target_);
         asked_flag().store(before_asked_);
         number().store(before_number_);
+        counter().store(before_count_);
+        counts().store(before_counts_);
     }
 
-    /// Readable from the first signal on; nobody has to read it.
+    /// Readable from the first signal on; nobody has to read it. One byte for each signal.
     [[nodiscard]] int fd() const noexcept { return read_.get(); }
     /// True from the first signal on. For code that looks now and then.
     [[nodiscard]] const std::atomic<bool>& asked() const noexcept { return asked_flag(); }
     /// The signal that came first, or 0.
     [[nodiscard]] int which() const noexcept { return number().load(); }
+    /// How many have come; at most 1 where the second one ends the process.
+    [[nodiscard]] int count() const noexcept { return counter().load(); }
     /// 0, or 128 + the signal.
     [[nodiscard]] int exit_code() const noexcept { return which() == 0 ? 0 : 128 + which(); }
 
@@ -69,11 +81,21 @@ private:
         static constinit std::atomic<int> value{0};
         return value;
     }
+    static std::atomic<int>& counter() noexcept {
+        static constinit std::atomic<int> value{0};
+        return value;
+    }
+    static std::atomic<bool>& counts() noexcept {
+        static constinit std::atomic<bool> value{false};
+        return value;
+    }
     static void on_signal(int signal) {
         const int saved = errno;
-        ::signal(SIGINT, SIG_DFL); // the second one may be the other
-        ::signal(SIGTERM, SIG_DFL);
-        number().store(signal);
+        if (!counts().load()) {
+            ::signal(SIGINT, SIG_DFL); // the second one may be the other
+            ::signal(SIGTERM, SIG_DFL);
+        }
+        if (counter().fetch_add(1) == 0) number().store(signal);
         asked_flag().store(true);
         const char byte = 0;
         [[maybe_unused]] const auto n = ::write(target().load(), &byte, 1);
@@ -83,8 +105,8 @@ private:
                   std::atomic<bool>::is_always_lock_free); // or a handler must not touch them
 
     unique_fd read_, write_;
-    int before_target_ = -1, before_number_ = 0;
-    bool before_asked_ = false;
+    int before_target_ = -1, before_number_ = 0, before_count_ = 0;
+    bool before_asked_ = false, before_counts_ = false;
     struct sigaction before_int_{}, before_term_{};
 };
 

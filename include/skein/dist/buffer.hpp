@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What collectives work on: elements of a few types in memory of the caller, and how they are reduced.
+// What collectives work on: elements of a few types in memory of the caller, and how they are
+// reduced.
 
 #include <skein/core/config.hpp>
 
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -72,17 +74,38 @@ struct bf16_t {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
+/// Where memory is.
+struct device {
+    enum class kind : std::uint8_t { cpu, cuda };
+
+    kind type = kind::cpu;
+    std::uint8_t index = 0; ///< which one of its kind
+
+    [[nodiscard]] static constexpr device cpu() noexcept { return {}; }
+    [[nodiscard]] static constexpr device cuda(std::uint8_t index) noexcept {
+        return {kind::cuda, index};
+    }
+    [[nodiscard]] constexpr bool is_cpu() const noexcept { return type == kind::cpu; }
+    friend constexpr bool operator==(device, device) = default;
+};
+
+/// "cpu", "cuda:0".
+[[nodiscard]] inline std::string to_string(device where) {
+    return where.is_cpu() ? "cpu" : "cuda:" + std::to_string(where.index);
+}
+
 /// Contiguous elements in memory of the caller. Must stay alive until the collective has ended.
 struct buffer_view {
     void* data = nullptr;
     std::size_t count = 0;
     dtype type = dtype::f32;
+    device where = device::cpu();
 
     [[nodiscard]] std::size_t bytes() const noexcept { return count * size_of(type); }
     [[nodiscard]] std::byte* begin() const noexcept { return static_cast<std::byte*>(data); }
     /// Elements [first, first + n).
     [[nodiscard]] buffer_view slice(std::size_t first, std::size_t n) const noexcept {
-        return buffer_view{begin() + first * size_of(type), n, type};
+        return buffer_view{begin() + first * size_of(type), n, type, where};
     }
 };
 
@@ -122,7 +145,8 @@ template <class T>
     requires is_element<std::remove_const_t<T>>
 [[nodiscard]] buffer_view view_of(std::span<T> elements) noexcept {
     using plain = std::remove_const_t<T>;
-    return buffer_view{const_cast<plain*>(elements.data()), elements.size(), dtype_of<plain>()};
+    return buffer_view{const_cast<plain*>(elements.data()), elements.size(), dtype_of<plain>(),
+                       device::cpu()};
 }
 
 } // namespace skein::dist

@@ -33,7 +33,8 @@ class loop_thread;
 
 namespace skein::dist {
 
-/// The end of one submitted operation. Copies share it; any thread may ask or wait.
+/// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
+/// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
 public:
     /// An already finished one.
@@ -69,9 +70,9 @@ struct comm_stats {
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
 public:
-    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back what
-    /// others may still call (rendezvous::on_lost).
-    comm_thread(std::unique_ptr<net::loop_thread> worker, any_communicator comm,
+    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
+    /// what others may still call (rendezvous::on_lost).
+    comm_thread(std::unique_ptr<net::loop_thread> worker, std::unique_ptr<communicator> comm,
                 unique_function<void()> at_end = {});
     comm_thread(const comm_thread&) = delete;
     comm_thread& operator=(const comm_thread&) = delete;
@@ -81,7 +82,12 @@ public:
     [[nodiscard]] int world_size() const noexcept { return world_size_; }
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-    // Each returns at once; see the communicator concept for the meaning.
+    /// Any work on the communicator as an operation; returns at once. What `start` holds lives
+    /// until the operation has ended.
+    ///   bytes  of the buffers, for stats()
+    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
+
+    // The same for each collective; see communicator for the meaning.
     ticket all_reduce(buffer_view io, reduce_op op);
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     ticket all_gather(buffer_view in, buffer_view out);
@@ -93,8 +99,8 @@ public:
 
     /// Any thread: fails the running, the queued and every later operation, here and at the peers.
     void abort(error why) noexcept;
-    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it before
-    /// they go away, after abort() when nobody may wait for peers any more.
+    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it
+    /// before they go away, after abort() when nobody may wait for peers any more.
     void drain() noexcept;
     /// For the operations submitted after it.
     void set_deadline(duration limit);
@@ -105,19 +111,18 @@ public:
 private:
     struct operation {
         std::shared_ptr<ticket::state> end;
-        unique_function<task<void>(any_communicator&)> start;
+        unique_function<task<void>(communicator&)> start;
         std::size_t bytes = 0;
     };
-    ticket submit(std::size_t bytes, unique_function<task<void>(any_communicator&)> start);
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
-    static task<void> started(operation* op, any_communicator* comm);
+    static task<void> started(operation* op, communicator* comm);
     task<void> leave();
     std::optional<operation> take();
-    static task<void> apply_deadline(any_communicator& comm, duration limit);
+    static task<void> apply_deadline(communicator& comm, duration limit);
 
     std::unique_ptr<net::loop_thread> worker_;
-    any_communicator comm_;
+    std::unique_ptr<communicator> comm_;
     unique_function<void()> at_end_;
     scope tasks_; // of the loop's thread
     int rank_ = 0, world_size_ = 1;

@@ -2,16 +2,19 @@
 #pragma once
 // Collectives over several hosts with several ranks each: shared memory inside, a ring between.
 //
-// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes around
-// the ring of leaders, and is handed out inside every host; so only one stream of data crosses each
-// network link, however many ranks a host has. The order of the sums depends on the placement only.
+// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
+// around the ring of leaders, and is handed out inside every host; so only one stream of data
+// crosses each network link, however many ranks a host has. The order of the sums depends on the
+// placement only.
 //
-// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the other.
+// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
+// other.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
+#include <skein/dist/placement.hpp>
 
 #include <memory>
 #include <optional>
@@ -29,24 +32,10 @@ class links;
 class ring_communicator;
 class shm_communicator;
 
-/// Which ranks share a host: hosts in the order of their first rank, ranks ascending.
-struct placement {
-    std::vector<std::vector<int>> hosts;
-    int my_host = 0;
-    int my_place = 0; ///< index in hosts[my_host]; 0 leads
-
-    [[nodiscard]] const std::vector<int>& mine() const {
-        return hosts[static_cast<std::size_t>(my_host)];
-    }
-    [[nodiscard]] std::vector<int> leaders() const;
-    /// host_of[r] = any text that is the same for ranks of one host.
-    [[nodiscard]] static placement from(const std::vector<std::string>& host_of, int rank);
-};
-
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
-/// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
-/// messages between hosts.
-class hierarchical_communicator {
+/// between: leaders only, when there are two hosts or more; made with divisor = world size. net
+/// carries messages between hosts.
+class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
@@ -54,24 +43,25 @@ public:
                               std::shared_ptr<links> net, collective_options limits = {});
     hierarchical_communicator(const hierarchical_communicator&) = delete;
     hierarchical_communicator& operator=(const hierarchical_communicator&) = delete;
-    ~hierarchical_communicator();
+    ~hierarchical_communicator() override;
 
-    [[nodiscard]] int rank() const noexcept { return rank_; }
-    [[nodiscard]] int world_size() const noexcept { return size_; }
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) { deadline_ = limit; }
+    [[nodiscard]] int rank() const noexcept override { return rank_; }
+    [[nodiscard]] int world_size() const noexcept override { return size_; }
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) override { deadline_ = limit; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
     /// Not the cheapest way: reduces everything and keeps a part.
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
 
 private:
     /// What an abort reaches through the loop.
@@ -81,22 +71,27 @@ private:
     };
     static void stop_messages(stop_state& s, links* net, const error& why);
     [[nodiscard]] int place_here(int world_rank) const;
-    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others has
-    /// to outlast theirs, so that the rank that is really missing gets named: ring after host, the
-    /// leader's return after the ring.
-    void begin(detail::op_kind kind, buffer_view of, reduce_op op, int more);
+    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others
+    /// has to outlast theirs, so that the rank that is really missing gets named: ring after host,
+    /// the leader's return after the ring.
+    void begin(detail::signature what);
+    [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;
     void wait_inside();
     void wait_for_leader();
 
     /// An error on one side is told to the other before it is thrown.
-    task<void> told(task<void> work);
+    task<void> abort_both_on_error(task<void> work);
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
+    [[nodiscard]] std::vector<std::size_t> sums_per_host(
+        const std::vector<std::size_t>& counts) const;
+    void put_in_rank_order(const std::vector<std::size_t>& counts, std::size_t width,
+                           std::byte* out) const;
     task<void> hand_out(buffer_view io, int root);
-    task<void> meet();
+    task<void> meet_everywhere();
     task<void> message(buffer_view io, int peer, bool sends);
 
     loop& on_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one before.
+// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one
+// before.
 //
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
@@ -33,7 +34,7 @@ struct ring_options {
 };
 
 /// One rank's end. Made by connect(); close() has to be awaited before destruction.
-class ring_communicator {
+class ring_communicator final : public communicator {
 public:
     /// Connects with the neighbours; all members call it.
     ///   group    world ranks of the members, the same on all; position: this rank's index in it
@@ -46,31 +47,32 @@ public:
                                                             int divisor = 0);
     ring_communicator(const ring_communicator&) = delete;
     ring_communicator& operator=(const ring_communicator&) = delete;
-    ~ring_communicator();
+    ~ring_communicator() override;
 
-    [[nodiscard]] int rank() const noexcept;
-    [[nodiscard]] int world_size() const noexcept;
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) noexcept;
+    [[nodiscard]] int rank() const noexcept override;
+    [[nodiscard]] int world_size() const noexcept override;
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) noexcept override;
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
     /// Called once, on the loop, when the group has failed.
-    void on_failure(unique_function<void(const error&)> told);
+    void on_failure(unique_function<void(const error&)> listener);
 
 private:
-    struct core; // what runs on the loop (detail/ring_core.ipp)
+    class core; // what runs on the loop (detail/ring_core.ipp)
 
     explicit ring_communicator(std::shared_ptr<core> made) noexcept;
 

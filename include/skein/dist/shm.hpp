@@ -2,10 +2,10 @@
 #pragma once
 // Collectives between ranks of one host, through shared memory.
 //
-// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its own
-// slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and then
-// everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring, but
-// without a system call. Small operations take one exchange: all publish all, all reduce all.
+// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its
+// own slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and
+// then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
+// but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -26,38 +26,43 @@ namespace skein::dist {
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
-class shm_communicator {
+class shm_communicator final : public communicator {
 public:
-    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
+    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
+    /// ranks).
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {});
     shm_communicator(const shm_communicator&) = delete;
     shm_communicator& operator=(const shm_communicator&) = delete;
-    ~shm_communicator();
+    ~shm_communicator() override;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {});
-    /// Once every member has been constructed: from here on the death of their processes is noticed.
+    /// Once every member has been constructed: from here on the death of their processes is
+    /// noticed.
     void join();
 
-    [[nodiscard]] int rank() const noexcept { return rank_; }
-    [[nodiscard]] int world_size() const noexcept { return size_; }
-    [[nodiscard]] std::string name() const;
-    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    [[nodiscard]] int rank() const noexcept override { return rank_; }
+    [[nodiscard]] int world_size() const noexcept override { return size_; }
+    [[nodiscard]] std::string name() const override;
+    void set_deadline(duration limit) noexcept override { deadline_ = limit; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
+
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
+    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
+    /// lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
-    task<void> close();
-    void abort(error why) noexcept;
 
 private:
     using counter = std::atomic<std::uint32_t> detail::shm_rank::*;
@@ -68,15 +73,14 @@ private:
     int label(int r) const noexcept { return labels_[static_cast<std::size_t>(r)]; }
 
     // doing (detail/shm_steps.ipp)
-    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
-               std::uint64_t more);
-    void begin_message(buffer_view io);
-    void arrive();
-    void meet();
+    void begin(detail::signature what);
+    void begin_message(buffer_view io, int peer);
+    void announce();
+    void wait_for_all_to_agree();
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
-    void reduce_steps(const std::byte* in, std::byte* out, std::size_t count, dtype type,
-                      reduce_op op, int divisor, bool scattered, int only_root);
+    struct reduction;
+    void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 

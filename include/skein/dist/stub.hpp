@@ -15,27 +15,27 @@
 namespace skein::dist {
 
 /// World size 1. send and recv have nobody to talk to and are a bug of the caller.
-class stub_communicator {
+class stub_communicator final : public communicator {
 public:
-    [[nodiscard]] int rank() const noexcept { return 0; }
-    [[nodiscard]] int world_size() const noexcept { return 1; }
-    [[nodiscard]] std::string name() const { return "single"; }
+    [[nodiscard]] int rank() const noexcept override { return 0; }
+    [[nodiscard]] int world_size() const noexcept override { return 1; }
+    [[nodiscard]] std::string name() const override { return "single"; }
 
-    task<void> all_reduce(buffer_view io, reduce_op op);
-    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    task<void> all_gather(buffer_view in, buffer_view out);
-    task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
-    task<void> broadcast(buffer_view io, int root);
-    task<void> barrier();
-    task<void> send(buffer_view io, int to);
-    task<void> recv(buffer_view io, int from);
-    task<void> close();
-    void abort(error why) noexcept;
-    void set_deadline(duration) noexcept {}
+    task<void> all_reduce(buffer_view io, reduce_op op) override;
+    task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> all_gather(buffer_view in, buffer_view out) override;
+    task<void> all_gather_v(buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts) override;
+    task<void> broadcast(buffer_view io, int root) override;
+    task<void> barrier() override;
+    task<void> send(buffer_view io, int to) override;
+    task<void> recv(buffer_view io, int from) override;
+    task<void> close() override;
+    void abort(error why) noexcept override;
+    void set_deadline(duration) noexcept override {}
 
 private:
     task<void> copy(buffer_view in, buffer_view out);
-    static task<void> nobody(int peer);
     void check();
 
     std::mutex guard_;

@@ -66,9 +66,6 @@ private:
 
 namespace detail {
 
-/// The variable that makes a process a worker: the number of the file with its worker_boot.
-inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
-
 /// "w2" for "worker-2": in a process's name there is little room.
 [[nodiscard]] std::string short_worker_name(std::string_view name);
 

@@ -10,7 +10,7 @@
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
 
-#include <skein/train/metrics.hpp>
+#include <skein/report/metrics.hpp>
 
 #include <cstdint>
 #include <string>
@@ -38,14 +38,16 @@ struct step_info {
     double grad_norm = 0.0;    ///< before clipping
     double seconds = 0.0;      ///< of this step
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
-    const std::vector<metric_value>* metrics = nullptr; ///< everything reported, merged over ranks
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< everything reported, merged over ranks
 };
 
 /// After every evaluation.
 struct eval_info {
     int rank = 0;
     std::uint64_t step = 0;
-    const std::vector<metric_value>* metrics = nullptr; ///< "val_loss" and what the loss reported
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< "val_loss" and what the loss reported
     double seconds = 0.0;
 };
 

@@ -16,8 +16,6 @@
 //     if (auto found = saver.load_latest()) found->read("model.wte", bytes_of_wte);
 
 #include <skein/core/disk.hpp>
-#include <skein/core/error.hpp>
-#include <skein/train/json.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/safetensors.hpp>
 
@@ -56,8 +54,9 @@ struct checkpoint_options {
 /// writes only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_view> tensors;      ///< bytes must stay unchanged during save()
-    json extra = json::object();           ///< sampler position, RNG, schedule...; rank 0's is kept
+    std::vector<tensor_view> tensors; ///< bytes must stay unchanged during save()
+    /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
+    std::string extra = "{}";
     std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
     std::string config_hash;               ///< tells a resume with another model; rank 0's is kept
 };
@@ -75,7 +74,7 @@ class loaded_checkpoint {
 public:
     [[nodiscard]] std::uint64_t step() const noexcept { return manifest_.step; }
     [[nodiscard]] const checkpoint_manifest& manifest() const noexcept { return manifest_; }
-    [[nodiscard]] const json& extra() const noexcept { return manifest_.extra; }
+    [[nodiscard]] const std::string& extra() const noexcept { return manifest_.extra; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
     /// All tensors of all shards by name.
@@ -136,7 +135,6 @@ public:
     [[nodiscard]] const std::string& dir() const noexcept { return dir_; }
 
 private:
-    std::vector<json> gather(const json& mine) const;
     [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
                                                   const std::string& folder) const;
     [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
@@ -153,6 +151,14 @@ private:
     checkpoint_world world_;
 };
 
+namespace detail {
+/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
+/// A pure function of names and sizes, so that nothing has to be gathered.
+[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size);
+} // namespace detail
+
 } // namespace skein::train
 
-#include <skein/train/detail/checkpoint.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/checkpoint.ipp>
+#endif

@@ -7,7 +7,7 @@
 //
 //     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
 
-#include <skein/core/check.hpp>
+#include <skein/core/config.hpp>
 
 #include <atomic>
 #include <functional>
@@ -45,14 +45,7 @@ public:
     [[nodiscard]] static context single() { return context(); }
 
     /// One rank of a world. comm may be null only when world_size is 1.
-    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
-        : where_(std::move(where)), world_(world), comm_(comm) {
-        SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
-        SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}",
-                    where_.rank, where_.world_size);
-        SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
-                    "a world of {} ranks needs a communicator", where_.world_size);
-    }
+    context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
 
     [[nodiscard]] int rank() const noexcept { return where_.rank; }
     [[nodiscard]] int world_size() const noexcept { return where_.world_size; }
@@ -92,3 +85,7 @@ private:
 };
 
 } // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/context.ipp>
+#endif

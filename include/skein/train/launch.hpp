@@ -11,12 +11,17 @@
 // config.workers > 1 it becomes the supervisor of so many copies of itself and restarts them after a
 // failure. Otherwise it runs the function in this process.
 
-#include <skein/cluster/environment.hpp>
-#include <skein/core/error.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/run_config.hpp>
 
 #include <functional>
+
+namespace skein {
+class error;
+namespace cluster {
+struct launch_environment;
+}
+} // namespace skein
 
 namespace skein::train {
 
@@ -37,4 +42,6 @@ using rank_function = std::function<void(context&)>;
 
 } // namespace skein::train
 
-#include <skein/train/detail/launch.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/launch.ipp>
+#endif

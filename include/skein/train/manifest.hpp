@@ -10,19 +10,13 @@
 
 #include <skein/core/config.hpp>
 #include <skein/core/bytes.hpp>
-#include <skein/core/crc32c.hpp>
-#include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
-#include <skein/train/json.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -43,16 +37,14 @@ struct checkpoint_manifest {
     std::uint64_t chunk_bytes = 0;
     std::vector<shard_entry> shards;
     std::map<std::string, double> metrics;
-    json extra = json::object();
+    std::string extra = "{}"; ///< the text of one JSON object
     std::string config_hash;
     std::string skein_version = SKEIN_VERSION_STRING;
     double wall_time = 0.0; ///< seconds since 1970 when it was written
 };
 
-[[nodiscard]] json to_json(const shard_entry& shard);
-[[nodiscard]] result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes);
-
-/// The bytes of the file: indented JSON that ends with its own checksum.
+/// The bytes of the file: indented JSON that ends with its own checksum. Throws errc::malformed when
+/// `extra` is not JSON.
 [[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
 
 /// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
@@ -64,35 +56,27 @@ class chunk_checksums {
 public:
     explicit chunk_checksums(std::uint64_t chunk_bytes) : chunk_(chunk_bytes) {}
 
-    void add(byte_span part) {
-        while (!part.empty()) {
-            const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
-            current_ = crc32c(part.first(take), current_);
-            filled_ += take;
-            bytes_ += take;
-            part = part.subspan(take);
-            if (filled_ == chunk_) close_chunk();
-        }
-    }
+    void add(byte_span part);
     /// The checksums so far; the last chunk may be short.
-    [[nodiscard]] std::vector<std::uint32_t> finish() {
-        if (filled_ > 0) close_chunk();
-        return std::move(crcs_);
-    }
+    [[nodiscard]] std::vector<std::uint32_t> finish();
     [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
 private:
-    void close_chunk() {
-        crcs_.push_back(current_);
-        current_ = 0;
-        filled_ = 0;
-    }
+    void close_chunk();
 
     std::uint64_t chunk_, filled_ = 0, bytes_ = 0;
     std::uint32_t current_ = 0;
     std::vector<std::uint32_t> crcs_;
 };
 
+namespace detail {
+inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
+/// The end of a manifest whose other bytes are `body`: the member "self" and what closes the object.
+[[nodiscard]] std::string make_manifest_tail(std::string_view body);
+} // namespace detail
+
 } // namespace skein::train
 
-#include <skein/train/detail/manifest.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/manifest.ipp>
+#endif

@@ -5,264 +5,67 @@
 // Every rank owns one and calls it alike; only rank 0 opens files and prints. The folder's path is
 // shared at construction, so that all ranks put their checkpoint shards into the same place.
 
-#include <skein/dist/comm_thread.hpp>
+#include <skein/core/bytes.hpp>
+#include <skein/report/metrics.hpp>
+#include <skein/report/progress.hpp>
+#include <skein/report/run_dir.hpp>
+#include <skein/report/settings.hpp>
+#include <skein/report/summary.hpp>
 #include <skein/train/callbacks.hpp>
-#include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
-#include <skein/train/progress.hpp>
 #include <skein/train/run_config.hpp>
-#include <skein/train/run_dir.hpp>
-#include <skein/train/summary.hpp>
 
-#include <csignal>
-#include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
-
-#include <fmt/core.h>
-
-#include <unistd.h>
 
 namespace skein::train {
 
-/// The settings of a run as JSON, for config.json and for people.
-[[nodiscard]] inline json to_json(const run_config& c) {
-    return json{{"name", c.name},
-                {"max_steps", c.max_steps},
-                {"global_batch", c.global_batch},
-                {"accumulation", c.accumulation},
-                {"seed", c.seed},
-                {"clip", c.clip},
-                {"precision", c.precision},
-                {"eval_every", c.eval_every},
-                {"eval_samples", c.eval_samples},
-                {"checkpoint_every", c.checkpoint_every},
-                {"keep_last", c.keep_last},
-                {"keep_best", c.keep_best},
-                {"best_metric", c.best_metric},
-                {"max_failures", c.max_failures},
-                {"tokens_per_sample", c.tokens_per_sample}};
-}
-
 /// Tells the attempts of one job from those of others: the launcher's job id; without one (torchrun's
 /// default id is "none" for every job) the launcher's process, which lives as long as the job. Rank 0.
-[[nodiscard]] inline std::string job_of(const context& ctx) {
-    if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
-    const auto parent = ::getppid();
-    std::string stat, boot;
-    std::getline(std::ifstream(fmt::format("/proc/{}/stat", parent)), stat);
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-    std::istringstream after_name(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
-    std::string started; // field 22, the name being field 2
-    for (int field = 3; field <= 22; ++field) after_name >> started;
-    return fmt::format("{}/{}/{}", boot, parent, started);
-}
+[[nodiscard]] std::string job_of(const context& ctx);
 
 /// The folder of this run: with resume the one of that name; after a restart the one this job made
 /// (its number may differ from the name asked for); else a new one. Rank 0 only.
-[[nodiscard]] inline run_dir open_run_dir(const context& ctx, const run_config& config) {
-    if (config.resume == resume_mode::latest)
-        return run_dir::create(config.runs_dir, config.name, {.resume = true});
-    if (ctx.attempt() == 0) return run_dir::create(config.runs_dir, config.name);
-    auto name = config.name;
-    const auto is_there = [&] {
-        std::error_code
-            ignored; // what cannot be looked at is not ours; create() says what is wrong
-        return std::filesystem::is_directory(config.runs_dir + "/" + name, ignored);
-    };
-    for (int number = 2; is_there(); ++number) {
-        if (run_dir::written_by(config.runs_dir + "/" + name) == job_of(ctx))
-            return run_dir::create(config.runs_dir, name, {.resume = true});
-        name = fmt::format("{}.{}", config.name, number);
-    }
-    return run_dir::create(config.runs_dir, config.name); // the first attempt did not get this far
-}
+[[nodiscard]] report::run_dir open_run_dir(const context& ctx, const run_config& config);
 
 /// "pid 101 102", or by host when there are several: "pid 101 102 on a, 7 on b". One text
 /// "<pid> <host>" per rank; after the first 16 only dots.
-[[nodiscard]] inline std::string places_text(const std::vector<byte_buffer>& ranks) {
-    std::string out = "pid", last;
-    bool one = true;
-    const auto host_of = [](const byte_buffer& rank) {
-        const auto text = as_text(rank);
-        return std::string(text.substr(std::min(text.size(), text.find(' ') + 1)));
-    };
-    for (const auto& rank : ranks) one = one && host_of(rank) == host_of(ranks[0]);
-    for (std::size_t r = 0; r < ranks.size(); ++r) {
-        if (r == 16) return out + " ...";
-        out += " " + std::string(as_text(ranks[r]).substr(0, as_text(ranks[r]).find(' ')));
-        const auto host = host_of(ranks[r]);
-        if (!one && (r + 1 == ranks.size() || host_of(ranks[r + 1]) != host))
-            out += " on " + host + (r + 1 == ranks.size() ? "" : ",");
-    }
-    return out;
-}
+[[nodiscard]] std::string places_text(const std::vector<byte_buffer>& ranks);
 
 /// "text: "a.txt" -> "b.txt", heads: 2 -> 4" against the config.json that is there; empty when nothing
 /// differs or nothing can be read.
-[[nodiscard]] inline std::string changed_settings(const run_dir& dir, const json& now) {
-    std::optional<json> old;
-    try {
-        old = dir.read_config();
-    } catch (const error&) { // a damaged one is written anew
-    }
-    std::string out;
-    if (!old || !old->contains("settings") || !old->at("settings").is_object() || !now.is_object())
-        return out;
-    for (const auto& [key, before] : old->at("settings").items())
-        if (now.contains(key) && now.at(key) != before)
-            out += fmt::format("{}{}: {} -> {}", out.empty() ? "" : ", ", key, dump_json(before),
-                               dump_json(now.at(key)));
-    return out;
-}
+[[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
 /// See the file's head. Not thread-safe.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
-    reporter(const context& ctx, const run_config& config, const json& settings)
-        : ctx_(&ctx), config_(&config), first_(ctx.is_first()) {
-        places_ = gather_bytes(ctx, as_bytes(fmt::format("{} {}", ::getpid(), ctx.host())));
-        if (!config.write_files && !config.checkpoints) return;
-        if (first_) {
-            dir_.emplace(open_run_dir(ctx, config));
-            auto all = to_json(config);
-            all["name"] = dir_->name(); // the one in use
-            all["world_size"] = ctx.world_size();
-            all["job_id"] = job_of(ctx);
-            all["settings"] = settings;
-            changed_ = changed_settings(*dir_, settings);
-            dir_->write_config(all);
-            path_ = dir_->path();
-            name_ = dir_->name();
-        }
-        path_ = from_first(ctx, path_);
-        name_ = from_first(ctx, name_);
-    }
+    reporter(const context& ctx, const run_config& config, const report::settings& settings);
+    ~reporter();
+    reporter(const reporter&) = delete;
+    reporter& operator=(const reporter&) = delete;
 
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
 
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
-    void begin(const start_info& start) {
-        if (!first_) return;
-        if (dir_) dir_->truncate_after(start.first_step);
-        progress_options options;
-        options.name = name_.empty() ? config_->name : name_;
-        options.total = start.total_steps;
-        options.first = start.first_step;
-        options.samples = config_->tokens_per_sample <= 0;
-        switch (config_->output) {
-        case output_mode::automatic: options.mode = progress_mode::automatic; break;
-        case output_mode::plain: options.mode = progress_mode::plain; break;
-        case output_mode::quiet: options.mode = progress_mode::quiet; break;
-        case output_mode::json: options.mode = progress_mode::json_lines; break;
-        }
-        if (config_->output == output_mode::json)
-            options.write = [](std::string_view text) {
-                std::fwrite(text.data(), 1, text.size(), stdout);
-                std::fflush(stdout);
-            };
-        show_ = std::make_unique<progress>(std::move(options));
-        greet(start);
-    }
+    void begin(const start_info& start);
 
     /// One step's row; `evaluated` holds this step's evaluation, or nothing.
-    void step(const step_info& now, const std::vector<metric_value>& evaluated) {
-        if (!first_) return;
-        average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
-        const double tokens = now.tokens_per_s * now.seconds;
-        if (dir_ && config_->write_files) {
-            metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
-            row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-            row.timings = {{config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s",
-                            now.tokens_per_s},
-                           {"step_seconds", now.seconds}};
-            dir_->append(row);
-        }
-        progress_update update;
-        update.step = now.step;
-        update.loss = now.loss;
-        update.step_seconds = average_;
-        if (average_ > 0) update.tokens_per_s = tokens / average_;
-        update.more = {{"lr", now.lr}};
-        show_->update(update);
-        if (evaluated.empty()) return;
-        std::string text = fmt::format("step {}:", now.step);
-        for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
-        show_->note(text);
-        draw();
-    }
+    void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
-    void note(const std::string& text) {
-        if (show_) show_->note(text);
-    }
+    void note(const std::string& text);
     /// A note that also a quiet run shows.
-    void notice(const std::string& text) {
-        if (show_) show_->notice(text);
-    }
-    void finish() {
-        if (show_) show_->finish();
-        draw();
-    }
+    void notice(const std::string& text);
+    void finish();
 
 private:
-    /// What runs where, and what is not as it was asked for.
-    void greet(const start_info& start) {
-        const auto name = name_.empty() ? config_->name : name_;
-        const auto* comm = ctx_->comm();
-        if (show_->mode() == progress_mode::json_lines) {
-            ordered_json o = {{"event", "start"},
-                              {"name", name},
-                              {"path", path_},
-                              {"parameters", start.parameters},
-                              {"first_step", start.first_step},
-                              {"total", start.total_steps},
-                              {"workers", ctx_->world_size()},
-                              {"strategy", start.strategy}};
-            if (comm != nullptr) o["communicator"] = comm->name();
-            for (const auto& rank : places_)
-                o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
-            show_->event(o);
-        } else {
-            auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
-                                    human_count(static_cast<double>(start.parameters)),
-                                    start.total_steps, config_->global_batch);
-            if (!path_.empty()) what += ", files in " + path_;
-            show_->note(what);
-            show_->note(fmt::format("{}{}{}{} worker{}: {}", start.strategy,
-                                    comm != nullptr ? " over " + comm->name() : "",
-                                    start.strategy.empty() && comm == nullptr ? "" : ", ",
-                                    ctx_->world_size(), ctx_->world_size() == 1 ? "" : "s",
-                                    places_text(places_)));
-        }
-        if (dir_)
-            for (const auto& text : dir_->notices()) show_->notice(text);
-        if (!start.resumed_from.empty()) {
-            show_->note(
-                fmt::format("resumed after step {} from {}", start.first_step, start.resumed_from));
-            if (!changed_.empty())
-                show_->notice("the run goes on with other settings: " + changed_);
-        } else if (config_->resume == resume_mode::latest && ctx_->attempt() == 0) {
-            show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
-                                      path_.empty() ? config_->runs_dir + "/" + name : path_));
-        }
-        if (start.first_step > 0 && start.first_step >= start.total_steps)
-            show_->notice(
-                fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
-                            start.first_step, start.total_steps));
-    }
-    void draw() {
-        if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
-    }
+    void greet(const start_info& start);
+    void tell_start(const start_info& start, const std::string& name);
+    void draw();
 
     const context* ctx_;
     const run_config* config_;
@@ -270,41 +73,17 @@ private:
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
     std::string changed_; // the user's settings that differ from those the run had before
-    std::optional<run_dir> dir_;
-    std::unique_ptr<progress> show_;
+    std::optional<report::run_dir> dir_;
+    std::unique_ptr<report::progress> show_;
     double average_ = 0.0; // of the seconds per step, exponential
 };
 
 /// The last screen for a finished fit(); add to `results` before summary_text().
-[[nodiscard]] inline run_summary summarize(const context& ctx, const run_config& config,
-                                           const fit_result& result) {
-    run_summary out;
-    out.name = result.run_name.empty() ? config.name : result.run_name;
-    out.path = result.run_path;
-    out.steps = result.steps;
-    out.first = result.first_step;
-    out.total = static_cast<std::uint64_t>(config.max_steps);
-    out.seconds = result.seconds;
-    out.samples = config.tokens_per_sample <= 0;
-    if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
-    out.peak_rss_bytes = result.peak_rss_bytes;
-    out.workers = ctx.world_size();
-    out.restarts = ctx.attempt();
-    out.results = {{"loss", result.loss}};
-    if (result.val_loss == result.val_loss) out.results.push_back({"val_loss", result.val_loss});
-    out.val_step = result.val_step;
-    out.checkpoint = result.checkpoint;
-    out.command = config.command;
-    out.launcher = ctx.launcher();
-    if (config.command.empty()) { // a program whose flags nobody knows
-        out.command = command_line();
-        out.resume_flag = out.steps_flag = "";
-    }
-    if (result.stopped)
-        out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
-                      : result.stop_signal == SIGTERM ? "by SIGTERM"
-                                                      : "on request";
-    return out;
-}
+[[nodiscard]] report::run_summary summarize(const context& ctx, const run_config& config,
+                                            const fit_result& result);
 
 } // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/reporter.ipp>
+#endif

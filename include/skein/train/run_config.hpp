@@ -6,16 +6,11 @@
 //
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
-#include <skein/core/error.hpp>
+#include <skein/core/constants.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <string>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -68,7 +63,7 @@ struct run_config {
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
     std::chrono::nanoseconds restart_backoff =
         std::chrono::milliseconds(200); ///< doubles each time
-    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
@@ -83,72 +78,17 @@ struct run_config {
 };
 
 /// How this process was called, as one would type it again.
-[[nodiscard]] inline std::string command_line() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::string out;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        const auto word = all.substr(at, end - at);
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        out += out.empty() ? "" : " ";
-        if (plain) {
-            out += word;
-        } else { // in single quotes nothing is special but the quote itself
-            out += '\'';
-            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-            out += '\'';
-        }
-        at = end + 1;
-    }
-    return out;
-}
+[[nodiscard]] std::string command_line();
 
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
-inline void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
-        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
-    if (config.accumulation < 1)
-        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
-    if (config.global_batch < 1)
-        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
-    if (config.global_batch < world_size * config.accumulation)
-        refuse(
-            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                        config.global_batch, world_size, config.accumulation),
-            "use fewer workers or a larger batch");
-    if (!(config.clip >= 0))
-        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
-    if (config.precision != "float32")
-        throw error(errc::not_supported,
-                    fmt::format("not supported: precision {}", config.precision))
-            .with_hint("this version trains in float32");
-    const bool has_control = std::ranges::any_of(
-        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    if (config.name.empty() || config.name.find('/') != std::string::npos ||
-        config.name[0] == '.' || config.name.size() > 200 || has_control)
-        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
-               "use a plain folder name of up to 200 characters");
-    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
-}
+void validate(const run_config& config, int world_size);
 
 } // namespace skein::train
 
 namespace skein {
 using train::run_config;
 }
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/run_config.ipp>
+#endif

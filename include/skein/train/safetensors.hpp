@@ -12,11 +12,8 @@
 //     auto back = parse_safetensors(bytes);         // result: views into bytes
 
 #include <skein/core/bytes.hpp>
-#include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
-#include <skein/train/json.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,8 +22,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -95,11 +90,7 @@ struct safetensors_header {
     string_map metadata;
     std::uint64_t data_offset = 0; ///< where the data begins in the file
 
-    [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept {
-        auto it =
-            std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == name; });
-        return it == tensors.end() ? nullptr : &*it;
-    }
+    [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept;
 };
 
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
@@ -122,4 +113,6 @@ struct safetensors_content {
 
 } // namespace skein::train
 
-#include <skein/train/detail/safetensors.hpp>
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/safetensors.ipp>
+#endif

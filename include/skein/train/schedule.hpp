@@ -3,23 +3,19 @@
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 //
 //     schedule lr = warmup_cosine{.peak = 6e-4, .floor = 6e-5, .warmup = 100, .total = 2000};
-//     optimizer.set_lr(learning_rate(lr, step));
+//     optimizer.step(learning_rate(lr, step));
 //
 // Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
 // last warm-up step runs at the peak.      source: Goyal et al. 2017 (arXiv 1706.02677) section 2.2
 
-#include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
-#include <string>
 #include <string_view>
 #include <variant>
-
-#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -99,13 +95,7 @@ struct step_decay {
 using schedule = std::variant<constant_rate, warmup_cosine, warmup_linear, step_decay>;
 
 /// The rate of this step (from 0).
-[[nodiscard]] inline double learning_rate(const schedule& s, std::uint64_t step) noexcept {
-    if (auto* p = std::get_if<constant_rate>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_cosine>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_linear>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<step_decay>(&s)) return (*p)(step);
-    return 0.0;
-}
+[[nodiscard]] double learning_rate(const schedule& s, std::uint64_t step) noexcept;
 
 /// What a command line gives for a schedule.
 struct schedule_settings {
@@ -119,23 +109,10 @@ struct schedule_settings {
 
 /// The schedule called "constant", "cosine", "linear" or "step"; errc::usage for another name or
 /// for numbers that make no sense.
-[[nodiscard]] inline result<schedule> make_schedule(std::string_view name, schedule_settings s) {
-    if (!(s.peak > 0.0) || !std::isfinite(s.peak))
-        return error(errc::usage, fmt::format("learning rate {} is not a positive number", s.peak));
-    if (!(s.floor >= 0.0) || s.floor > s.peak)
-        return error(errc::usage, fmt::format("lowest learning rate {} is not between 0 and the "
-                                              "learning rate {}",
-                                              s.floor, s.peak));
-    if (name == "constant") return schedule(constant_rate{s.peak, s.warmup});
-    if (name == "cosine") return schedule(warmup_cosine{s.peak, s.floor, s.warmup, s.total});
-    if (name == "linear") return schedule(warmup_linear{s.peak, s.floor, s.warmup, s.total});
-    if (name == "step") {
-        const auto rest = s.total > s.warmup ? s.total - s.warmup : 1;
-        const auto every = s.every != 0 ? s.every : std::max<std::uint64_t>(rest / 3, 1);
-        return schedule(step_decay{s.peak, s.gamma, every, s.warmup});
-    }
-    return error(errc::usage, fmt::format("unknown schedule '{}'", name))
-        .with_hint("one of constant, cosine, linear, step");
-}
+[[nodiscard]] result<schedule> make_schedule(std::string_view name, schedule_settings s);
 
 } // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/schedule.ipp>
+#endif

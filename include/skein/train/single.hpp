@@ -15,12 +15,8 @@ class Single {
 public:
     static constexpr std::string_view name = "Single";
 
-    Single(const train::context& ctx, torch::nn::Module& module) : storage_(module) {
-        if (ctx.world_size() != 1)
-            throw error(errc::usage,
-                        fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-                .with_hint("use Trainer<DDP<>>, or one worker");
-    }
+    /// Throws errc::usage in a world of several ranks.
+    Single(const train::context& ctx, torch::nn::Module& module);
 
     [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
     void begin_step() { storage_.expect_gradients(); }
@@ -37,3 +33,7 @@ private:
 static_assert(train::strategy<Single>);
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/single.ipp>
+#endif

@@ -11,7 +11,7 @@
 //     ... clip, optimizer over storage() ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
-#include <skein/torch/torch.hpp>
+#include <skein/torch/tensor.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/flat.hpp>
 

@@ -11,32 +11,25 @@
 //
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 
-#include <skein/core/error.hpp>
-#include <skein/core/posix_disk.hpp>
+#include <skein/report/metrics.hpp>
+#include <skein/report/settings.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/callbacks.hpp>
-#include <skein/train/checkpoint.hpp>
-#include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/detail/session.hpp>
 #include <skein/train/optimizer.hpp>
-#include <skein/train/reporter.hpp>
 #include <skein/train/run_config.hpp>
-#include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
 #include <skein/train/strategy.hpp>
-#include <skein/train/training_state.hpp>
 
-#include <chrono>
-#include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <limits>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string>
+#include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace skein::train {
 
@@ -61,14 +54,12 @@ concept module_holder = requires(M& model) {
 template <class L, class Model, class Batch>
 concept loss_function =
     std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, metric_set&>, at::Tensor>;
+    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>,
+                        at::Tensor>;
 
 } // namespace skein::train
 
-namespace skein::train::detail {
-template <class TrainerType, class Model, class Loss, class Data, class HeldOut>
-class run_of;
-}
+#include <skein/train/detail/fit_parts.hpp>
 
 namespace skein {
 
@@ -80,18 +71,17 @@ public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
-        train::validate(config_, ctx.world_size());
-        at::set_num_threads(config_.threads > 0 ? config_.threads : 1);
-        train::keep_freed_memory();
+        train::detail::begin_training(ctx, config_);
     }
 
     /// More settings for the run's config.json: model sizes and the like.
-    void describe(train::json settings) { settings_ = std::move(settings); }
+    void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
     /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
     /// "grad_norm" and "stop" are taken.
-    void report(train::metric_kind kind, std::string_view name, double value, double weight = 1.0) {
+    void report(report::metric_kind kind, std::string_view name, double value,
+                double weight = 1.0) {
         reported_.add(kind, name, value, weight);
     }
 
@@ -106,8 +96,22 @@ public:
         static_assert(train::module_holder<Model>,
                       "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
                       "module, not the module itself");
-        if constexpr (train::module_holder<Model>) // else the line above is all there is to say
-            return fit_one(model, std::move(options), std::move(schedule), loss, data, held_out);
+        if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
+            using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
+                                                  std::tuple<Callbacks...>>;
+            return train::detail::run_fit({.ctx = ctx_,
+                                           .config = &config_,
+                                           .described = &settings_,
+                                           .reported = &reported_,
+                                           .options = std::move(options),
+                                           .rate = std::move(schedule),
+                                           .samples = static_cast<std::uint64_t>(data.size()),
+                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
+                                          [&] {
+                                              return std::make_unique<parts>(
+                                                  *ctx_, model, loss, data, held_out, callbacks_);
+                                          });
+        }
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
@@ -118,44 +122,11 @@ public:
     }
 
 private:
-    template <class, class, class, class, class>
-    friend class train::detail::run_of;
-    using strategy_type = Strategy;
-
-    template <class Model, class Loss, class Data, class HeldOut>
-    train::fit_result fit_one(Model& model, train::optimizer_options options,
-                              train::schedule schedule, Loss& loss, const Data& data,
-                              const HeldOut& held_out) {
-        const auto tell_peers = [this] {
-            if (ctx_->comm() != nullptr) ctx_->comm()->abort(to_error(std::current_exception()));
-        };
-        try {
-            train::detail::run_of<Trainer, Model, Loss, Data, HeldOut> run(
-                *this, model, std::move(options), std::move(schedule), loss, data, held_out);
-            try {
-                return run.all();
-            } catch (...) {
-                tell_peers(); // the reason itself, before the strategy's destructor ends its exchange
-                throw;
-            }
-        } catch (...) {
-            tell_peers(); // the first abort counts
-            throw;
-        }
-    }
-
-    template <class Event>
-    void tell(const Event& event) {
-        std::apply([&](auto&... c) { (train::detail::tell(c, event), ...); }, callbacks_);
-    }
-
     train::context* ctx_;
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;
-    train::json settings_ = train::json::object();
-    train::metric_set reported_;
+    report::settings settings_;
+    report::metric_set reported_;
 };
 
 } // namespace skein
-
-#include <skein/train/detail/trainer.hpp>

@@ -6,18 +6,12 @@
 //     skein::train::load_weights(*net, "runs/net");    // the newest whole checkpoint of that run
 //     net->eval();
 
-#include <skein/core/error.hpp>
-#include <skein/core/posix_disk.hpp>
-#include <skein/torch/torch.hpp>
+#include <skein/core/disk.hpp>
+#include <skein/torch/tensor.hpp>
 #include <skein/train/checkpoint.hpp>
-#include <skein/train/training_state.hpp>
 
 #include <cstdint>
-#include <ranges>
 #include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 namespace skein::train {
 
@@ -30,41 +24,16 @@ struct loaded_weights {
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is verified,
 /// nothing is changed on disk.
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
-[[nodiscard]] inline loaded_checkpoint open_checkpoint(disk& where, const std::string& path) {
-    if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
-    std::optional<error> first;
-    const checkpointer run(where, path + "/checkpoints");
-    for (const std::uint64_t step : std::views::reverse(run.steps())) {
-        auto opened = checkpointer::open(where, run.step_path(step));
-        if (opened) return std::move(*opened);
-        if (!first) first = opened.error();
-    }
-    if (first) throw *first;
-    throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
-        .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
-}
+[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path);
 
 /// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
 ///   path    a run's folder or a checkpoint's
 ///   errors  those of open_checkpoint; not_found and mismatch name the tensor. Then the module may hold
 ///           some of the new values
-inline loaded_weights load_weights(torch::nn::Module& module, const std::string& path) {
-    at::NoGradGuard no_grad;
-    posix_disk here;
-    const auto from = open_checkpoint(here, path);
-    const auto fill = [&](const std::string& name, at::Tensor tensor) {
-        auto whole = tensor.detach().contiguous();
-        from.read("model." + name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
-    };
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true)) {
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            fill(item.key(), item.value());
-    }
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) fill(item.key(), item.value());
-    return {from.path(), from.step()};
-}
+loaded_weights load_weights(torch::nn::Module& module, const std::string& path);
 
 } // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/weights.ipp>
+#endif

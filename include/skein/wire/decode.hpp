@@ -40,7 +40,7 @@ template <class T>
 bool read(reader& in, T& value);
 
 struct depth_guard {
-    explicit depth_guard(reader& in) : in(in), entered(in.enter()) {}
+    explicit depth_guard(reader& from) : in(from), entered(from.enter()) {}
     depth_guard(const depth_guard&) = delete;
     depth_guard& operator=(const depth_guard&) = delete;
     ~depth_guard() {

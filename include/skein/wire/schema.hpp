@@ -97,6 +97,38 @@ constexpr void describe_fields(Sink& sink) {
     sink("}");
 }
 
+/// What has parts: containers, and aggregates at last.
+template <class T, class... Above, class Sink>
+constexpr void describe_parts(Sink& sink) {
+    if constexpr (is_span<T> || is_a<T, std::vector>) {
+        sink("vec<");
+        describe<std::remove_cv_t<typename T::value_type>, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_array<T>) {
+        sink("arr<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(",");
+        describe_number(sink, std::tuple_size_v<T>);
+        sink(">");
+    } else if constexpr (is_map<T>) {
+        sink("map<");
+        describe<typename T::key_type, Above...>(sink);
+        sink(",");
+        describe<typename T::mapped_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_set<T> || is_a<T, std::optional> || is_a<T, result>) {
+        sink(is_set<T> ? "set<" : is_a<T, std::optional> ? "opt<" : "res<");
+        describe<typename T::value_type, Above...>(sink);
+        sink(">");
+    } else if constexpr (is_a<T, std::variant>) {
+        describe_items<T, Above...>(sink, "var<");
+    } else if constexpr (is_tuple<T>) {
+        describe_items<T, Above...>(sink, "tup<");
+    } else {
+        describe_fields<T, Above...>(sink);
+    }
+}
+
 template <class T, class... Above, class Sink>
 constexpr void describe(Sink& sink) {
     if constexpr (is_one_of<T, Above...>) {
@@ -133,40 +165,8 @@ constexpr void describe(Sink& sink) {
         sink(">");
     } else if constexpr (is_text<T>) {
         sink("str");
-    } else if constexpr (is_span<T> || is_a<T, std::vector>) {
-        sink("vec<");
-        describe<std::remove_cv_t<typename T::value_type>, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_array<T>) {
-        sink("arr<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(",");
-        describe_number(sink, std::tuple_size_v<T>);
-        sink(">");
-    } else if constexpr (is_map<T>) {
-        sink("map<");
-        describe<typename T::key_type, Above...>(sink);
-        sink(",");
-        describe<typename T::mapped_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_set<T>) {
-        sink("set<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, std::optional>) {
-        sink("opt<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, result>) {
-        sink("res<");
-        describe<typename T::value_type, Above...>(sink);
-        sink(">");
-    } else if constexpr (is_a<T, std::variant>) {
-        describe_items<T, Above...>(sink, "var<");
-    } else if constexpr (is_tuple<T>) {
-        describe_items<T, Above...>(sink, "tup<");
     } else {
-        describe_fields<T, Above...>(sink);
+        describe_parts<T, Above...>(sink);
     }
 }
 

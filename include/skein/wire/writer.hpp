@@ -8,7 +8,7 @@
 //     wire::writer out;
 //     wire::encode(out, header);
 //     wire::encode(out, body);
-//     connection.send(kind, std::move(out).take());
+//     byte_buffer message = std::move(out).take();
 
 #include <skein/core/bytes.hpp>
 
@@ -86,12 +86,6 @@ public:
         if (buffer_.size() - size_ < zeros) grow(zeros);
         std::memset(buffer_.data() + size_, 0, zeros);
         size_ += zeros;
-    }
-    /// Overwrites bytes written before, e.g. a length that is known only now.
-    template <class T>
-        requires std::is_trivially_copyable_v<T>
-    void patch(std::size_t at, const T& value) noexcept {
-        std::memcpy(buffer_.data() + at, &value, sizeof(T));
     }
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Both ends of the group protocol.
+// The server of a group, and what both ends have in common.
 
 #include <skein/cluster/detail/group_protocol.hpp>
 #include <skein/core/awaitable.hpp>
@@ -8,6 +8,7 @@
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/net/acceptor.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/network.hpp>
 #include <skein/wire/decode.hpp>
@@ -28,6 +29,7 @@ SKEIN_INLINE net::connection_options link_options(const group_options& options, 
     net::connection_options o;
     o.secret = options.secret;
     o.self.name = std::move(name);
+    o.self.purpose = "group";
     o.alive = options.alive;
     o.bounds.max_frame = options.max_blob * static_cast<std::size_t>(options.world_size) + 65536;
     return o;
@@ -43,8 +45,6 @@ SKEIN_INLINE void require_secret(const net::address& at, const net::token& secre
 
 } // namespace detail
 
-// ---- server
-
 struct group_server::member {
     member_info info;
     std::shared_ptr<net::connection> link;
@@ -54,12 +54,15 @@ struct group_server::member {
 SKEIN_INLINE group_server::group_server(net::network& via, net::address at, group_options options)
     : options_(std::move(options)), members_(static_cast<std::size_t>(options_.world_size)) {
     detail::require_secret(at, options_.secret);
-    listener_ = via.listen(std::move(at));
+    net::acceptor_options bounds;
+    bounds.places = std::max(bounds.places, members_.size());
+    bounds.places_per_address = std::max(bounds.places_per_address, members_.size());
+    door_ = std::make_unique<net::acceptor>(via, at, bounds);
 }
 
 SKEIN_INLINE group_server::~group_server() = default;
 
-SKEIN_INLINE net::address group_server::local() const { return listener_->local(); }
+SKEIN_INLINE net::address group_server::local() const { return door_->local(); }
 
 SKEIN_INLINE std::vector<int> group_server::missing() const {
     std::vector<int> ranks;
@@ -84,7 +87,7 @@ SKEIN_INLINE task<group_outcome> group_server::run() {
     } catch (...) {
         stopped = std::current_exception(); // the caller is cancelled: clean up all the same
     }
-    listener_->close();
+    door_->close();
     // Readers end by themselves when their connection is closed here, after the last word is flushed.
     for (auto& m : members_) {
         if (!m || !m->link) continue;
@@ -106,18 +109,17 @@ SKEIN_INLINE void group_server::abort(error why, int culprit) {
 }
 
 SKEIN_INLINE task<void> group_server::accept_all() {
-    for (;;) {
-        std::unique_ptr<net::stream> from;
-        try {
-            auto next = listener_->accept();
-            from = co_await next;
-        } catch (const error& e) {
-            if (e.code() == errc::closed || e.code() == errc::cancelled) co_return;
-            throw;
-        }
-        // A stranger's connection must not cost more than a handshake, and not end the group.
-        if (children_.size() < members_.size() + 64) children_.spawn(serve(std::move(from)));
+    std::optional<error> why;
+    try {
+        auto serving =
+            door_->serve([this](std::unique_ptr<net::stream> from, net::admission* place) {
+                return serve(std::move(from), place);
+            });
+        co_await serving;
+    } catch (const error& e) {
+        why = e;
     }
+    if (why && why->code() != errc::cancelled) abort(*why);
 }
 
 SKEIN_INLINE task<void> group_server::watch_deadline() {
@@ -139,25 +141,31 @@ SKEIN_INLINE task<void> group_server::watch_deadline() {
           missing().front());
 }
 
-SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
-    std::shared_ptr<net::connection> link;
-    member* self = nullptr;
+/// One stream: who proves the token and is one of ours gets in. What a stranger fails at, the acceptor
+/// says.
+SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from,
+                                            net::admission* place) {
+    auto shaken = net::connection::accept(std::move(from), detail::link_options(options_, "group"));
+    auto link = co_await shaken;
+    place->authenticated();
+    auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
+    auto first = co_await first_frame;
+    if (!first) co_return;
+    auto admitted = admit(link, *first);
+    if (!admitted) {
+        detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
+        auto closed = shield(link->close()); // it has to read why
+        co_await closed;
+        co_return;
+    }
+    auto served = serve_member(std::move(link), *admitted);
+    co_await served;
+}
+
+SKEIN_INLINE task<void> group_server::serve_member(std::shared_ptr<net::connection> link,
+                                                   member* self) {
     std::optional<error> why;
     try {
-        auto shaken =
-            net::connection::accept(std::move(from), detail::link_options(options_, "group"));
-        link = co_await shaken;
-        auto first_frame = with_timeout(link->receive(), time_constants::lan().handshake_timeout);
-        auto first = co_await first_frame;
-        if (!first) co_return;
-        auto admitted = admit(link, *first);
-        if (!admitted) {
-            detail::send(*link, detail::kind::refused, detail::loss_body(-1, admitted.error()));
-            auto closed = shield(link->close()); // it has to read why
-            co_await closed;
-            co_return;
-        }
-        self = *admitted;
         start_if_complete();
         for (;;) {
             auto next = link->receive();
@@ -168,8 +176,7 @@ SKEIN_INLINE task<void> group_server::serve(std::unique_ptr<net::stream> from) {
     } catch (const error& e) {
         why = e;
     }
-    // A stranger that fails the handshake is nobody's loss.
-    if (self == nullptr || self->left || outcome_) co_return;
+    if (self->left || outcome_) co_return;
     group_outcome how;
     how.culprit = self->info.rank;
     how.failure =
@@ -310,173 +317,6 @@ SKEIN_INLINE void group_server::tell_everyone() {
             detail::send(*m->link, detail::kind::lost, body);
         }
     }
-}
-
-// ---- client
-
-SKEIN_INLINE task<std::unique_ptr<group_client>> group_client::join(net::network& via,
-                                                                    net::address at,
-                                                                    member_info self,
-                                                                    group_options options,
-                                                                    lost_callback lost) {
-    const auto until = skein::deadline_after(loop::current().now(), options.join_deadline);
-    detail::require_secret(at, options.secret);
-    self.job = options.job;
-    self.attempt = options.generation;
-    self.settings = hash_of(options.settings);
-    std::unique_ptr<group_client> client(new group_client);
-    client->self_ = self;
-    client->on_lost_ = std::move(lost);
-    const auto link_options = detail::link_options(options, fmt::format("rank {}", self.rank));
-    duration pause = std::chrono::milliseconds(5);
-    for (;;) {
-        std::optional<error> why;
-        try {
-            auto connected = with_deadline(net::connection::connect(via, at, link_options), until);
-            client->link_ = co_await connected;
-            break;
-        } catch (const error& e) {
-            const bool later = e.code() == errc::refused || e.code() == errc::not_found ||
-                               e.code() == errc::reset || e.code() == errc::closed;
-            if (!later || loop::current().now() + pause >= until) {
-                if (!later) throw;
-                throw error(errc::timeout,
-                            fmt::format("rank {} could not reach its group at {} within "
-                                        "{:.3g} s",
-                                        self.rank, net::to_string(at),
-                                        to_seconds(options.join_deadline)))
-                    .with_cause(e.text())
-                    .with_hint("is rank 0 running, and can this host reach it?");
-            }
-        }
-        co_await sleep_for(pause);
-        pause = std::min<duration>(pause * 2, std::chrono::milliseconds(250));
-    }
-    client->reader_.spawn(client->read_all());
-    std::optional<error> failure;
-    try {
-        detail::send(*client->link_, detail::kind::join,
-                     detail::join_body{self, std::move(options.settings)});
-        while (!client->joined_ && !client->lost_) {
-            auto changed = client->changed_.wait();
-            co_await changed;
-        }
-        failure = client->lost_;
-    } catch (const error& e) {
-        failure = e;
-    }
-    if (failure) { // one that gives up says so: the others must not wait for it
-        auto finished =
-            failure->code() == errc::cancelled ? client->fail(*failure) : client->finish();
-        auto ended = shield(std::move(finished));
-        co_await ended;
-        throw *failure;
-    }
-    co_return client;
-}
-
-SKEIN_INLINE group_client::~group_client() = default;
-
-SKEIN_INLINE task<void> group_client::read_all() {
-    try {
-        for (;;) {
-            auto next = link_->receive();
-            auto f = co_await next;
-            if (!f) break;
-            handle(*f);
-        }
-        if (!leaving_) {
-            lose(-1, error(errc::peer_lost, "the group's server closed the connection")
-                         .with_hint("the supervisor or rank 0 has ended"));
-        }
-    } catch (const error& e) {
-        if (!leaving_)
-            lose(-1, error(errc::peer_lost, "the group's server is gone").with_cause(e.text()));
-    }
-    changed_.wake_all();
-}
-
-SKEIN_INLINE void group_client::handle(const net::frame& f) {
-    switch (f.kind) {
-    case detail::kind::formed: {
-        auto body = wire::decode<detail::formed_body>(f.body);
-        if (!body) throw body.error();
-        members_ = std::move(body->members);
-        generation_ = body->generation;
-        joined_ = true;
-        break;
-    }
-    case detail::kind::gathered: {
-        auto body = wire::decode<detail::gathered_body>(f.body);
-        if (!body) throw body.error();
-        gathered_[body->key] = std::move(body->blobs);
-        break;
-    }
-    case detail::kind::refused:
-    case detail::kind::lost: {
-        auto body = wire::decode<detail::loss_body>(f.body);
-        if (!body) throw body.error();
-        lose(std::get<0>(*body), std::get<1>(*body));
-        break;
-    }
-    default: throw error(errc::malformed, fmt::format("kind {} means nothing to a rank", f.kind));
-    }
-    changed_.wake_all();
-}
-
-SKEIN_INLINE void group_client::lose(int rank, error why) {
-    if (lost_) return;
-    lost_ = std::move(why);
-    if (joined_ && on_lost_) on_lost_(rank, *lost_);
-    changed_.wake_all();
-}
-
-SKEIN_INLINE task<std::vector<byte_buffer>> group_client::exchange(std::string key,
-                                                                   byte_buffer mine) {
-    if (lost_) throw *lost_;
-    detail::blob_body body;
-    body.key = key;
-    body.blob = std::move(mine);
-    detail::send(*link_, detail::kind::contribute, body);
-    for (;;) {
-        if (auto found = gathered_.find(key); found != gathered_.end()) {
-            auto blobs = std::move(found->second);
-            gathered_.erase(found);
-            co_return blobs;
-        }
-        if (lost_) throw *lost_;
-        auto changed = changed_.wait();
-        co_await changed;
-    }
-}
-
-SKEIN_INLINE task<void> group_client::leave() {
-    leaving_ = true;
-    if (!lost_ && link_->is_open()) {
-        net::frame f;
-        f.kind = detail::kind::leave;
-        link_->send(std::move(f));
-    }
-    auto finished = shield(finish());
-    co_await finished;
-}
-
-SKEIN_INLINE task<void> group_client::fail(error why) {
-    leaving_ = true;
-    if (!lost_ && link_->is_open()) {
-        detail::send(*link_, detail::kind::failed, detail::loss_body(self_.rank, why));
-    }
-    auto finished = shield(finish());
-    co_await finished;
-}
-
-SKEIN_INLINE task<void> group_client::finish() {
-    leaving_ = true;
-    auto closed = link_->close();
-    co_await closed;
-    reader_.cancel();
-    auto joined = reader_.join();
-    co_await joined;
 }
 
 } // namespace skein::cluster

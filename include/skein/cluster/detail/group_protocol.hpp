@@ -3,7 +3,10 @@
 // Frames of the group protocol; comes after cluster/group.hpp. Bodies are wire-encoded.
 
 #include <skein/core/error.hpp>
+#include <skein/net/address.hpp>
 #include <skein/net/connection.hpp>
+#include <skein/net/options.hpp>
+#include <skein/net/token.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -45,6 +48,11 @@ struct gathered_body {
     std::string key;
     std::vector<byte_buffer> blobs;
 };
+
+/// How the two ends of a group talk.
+[[nodiscard]] net::connection_options link_options(const group_options& options, std::string name);
+/// Where other hosts can reach, everybody could be a rank of a world without a secret.
+void require_secret(const net::address& at, const net::token& secret);
 
 template <class Body>
 void send(net::connection& link, std::uint16_t kind, const Body& body) {

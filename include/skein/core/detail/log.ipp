@@ -133,13 +133,13 @@ SKEIN_INLINE void set_sink(sink to) {
 }
 
 SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> fields) {
+                  std::span<const field> with) {
     if (!enabled(severity)) return;
     record r;
     r.severity = severity;
     r.component = component;
     r.text = text;
-    r.fields = fields;
+    r.fields = with;
     r.wall = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::system_clock::now().time_since_epoch());
     auto& s = detail::the_state();

@@ -3,7 +3,7 @@
 // What a rank says it is doing, so that two ranks doing different things get an error, not garbage.
 
 #include <skein/core/error.hpp>
-#include <skein/dist/communicator.hpp>
+#include <skein/dist/buffer.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,8 +40,8 @@ enum class op_kind : std::uint8_t {
     return "?";
 }
 
-/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies in
-/// shared memory and in frame headers.
+/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies
+/// in shared memory and in frame headers.
 struct signature {
     std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
@@ -58,6 +58,8 @@ struct signature {
 /// "all_reduce #7 (f32 x 100, sum)"
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+/// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
+[[nodiscard]] error error_at(const error& why, std::string where);
 [[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail

@@ -4,6 +4,9 @@
 
 #include <skein/core/fnv.hpp>
 
+#include <string>
+#include <utility>
+
 #include <fmt/core.h>
 
 namespace skein::dist::detail {
@@ -32,6 +35,14 @@ SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, co
                                              rank_a, describe(a), rank_b, describe(b)))
         .with_hint(
             "every rank must call the same collectives with the same counts in the same order");
+}
+
+SKEIN_INLINE error error_at(const error& why, std::string where) {
+    std::string text = why.where().empty() ? why.text() : why.where() + ": " + why.text();
+    return error(why.code(), std::move(text))
+        .with_where(std::move(where))
+        .with_cause(why.cause())
+        .with_hint(why.hint());
 }
 
 SKEIN_INLINE std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {

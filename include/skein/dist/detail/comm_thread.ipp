@@ -21,9 +21,10 @@ SKEIN_INLINE void ticket::wait() const {
 }
 
 SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
-                                      any_communicator comm, unique_function<void()> at_end)
+                                      std::unique_ptr<communicator> comm,
+                                      unique_function<void()> at_end)
     : worker_(std::move(worker)), comm_(std::move(comm)), at_end_(std::move(at_end)),
-      rank_(comm_.rank()), world_size_(comm_.world_size()), name_(comm_.name()) {}
+      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()) {}
 
 SKEIN_INLINE comm_thread::~comm_thread() {
     if (at_end_) at_end_();
@@ -34,7 +35,7 @@ SKEIN_INLINE comm_thread::~comm_thread() {
 }
 
 SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
-                                        unique_function<task<void>(any_communicator&)> start) {
+                                        unique_function<task<void>(communicator&)> start) {
     auto end = std::make_shared<ticket::state>();
     bool wake = false;
     {
@@ -58,7 +59,7 @@ SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
     return next;
 }
 
-SKEIN_INLINE task<void> comm_thread::started(operation* op, any_communicator* comm) {
+SKEIN_INLINE task<void> comm_thread::started(operation* op, communicator* comm) {
     auto work = op->start(*comm);
     co_await std::move(work);
 }
@@ -67,7 +68,7 @@ SKEIN_INLINE task<void> comm_thread::started(operation* op, any_communicator* co
 SKEIN_INLINE task<void> comm_thread::drive() {
     while (auto op = take()) {
         const time_point begin = steady_now();
-        auto outcome = as_result(started(&*op, &comm_));
+        auto outcome = as_result(started(&*op, comm_.get()));
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
@@ -85,54 +86,54 @@ SKEIN_INLINE task<void> comm_thread::leave() {
     auto joined = as_result(tasks_.join());
     auto ignored = co_await std::move(joined);
     (void)ignored;
-    auto closing = as_result(comm_.close());
+    auto closing = as_result(comm_->close());
     auto closed = co_await std::move(closing);
     (void)closed;
-    comm_ = any_communicator(); // its streams end on their own loop
+    comm_.reset(); // its streams end on their own loop
 }
 
 SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.all_reduce(io, op); });
+    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); });
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
-    return submit(in.bytes(), [=](any_communicator& c) { return c.reduce_scatter(in, out, op); });
+    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); });
 }
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out) {
-    return submit(out.bytes(), [=](any_communicator& c) { return c.all_gather(in, out); });
+    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); });
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
                                               std::vector<std::size_t> counts) {
-    return submit(out.bytes(), [in, out, counts = std::move(counts)](any_communicator& c) {
+    return submit(out.bytes(), [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     });
 }
 SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.broadcast(io, root); });
+    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); });
 }
 SKEIN_INLINE ticket comm_thread::barrier() {
-    return submit(0, [](any_communicator& c) { return c.barrier(); });
+    return submit(0, [](communicator& c) { return c.barrier(); });
 }
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.send(io, to); });
+    return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });
 }
 SKEIN_INLINE ticket comm_thread::recv(buffer_view io, int from) {
-    return submit(io.bytes(), [=](any_communicator& c) { return c.recv(io, from); });
+    return submit(io.bytes(), [=](communicator& c) { return c.recv(io, from); });
 }
 
-SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_.abort(std::move(why)); }
+SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_->abort(std::move(why)); }
 
 SKEIN_INLINE void comm_thread::drain() noexcept {
     std::unique_lock lock(guard_);
     idle_.wait(lock, [this] { return !driving_; });
 }
 
-SKEIN_INLINE task<void> comm_thread::apply_deadline(any_communicator& comm, duration limit) {
+SKEIN_INLINE task<void> comm_thread::apply_deadline(communicator& comm, duration limit) {
     comm.set_deadline(limit);
     co_return;
 }
 
 SKEIN_INLINE void comm_thread::set_deadline(duration limit) {
-    auto ordered = submit(0, [limit](any_communicator& c) { return apply_deadline(c, limit); });
+    auto ordered = submit(0, [limit](communicator& c) { return apply_deadline(c, limit); });
     (void)ordered;
 }
 

@@ -4,7 +4,10 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/messages.ipp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/ring.hpp>
@@ -18,31 +21,6 @@
 #include <fmt/core.h>
 
 namespace skein::dist {
-
-SKEIN_INLINE std::vector<int> placement::leaders() const {
-    std::vector<int> first;
-    for (const auto& h : hosts) first.push_back(h.front());
-    return first;
-}
-
-SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, int rank) {
-    placement p;
-    std::vector<std::string> names;
-    for (std::size_t r = 0; r < host_of.size(); ++r) {
-        const auto known = std::find(names.begin(), names.end(), host_of[r]);
-        const auto h = static_cast<std::size_t>(known - names.begin());
-        if (known == names.end()) {
-            names.push_back(host_of[r]);
-            p.hosts.emplace_back();
-        }
-        if (static_cast<int>(r) == rank) {
-            p.my_host = static_cast<int>(h);
-            p.my_place = static_cast<int>(p.hosts[h].size());
-        }
-        p.hosts[h].push_back(static_cast<int>(r));
-    }
-    return p;
-}
 
 SKEIN_INLINE hierarchical_communicator::hierarchical_communicator(
     loop& on, placement where, int rank, int world_size, std::unique_ptr<shm_communicator> inside,
@@ -68,63 +46,49 @@ SKEIN_INLINE std::string hierarchical_communicator::name() const {
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::op_kind::all_reduce, io, op, 0);
-    return told(reduce_everywhere(io, op));
+    begin(detail::all_reduce_call(io, op));
+    return abort_both_on_error(reduce_everywhere(io, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                                   reduce_op op) {
-    SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
-                    in.count == out.count * static_cast<std::size_t>(size_),
-                "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::reduce_scatter, in, op, 0);
-    return told(reduce_then_cut(in, out, op));
+    begin(detail::reduce_scatter_call(in, out, op, size_));
+    return abort_both_on_error(reduce_then_cut(in, out, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
-    SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
-                "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
+    begin(detail::all_gather_call(in, out, size_));
     std::vector<std::size_t> counts(static_cast<std::size_t>(size_), in.count);
-    begin(detail::op_kind::all_gather, out, reduce_op::sum, 0);
-    return told(gather(in, out, std::move(counts)));
+    return abort_both_on_error(gather(in, out, std::move(counts)));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather_v(
     buffer_view in, buffer_view out, std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
-                    in.count == counts[static_cast<std::size_t>(rank_)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
-                in.count);
+    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> owned(counts.begin(), counts.end());
-    begin(detail::op_kind::all_gather_v, out, reduce_op::sum, 0);
-    return told(gather(in, out, std::move(owned)));
+    return abort_both_on_error(gather(in, out, std::move(owned)));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::broadcast(buffer_view io, int root) {
-    SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
-    begin(detail::op_kind::broadcast, io, reduce_op::sum, root);
-    return told(hand_out(io, root));
+    begin(detail::broadcast_call(io, root, size_));
+    return abort_both_on_error(hand_out(io, root));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::barrier() {
-    begin(detail::op_kind::barrier, buffer_view{}, reduce_op::sum, 0);
-    return told(meet());
+    begin(detail::barrier_call());
+    return abort_both_on_error(meet_everywhere());
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to,
-                size_);
-    begin(detail::op_kind::message, io, reduce_op::sum, to);
-    if (const int p = place_here(to); p >= 0) return told(inside_->send(io, p));
-    return told(message(io, to, true));
+    begin(detail::message_call(io, to, rank_, size_));
+    if (const int p = place_here(to); p >= 0) return abort_both_on_error(inside_->send(io, p));
+    return abort_both_on_error(message(io, to, true));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_,
-                from, size_);
-    begin(detail::op_kind::message, io, reduce_op::sum, from);
-    if (const int p = place_here(from); p >= 0) return told(inside_->recv(io, p));
-    return told(message(io, from, false));
+    begin(detail::message_call(io, from, rank_, size_));
+    if (const int p = place_here(from); p >= 0) return abort_both_on_error(inside_->recv(io, p));
+    return abort_both_on_error(message(io, from, false));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::close() {
@@ -166,19 +130,12 @@ SKEIN_INLINE int hierarchical_communicator::place_here(int world_rank) const {
     return found == here.end() ? -1 : static_cast<int>(found - here.begin());
 }
 
-SKEIN_INLINE void hierarchical_communicator::begin(detail::op_kind kind, buffer_view of,
-                                                   reduce_op op, int more) {
-    if (kind != detail::op_kind::message) doing_.sequence += 1;
-    doing_.kind = kind;
-    doing_.count = of.count;
-    doing_.type = of.type;
-    doing_.op = op;
-    doing_.detail = static_cast<std::uint64_t>(more);
+SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
+    const auto kind = what.kind;
+    what.sequence = doing_.sequence + (kind == detail::op_kind::message ? 0 : 1);
+    doing_ = what;
     if (failed_) throw *failed_;
-    if (stopped_->why) {
-        throw error(stopped_->why->code(), stopped_->why->what())
-            .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
-    }
+    if (stopped_->why) throw detail::error_at(*stopped_->why, rank_and_call());
     // The parts of a collective are told apart from the same parts of another one.
     const auto outer = kind == detail::op_kind::message ? detail::op_kind::none : kind;
     if (inside_) inside_->set_outer(outer);
@@ -188,8 +145,12 @@ SKEIN_INLINE void hierarchical_communicator::begin(detail::op_kind kind, buffer_
     if (between_) between_->set_deadline(alone ? deadline_ : deadline_ + patience());
 }
 
+SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
+    return fmt::format("rank {}, {}", rank_, detail::describe(doing_));
+}
+
 SKEIN_INLINE duration hierarchical_communicator::patience() const {
-    return deadline_ / 2 + std::chrono::milliseconds(500);
+    return deadline_ / 2 + time_constants::lan().ring_grace_least;
 }
 
 SKEIN_INLINE void hierarchical_communicator::wait_inside() {
@@ -200,14 +161,13 @@ SKEIN_INLINE void hierarchical_communicator::wait_for_leader() {
     if (inside_) inside_->set_deadline(deadline_ + 3 * patience());
 }
 
-SKEIN_INLINE task<void> hierarchical_communicator::told(task<void> work) {
+SKEIN_INLINE task<void> hierarchical_communicator::abort_both_on_error(task<void> work) {
     auto outcome = as_result(std::move(work));
     auto ended = co_await std::move(outcome);
     if (ended) co_return;
     const auto& why = ended.error();
     abort(why);
-    failed_ = error(why.code(), why.what())
-                  .with_where(fmt::format("rank {}, {}", rank_, detail::describe(doing_)));
+    failed_ = detail::error_at(why, rank_and_call());
     throw *failed_;
 }
 
@@ -246,28 +206,19 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     }
 }
 
+/// Gathered host by host, then put into rank order.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
-    // Gathered host by host, then put into rank order.
-    std::vector<std::size_t> per_host, here;
-    std::size_t before = 0, total = 0;
-    for (std::size_t h = 0; h < where_.hosts.size(); ++h) {
-        std::size_t sum = 0;
-        for (const int r : where_.hosts[h]) {
-            const std::size_t c = counts[static_cast<std::size_t>(r)];
-            if (static_cast<int>(h) == where_.my_host) here.push_back(c);
-            sum += c;
-        }
-        if (static_cast<int>(h) < where_.my_host) before += sum;
-        per_host.push_back(sum);
-        total += sum;
-    }
-    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
-                out.count);
-    const std::size_t width = size_of(in.type);
-    work_.resize(std::max(work_.size(), total * width));
-    const buffer_view all{work_.data(), total, in.type};
-    const buffer_view ours = all.slice(before, per_host[static_cast<std::size_t>(where_.my_host)]);
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto mine = static_cast<std::size_t>(where_.my_host);
+    std::size_t before = 0;
+    for (std::size_t h = 0; h < mine; ++h) before += per_host[h];
+    std::vector<std::size_t> here;
+    for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
+
+    work_.resize(std::max(work_.size(), out.bytes()));
+    const buffer_view all{work_.data(), out.count, in.type};
+    const buffer_view ours = all.slice(before, per_host[mine]);
     if (inside_) {
         auto local = inside_->all_gather_v(in, ours, here);
         co_await std::move(local);
@@ -283,6 +234,22 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         auto back = inside_->broadcast(all, 0);
         co_await std::move(back);
     }
+    put_in_rank_order(counts, size_of(in.type), out.begin());
+}
+
+SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
+    const std::vector<std::size_t>& counts) const {
+    std::vector<std::size_t> sums;
+    for (const auto& host : where_.hosts) {
+        sums.push_back(0);
+        for (const int r : host) sums.back() += counts[static_cast<std::size_t>(r)];
+    }
+    return sums;
+}
+
+/// work_ has the parts of all ranks, host by host.
+SKEIN_INLINE void hierarchical_communicator::put_in_rank_order(
+    const std::vector<std::size_t>& counts, std::size_t width, std::byte* out) const {
     std::vector<std::size_t> starts(counts.size());
     for (std::size_t r = 1; r < counts.size(); ++r) starts[r] = starts[r - 1] + counts[r - 1];
     std::size_t from = 0;
@@ -290,7 +257,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         for (const int r : host) {
             const auto k = static_cast<std::size_t>(r);
             if (counts[k] > 0) {
-                std::memcpy(out.begin() + starts[k] * width, work_.data() + from * width,
+                std::memcpy(out + starts[k] * width, work_.data() + from * width,
                             counts[k] * width);
             }
             from += counts[k];
@@ -321,7 +288,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::hand_out(buffer_view io, int 
     }
 }
 
-SKEIN_INLINE task<void> hierarchical_communicator::meet() {
+SKEIN_INLINE task<void> hierarchical_communicator::meet_everywhere() {
     if (inside_) {
         auto come = inside_->barrier();
         co_await std::move(come);

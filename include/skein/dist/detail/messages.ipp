@@ -41,7 +41,7 @@ SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signa
     auto got = as_result(read_exact(*link, head));
     auto outcome = co_await std::move(got);
     if (outcome) {
-        const auto h = ring_header::decode(head.data());
+        const auto h = ring_header::decode(head.data()).value();
         if (h.what.count != io.count || h.what.type != io.type) {
             throw error(errc::mismatch, fmt::format("rank {} sent {} x {}, rank {} expects {} x {}",
                                                     from, to_string(h.what.type), h.what.count,

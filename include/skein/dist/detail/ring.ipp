@@ -21,23 +21,23 @@ SKEIN_INLINE task<std::unique_ptr<ring_communicator>> ring_communicator::connect
     collective_options limits, int divisor) {
     auto ring = std::unique_ptr<ring_communicator>(new ring_communicator(std::make_shared<core>(
         std::move(net), std::move(group), position, pieces, limits, divisor)));
-    auto meeting = as_result(ring->core_->meet());
-    auto met = co_await std::move(meeting);
-    if (!met) {
+    auto connecting = as_result(ring->core_->connect_neighbours());
+    auto connected = co_await std::move(connecting);
+    if (!connected) {
         auto closing = ring->close();
         co_await std::move(closing);
-        throw met.error();
+        throw connected.error();
     }
     co_return std::move(ring);
 }
 
-SKEIN_INLINE int ring_communicator::rank() const noexcept { return core_->position; }
+SKEIN_INLINE int ring_communicator::rank() const noexcept { return core_->position(); }
 SKEIN_INLINE int ring_communicator::world_size() const noexcept { return core_->size(); }
 SKEIN_INLINE std::string ring_communicator::name() const {
     return fmt::format("ring x{}", core_->size());
 }
 SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
-    core_->deadline = limit;
+    core_->set_deadline(limit);
 }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
@@ -59,23 +59,23 @@ SKEIN_INLINE task<void> ring_communicator::broadcast(buffer_view io, int root) {
 }
 SKEIN_INLINE task<void> ring_communicator::barrier() { return core_->barrier(); }
 SKEIN_INLINE task<void> ring_communicator::send(buffer_view io, int to) {
-    return core_->send(io, core_->label(to));
+    return core_->send(io, to);
 }
 SKEIN_INLINE task<void> ring_communicator::recv(buffer_view io, int from) {
-    return core_->recv(io, core_->label(from));
+    return core_->recv(io, from);
 }
 SKEIN_INLINE task<void> ring_communicator::close() { return core_->close(); }
 
 SKEIN_INLINE void ring_communicator::set_outer(detail::op_kind kind) noexcept {
-    core_->outer = kind;
+    core_->set_outer(kind);
 }
-SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> told) {
-    core_->told = std::move(told);
+SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> listener) {
+    core_->on_failure(std::move(listener));
 }
 
 SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
     try {
-        core_->here.post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
+        core_->on().post_from_any_thread([weak = std::weak_ptr<core>(core_), why = std::move(why)] {
             if (const auto c = weak.lock()) c->fail(why);
         });
     } catch (...) { // out of memory: the deadline will end it

@@ -4,7 +4,10 @@
 
 #include <skein/core/all.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/check.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/dist/detail/messages.ipp>
@@ -24,25 +27,24 @@
 namespace skein::dist {
 
 /// What runs on the loop; abort() from another thread reaches it only through the loop.
-struct ring_communicator::core : std::enable_shared_from_this<core> {
-    core(std::shared_ptr<links> n, std::vector<int> g, int p, ring_options o, collective_options l,
-         int d)
-        : net(std::move(n)), group(std::move(g)), position(p), pieces(o), deadline(l.deadline),
-          divisor(d > 0 ? d : size()), here(loop::current()) {}
+class ring_communicator::core {
+public:
+    core(std::shared_ptr<links> net, std::vector<int> group, int position, ring_options pieces,
+         collective_options limits, int divisor)
+        : net_(std::move(net)), group_(std::move(group)), position_(position), pieces_(pieces),
+          deadline_(limits.deadline), divisor_(divisor > 0 ? divisor : size()),
+          here_(loop::current()) {}
 
-    [[nodiscard]] int size() const noexcept { return static_cast<int>(group.size()); }
-    [[nodiscard]] int label(int p) const {
-        SKEIN_CHECK(p >= 0 && p < size(), "rank {} of {}", p, size());
-        return group[static_cast<std::size_t>(p)];
+    [[nodiscard]] int size() const noexcept { return static_cast<int>(group_.size()); }
+    [[nodiscard]] int position() const noexcept { return position_; }
+    [[nodiscard]] loop& on() const noexcept { return here_; }
+    void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
+    void on_failure(unique_function<void(const error&)> listener) {
+        failure_listener_ = std::move(listener);
     }
-    [[nodiscard]] int next() const { return label((position + 1) % size()); }
-    [[nodiscard]] int previous() const { return label((position + size() - 1) % size()); }
 
-    struct slice {
-        std::size_t at = 0, bytes = 0;
-    };
-
-    task<void> meet();
+    task<void> connect_neighbours();
     task<void> all_reduce(buffer_view io, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
@@ -52,58 +54,79 @@ struct ring_communicator::core : std::enable_shared_from_this<core> {
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
     task<void> close();
+    /// The first error wins, goes to both neighbours, and ends what runs.
+    void fail(error why);
+
+private:
+    struct slice {
+        std::size_t at = 0, bytes = 0;
+    };
+    struct plan;
+    class late_watch;
+
+    /// The world rank at a place of the ring.
+    [[nodiscard]] int label(int place) const {
+        SKEIN_CHECK(place >= 0 && place < size(), "rank {} of {}", place, size());
+        return group_[static_cast<std::size_t>(place)];
+    }
+    [[nodiscard]] int next() const { return label((position_ + 1) % size()); }
+    [[nodiscard]] int previous() const { return label((position_ + size() - 1) % size()); }
 
     // one collective (detail/ring_steps.ipp)
-    struct plan;
-    void begin(detail::op_kind kind, std::uint64_t count, dtype type, reduce_op op,
-               std::uint64_t more);
+    void begin(detail::signature what);
     task<void> run(plan& p);
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
-    static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
+    task<void> gather(plan& p, buffer_view own);
     task<void> send_frame(std::uint32_t step, byte_span data);
-    task<void> hear(std::uint32_t step, std::size_t n, std::byte* direct);
+    task<void> receive_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
+    void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
+    std::vector<slice> equal_slices(std::size_t bytes) const;
+    static constexpr time_constants times = time_constants::lan();
+    static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 
     // failing (detail/ring_failure.ipp)
-    task<void> guarded(task<void> work);
+    task<void> finish_in_time(task<void> work);
+    task<void> judge(error why, int late_rank);
     task<void> watch_next();
-    void fail(error why);
-    task<void> spread(error why);
-    task<void> wait_until_spread();
+    task<void> tell_neighbours(error why);
+    task<void> wait_until_told();
     task<void> wait_for_failure();
-    task<detail::ring_header> decode_notice(byte_span head);
     task<error> read_notice(net::stream& s, detail::ring_header h, int from, byte_span already);
     [[nodiscard]] error blamed(errc code, int culprit, const std::string& what) const;
     [[nodiscard]] std::string where() const;
     void throw_if_failed() const;
 
-    std::shared_ptr<links> net;
-    std::vector<int> group;
-    int position;
-    ring_options pieces;
-    duration deadline;
-    int divisor;
-    loop& here;
+    std::shared_ptr<links> net_;
+    std::vector<int> group_; // world ranks
+    int position_;
+    ring_options pieces_;
+    duration deadline_;
+    int divisor_;
+    loop& here_;
+    net::stream* out_ = nullptr; // to the next; its other direction carries notices to us
+    net::stream* in_ = nullptr;  // from the previous; its other direction carries our notices
 
-    net::stream* out = nullptr; // to the next; its other direction carries notices to us
-    net::stream* in = nullptr;  // from the previous; its other direction carries our notices
-    detail::signature doing;
-    detail::op_kind outer = detail::op_kind::none;
-    bool busy = false;    // a collective or message runs
-    bool writing = false; // in the middle of a frame: nothing else may be written to out
-    bool heard = false;   // the previous rank has begun this collective
-    bool next_left = false;
-    bool closed = false;
-    std::optional<error> failed;
-    cancel_source stop; // of the running collective
-    event quiet;        // set while nothing runs
-    wait_queue moved;   // progress inside a collective
-    event failure_known, spread_done;
-    unique_function<void(const error&)> told;
-    byte_buffer scratch, work;
-    scope tasks;
+    // the running collective
+    detail::signature doing_;
+    detail::op_kind outer_ = detail::op_kind::none;
+    bool busy_ = false;    // a collective or message runs
+    bool writing_ = false; // in the middle of a frame: nothing else may be written to out_
+    bool heard_ = false;   // the previous rank has begun this collective
+    cancel_source stop_;   // ends it
+    event quiet_;          // set while nothing runs
+    wait_queue moved_;     // progress inside it
+    byte_buffer scratch_, work_;
+
+    // the end
+    bool next_left_ = false;
+    bool closed_ = false;
+    std::optional<error> failed_;
+    event failure_known_, neighbours_told_;
+    unique_function<void(const error&)> failure_listener_;
+    scope tasks_;
 };
 
 } // namespace skein::dist

@@ -8,102 +8,105 @@
 
 namespace skein::dist {
 
-/// Runs a collective to its end or to the failure of the group, within the deadline.
-SKEIN_INLINE task<void> ring_communicator::core::guarded(task<void> body) {
-    struct judge final : timer_node {
-        explicit judge(core& c)
-            : timer_node([](timer_node& t) {
-                  auto& self = static_cast<judge&>(t);
-                  if (std::exchange(self.first,
-                                    false)) { // this thread may be the late one: look again
-                      self.owner.here.set_timer(self, self.owner.here.now() +
-                                                          std::chrono::milliseconds(50));
-                      return;
-                  }
-                  // A neighbour that has not begun, or does not read, is to blame. If it has, the
-                  // cause is further away, and its news may still be on the way: hence the grace.
-                  if (!self.owner.heard)
-                      self.culprit = self.owner.previous();
-                  else if (self.owner.writing)
-                      self.culprit = self.owner.next();
-                  else
-                      return;
-                  self.owner.stop.request();
-              }),
-              owner(c) {}
-        core& owner;
-        bool first = true;
-        int culprit = -1;
-    } at_deadline(*this);
-    const time_point until = deadline_after(here.now(), deadline);
-    const duration grace =
-        std::min<duration>(deadline / 4 + std::chrono::milliseconds(500), std::chrono::seconds(2));
-    if (doing.kind != detail::op_kind::message) here.set_timer(at_deadline, until);
+/// Looks at the deadline who has not done his part, and ends the collective if it is a neighbour.
+class ring_communicator::core::late_watch final : public timer_node {
+public:
+    explicit late_watch(core& c)
+        : timer_node([](timer_node& t) { static_cast<late_watch&>(t).look(); }), owner_(c) {}
+    /// The world rank that is to blame; negative: none that is known.
+    [[nodiscard]] int culprit() const noexcept { return culprit_; }
 
-    auto stoppable = with_cancel(stop.token(), std::move(body));
+private:
+    void look() {
+        if (std::exchange(first_, false)) { // this thread may be the late one: look again
+            owner_.here_.set_timer(*this, owner_.here_.now() + times.ring_late_again);
+            return;
+        }
+        // A neighbour that has not begun, or does not read, is to blame. If it has, the cause is
+        // further away, and its news may still be on the way.
+        if (!owner_.heard_)
+            culprit_ = owner_.previous();
+        else if (owner_.writing_)
+            culprit_ = owner_.next();
+        else
+            return;
+        owner_.stop_.request();
+    }
+
+    core& owner_;
+    bool first_ = true;
+    int culprit_ = -1;
+};
+
+/// Runs a collective to its end or to the failure of the group, within the deadline.
+SKEIN_INLINE task<void> ring_communicator::core::finish_in_time(task<void> body) {
+    late_watch watch(*this);
+    const time_point until = deadline_after(here_.now(), deadline_);
+    const duration grace =
+        std::min<duration>(deadline_ / 4 + times.ring_grace_least, times.ring_grace_most);
+    if (doing_.kind != detail::op_kind::message) here_.set_timer(watch, until);
+
+    auto stoppable = with_cancel(stop_.token(), std::move(body));
     auto limited = with_deadline(std::move(stoppable), until + grace);
     auto outcome = as_result(std::move(limited));
     auto ended = co_await std::move(outcome);
-    at_deadline.cancel();
-    busy = false;
-    quiet.set();
+    watch.cancel();
+    busy_ = false;
+    quiet_.set();
     if (ended) co_return;
-
-    if (!failed) {
-        const error why = ended.error();
-        const auto late =
-            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline));
-        if (at_deadline.culprit >= 0) {
-            fail(blamed(errc::timeout, at_deadline.culprit, late));
-        } else if (why.code() == errc::timeout) {
-            const bool message = doing.kind == detail::op_kind::message;
-            fail(
-                blamed(errc::timeout, message ? static_cast<int>(doing.detail) : previous(), late));
-        } else {
-            if (why.code() == errc::peer_lost && size() > 2) {
-                // The neighbour may only be the messenger of a failure further away.
-                auto news = with_timeout(wait_for_failure(), std::chrono::milliseconds(300));
-                auto settled = as_result(std::move(news));
-                auto ignored = co_await std::move(settled);
-                (void)ignored;
-            }
-            if (!failed) fail(why);
-        }
-    }
+    auto judging = judge(ended.error(), watch.culprit());
+    co_await std::move(judging);
     throw_if_failed();
 }
 
+/// Makes the end of a collective the failure of the group, with the right rank to blame.
+SKEIN_INLINE task<void> ring_communicator::core::judge(error why, int late_rank) {
+    if (failed_) co_return;
+    const bool message = doing_.kind == detail::op_kind::message;
+    if (late_rank < 0 && why.code() == errc::timeout) {
+        late_rank = message ? static_cast<int>(doing_.detail) : previous();
+    }
+    if (late_rank >= 0) {
+        const auto late =
+            fmt::format("it has not done its part within {:.3g} s", to_seconds(deadline_));
+        fail(blamed(errc::timeout, late_rank, late));
+        co_return;
+    }
+    if (why.code() == errc::peer_lost && size() > 2) {
+        // The neighbour may only be the messenger of a failure further away.
+        auto news = with_timeout(wait_for_failure(), times.ring_news);
+        auto settled = as_result(std::move(news));
+        auto ignored = co_await std::move(settled);
+        (void)ignored;
+    }
+    if (!failed_) fail(why);
+}
+
 SKEIN_INLINE task<void> ring_communicator::core::wait_for_failure() {
-    auto known = failure_known.wait();
+    auto known = failure_known_.wait();
     co_await known;
 }
 
 /// Listens on the silent direction of the link to the next rank, as long as the group lives.
 SKEIN_INLINE task<void> ring_communicator::core::watch_next() {
     std::array<std::byte, detail::ring_header::size> head{};
-    auto reading = as_result(detail::read_exact(*out, head));
+    auto reading = as_result(detail::read_exact(*out_, head));
     auto got = co_await std::move(reading);
-    if (closed || (!got && got.error().code() == errc::cancelled)) co_return;
+    if (closed_ || (!got && got.error().code() == errc::cancelled)) co_return;
     if (!got) {
         fail(blamed(errc::peer_lost, next(), got.error().what()));
         co_return;
     }
-    auto decoding = decode_notice(head);
-    auto outcome = as_result(std::move(decoding));
-    auto h = co_await std::move(outcome);
+    const auto h = detail::ring_header::decode(head.data());
     if (!h) {
         fail(h.error());
     } else if (h->kind == detail::ring_kind::bye) {
-        next_left = true; // what runs now can still end well: the next rank has done its part
+        next_left_ = true; // what runs now can still end well: the next rank has done its part
     } else {
-        auto notice = as_result(read_notice(*out, *h, next(), byte_span{}));
+        auto notice = as_result(read_notice(*out_, *h, next(), byte_span{}));
         auto why = co_await std::move(notice);
         fail(why ? *why : why.error());
     }
-}
-
-SKEIN_INLINE task<detail::ring_header> ring_communicator::core::decode_notice(byte_span head) {
-    co_return detail::ring_header::decode(head.data());
 }
 
 /// The error that a notice carries. already: bytes behind the header that have been read.
@@ -112,90 +115,86 @@ SKEIN_INLINE task<error> ring_communicator::core::read_notice(net::stream& s, de
     if (h.kind != detail::ring_kind::abort) {
         co_return blamed(errc::peer_lost, from, "it has closed its communicator");
     }
-    byte_buffer text(std::min(h.bytes, detail::ring_header::max_text));
-    const std::size_t have = std::min(already.size(), text.size());
-    std::copy_n(already.begin(), have, text.begin());
-    auto rest = detail::read_exact(s, mut_byte_span(text).subspan(have));
+    byte_buffer body(std::min(h.bytes, detail::ring_header::max_notice));
+    const std::size_t have = std::min(already.size(), body.size());
+    std::copy_n(already.begin(), have, body.begin());
+    auto rest = detail::read_exact(s, mut_byte_span(body).subspan(have));
     co_await std::move(rest);
-    const bool known = h.step >= 1 && h.step <= static_cast<std::uint32_t>(errc::internal);
-    co_return error(known ? static_cast<errc>(h.step) : errc::aborted,
-                    skein::to_string(byte_span(text)));
+    co_return detail::decode_abort(body, from);
 }
 
 SKEIN_INLINE void ring_communicator::core::fail(error why) {
-    if (failed || closed) return;
-    failed = why;
-    failure_known.set();
-    stop.request();
-    if (told) told(why);
-    tasks.spawn(spread(std::move(why)));
+    if (failed_ || closed_) return;
+    failed_ = why;
+    failure_known_.set();
+    stop_.request();
+    if (failure_listener_) failure_listener_(why);
+    tasks_.spawn(tell_neighbours(std::move(why)));
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::spread(error why) {
-    auto pause = quiet.wait();
+SKEIN_INLINE task<void> ring_communicator::core::tell_neighbours(error why) {
+    auto pause = quiet_.wait();
     co_await pause;
     const byte_buffer notice = detail::abort_notice(why);
-    constexpr duration patience = std::chrono::milliseconds(500);
-    if (in != nullptr) {
-        auto up = as_result(with_timeout(detail::write_exact(*in, notice), patience));
+    if (in_ != nullptr) {
+        auto up = as_result(with_timeout(detail::write_exact(*in_, notice), times.ring_notice));
         auto ignored = co_await std::move(up);
         (void)ignored;
-        in->close_send();
+        in_->close_send();
     }
-    if (out != nullptr && !writing) { // in the middle of a frame nothing can be said downstream
-        auto down = as_result(with_timeout(detail::write_exact(*out, notice), patience));
+    if (out_ != nullptr && !writing_) { // in the middle of a frame nothing can be said downstream
+        auto down = as_result(with_timeout(detail::write_exact(*out_, notice), times.ring_notice));
         auto ignored = co_await std::move(down);
         (void)ignored;
     }
-    if (out != nullptr) out->close_send();
-    spread_done.set();
+    if (out_ != nullptr) out_->close_send();
+    neighbours_told_.set();
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::close() {
-    if (closed) co_return;
-    if (!failed && in != nullptr && out != nullptr && !writing) {
+    if (closed_) co_return;
+    if (!failed_ && in_ != nullptr && out_ != nullptr && !writing_) {
         const byte_buffer bye = detail::bye_notice();
-        constexpr duration patience = std::chrono::milliseconds(500);
-        auto up = as_result(with_timeout(detail::write_exact(*in, bye), patience));
+        auto up = as_result(with_timeout(detail::write_exact(*in_, bye), times.ring_notice));
         auto first = co_await std::move(up);
         (void)first;
-        auto down = as_result(with_timeout(detail::write_exact(*out, bye), patience));
+        auto down = as_result(with_timeout(detail::write_exact(*out_, bye), times.ring_notice));
         auto second = co_await std::move(down);
         (void)second;
     }
-    const bool was_failed = failed.has_value();
-    closed = true;
+    const bool was_failed = failed_.has_value();
+    closed_ = true;
     if (was_failed) { // the notices get their time
-        auto patience = as_result(with_timeout(wait_until_spread(), std::chrono::seconds(1)));
+        auto patience = as_result(with_timeout(wait_until_told(), times.ring_farewell));
         auto ignored = co_await std::move(patience);
         (void)ignored;
     }
-    tasks.cancel();
-    auto joined = as_result(shield(tasks.join()));
+    tasks_.cancel();
+    auto joined = as_result(shield(tasks_.join()));
     auto ignored = co_await std::move(joined);
     (void)ignored;
-    auto stopping = net->stop();
+    auto stopping = net_->stop();
     co_await std::move(stopping);
-    in = out = nullptr;
+    in_ = out_ = nullptr;
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::wait_until_spread() {
-    auto done = spread_done.wait();
+SKEIN_INLINE task<void> ring_communicator::core::wait_until_told() {
+    auto done = neighbours_told_.wait();
     co_await done;
 }
 
 SKEIN_INLINE error ring_communicator::core::blamed(errc code, int culprit,
                                                    const std::string& what) const {
     return error(code,
-                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing), what));
+                 fmt::format("rank {} failed in {}: {}", culprit, detail::describe(doing_), what));
 }
 
 SKEIN_INLINE std::string ring_communicator::core::where() const {
-    return fmt::format("rank {}, {}", label(position), detail::describe(doing));
+    return fmt::format("rank {}, {}", label(position_), detail::describe(doing_));
 }
 
 SKEIN_INLINE void ring_communicator::core::throw_if_failed() const {
-    if (failed) throw error(failed->code(), failed->what()).with_where(where());
+    if (failed_) throw detail::error_at(*failed_, where());
 }
 
 } // namespace skein::dist

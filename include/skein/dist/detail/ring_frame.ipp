@@ -1,24 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What travels on the links of a ring: a header of 56 bytes, then data or the text of an error.
+// What travels on the links of a ring: a header of 56 bytes, then data or an error.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/result.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
-#include <array>
 #include <cstdint>
+#include <string>
+
+#include <fmt/core.h>
 
 namespace skein::dist::detail {
 
 enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 
-/// step counts the frames of one collective on one link; an abort carries errc in step.
+/// step counts the frames of one collective on one link.
 struct ring_header {
     static constexpr std::size_t size = 56;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
-    static constexpr std::uint32_t max_text = 4096;
+    static constexpr std::uint32_t max_notice = 4096;  ///< bytes of an encoded error
     ring_kind kind = ring_kind::data;
     signature what;
     std::uint32_t step = 0;
@@ -40,10 +45,10 @@ struct ring_header {
         store_le(to + 48, std::uint32_t{0});
         store_le(to + 52, crc32c(byte_span(to, 52)));
     }
-    [[nodiscard]] static ring_header decode(const std::byte* from) {
+    [[nodiscard]] static result<ring_header> decode(const std::byte* from) {
         if (load_le<std::uint32_t>(from) != magic ||
             load_le<std::uint32_t>(from + 52) != crc32c(byte_span(from, 52))) {
-            throw error(errc::malformed, "the stream between two ranks is out of step");
+            return error(errc::malformed, "the stream between two ranks is out of step");
         }
         ring_header h;
         h.kind = static_cast<ring_kind>(load_le<std::uint32_t>(from + 4));
@@ -60,17 +65,31 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header with the code in step, then the text.
+/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a
+/// neighbour reads.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
-    const std::string_view text = std::string_view(why.what()).substr(0, ring_header::max_text);
+    const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
+    const error bounded = error(why.code(), cut(why.text(), 2000))
+                              .with_where(cut(why.where(), 250))
+                              .with_cause(cut(why.cause(), 1000))
+                              .with_hint(cut(why.hint(), 750));
+    const byte_buffer body = wire::encode(bounded);
     ring_header h;
     h.kind = ring_kind::abort;
-    h.step = static_cast<std::uint32_t>(why.code());
-    h.bytes = static_cast<std::uint32_t>(text.size());
+    h.bytes = static_cast<std::uint32_t>(body.size());
     byte_buffer out(ring_header::size);
     h.encode(out.data());
-    append(out, as_bytes(text));
+    append(out, body);
     return out;
+}
+
+/// The error behind the header of an abort notice.
+[[nodiscard]] SKEIN_INLINE error decode_abort(byte_span body, int from) {
+    error why(errc::unknown, "");
+    const auto done = wire::decode(body, why);
+    if (done) return why;
+    return error(errc::aborted, fmt::format("rank {} has aborted", from))
+        .with_cause(done.error().what());
 }
 
 [[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {

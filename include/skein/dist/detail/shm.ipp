@@ -3,6 +3,7 @@
 // The collectives of shm_communicator, and its beginning and end.
 
 #include <skein/core/check.hpp>
+#include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/shm_steps.ipp>
 #include <skein/dist/detail/shm_waiting.ipp>
 
@@ -64,46 +65,66 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-    begin(detail::op_kind::all_reduce, io.count, io.type, op, 0);
+    begin(detail::all_reduce_call(io, op));
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, io.begin(), 0, io.count, op, size_);
     } else {
-        reduce_steps(io.begin(), io.begin(), io.count, io.type, op, size_, false, -1);
+        reduce_steps(reduction{.comm = *this,
+                               .in = io.begin(),
+                               .out = io.begin(),
+                               .count = io.count,
+                               .type = io.type,
+                               .op = op,
+                               .divisor = size_,
+                               .scattered = false,
+                               .only_root = -1});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op, int root) {
-    SKEIN_CHECK(io.type != dtype::u8, "u8 can be copied but not reduced");
-    begin(detail::op_kind::reduce, io.count, io.type, op, static_cast<std::uint64_t>(label(root)));
+    auto what = detail::all_reduce_call(io, op);
+    what.kind = detail::op_kind::reduce;
+    what.detail = static_cast<std::uint64_t>(label(root));
+    begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
     } else {
-        reduce_steps(io.begin(), io.begin(), io.count, io.type, op, 1, false, root);
+        reduce_steps(reduction{.comm = *this,
+                               .in = io.begin(),
+                               .out = io.begin(),
+                               .count = io.count,
+                               .type = io.type,
+                               .op = op,
+                               .divisor = 1,
+                               .scattered = false,
+                               .only_root = root});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
-    SKEIN_CHECK(in.type == out.type && in.type != dtype::u8 &&
-                    in.count == out.count * static_cast<std::size_t>(size_),
-                "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::reduce_scatter, in.count, in.type, op, 0);
+    begin(detail::reduce_scatter_call(in, out, op, size_));
     if (in.bytes() <= layout_.small_bytes()) {
         reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op,
                      size_);
     } else {
-        reduce_steps(in.begin(), out.begin(), out.count, in.type, op, size_, true, -1);
+        reduce_steps(reduction{.comm = *this,
+                               .in = in.begin(),
+                               .out = out.begin(),
+                               .count = out.count,
+                               .type = in.type,
+                               .op = op,
+                               .divisor = size_,
+                               .scattered = true,
+                               .only_root = -1});
     }
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
-    SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(size_),
-                "all_gather of {} elements into {} on {} ranks", in.count, out.count, size_);
-    begin(detail::op_kind::all_gather, out.count, in.type, reduce_op::sum, 0);
+    begin(detail::all_gather_call(in, out, size_));
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
     gather(in.begin(), out.begin(), bytes);
     co_return;
@@ -111,28 +132,17 @@ SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
-    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(size_) && in.type == out.type &&
-                    in.count == counts[static_cast<std::size_t>(rank_)],
-                "all_gather_v: {} counts for {} ranks, own part {}", counts.size(), size_,
-                in.count);
+    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> bytes;
-    std::size_t total = 0;
-    for (const std::size_t c : counts) {
-        bytes.push_back(c * size_of(in.type));
-        total += c;
-    }
-    SKEIN_CHECK(out.count == total, "all_gather_v: counts add up to {}, out has {}", total,
-                out.count);
-    begin(detail::op_kind::all_gather_v, total, in.type, reduce_op::sum,
-          detail::hash_counts(counts));
+    for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
     gather(in.begin(), out.begin(), bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
-    SKEIN_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
-    begin(detail::op_kind::broadcast, io.count, io.type, reduce_op::sum,
-          static_cast<std::uint64_t>(label(root)));
+    auto what = detail::broadcast_call(io, root, size_);
+    what.detail = static_cast<std::uint64_t>(label(root));
+    begin(what);
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
     gather(io.begin(), io.begin(), bytes);
@@ -140,27 +150,24 @@ SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
 }
 
 SKEIN_INLINE task<void> shm_communicator::barrier() {
-    begin(detail::op_kind::barrier, 0, dtype::u8, reduce_op::sum, 0);
-    arrive();
-    meet();
+    begin(detail::barrier_call());
+    announce();
+    wait_for_all_to_agree();
     co_return;
 }
 
-// Messages have their own counters; they do not count as collectives.
-
-SKEIN_INLINE void shm_communicator::begin_message(buffer_view io) {
+/// Messages have their own counters; they do not count as collectives.
+SKEIN_INLINE void shm_communicator::begin_message(buffer_view io, int peer) {
     until_ = deadline_after(steady_now(), deadline_);
-    doing_.kind = detail::op_kind::message;
-    doing_.outer = detail::op_kind::none;
-    doing_.count = io.count;
-    doing_.type = io.type;
+    auto what = detail::message_call(io, peer, rank_, size_);
+    what.detail = static_cast<std::uint64_t>(label(peer));
+    what.sequence = doing_.sequence;
+    doing_ = what;
     throw_if_aborted();
 }
 
 SKEIN_INLINE task<void> shm_communicator::send(buffer_view io, int to) {
-    SKEIN_CHECK(to >= 0 && to < size_ && to != rank_, "send from rank {} to {} of {}", rank_, to,
-                size_);
-    begin_message(io);
+    begin_message(io, to);
     auto& pair = layout_.pair(segment_.data(), rank_, to);
     const std::size_t chunk = layout_.message_bytes();
     std::size_t done = 0;
@@ -183,9 +190,7 @@ SKEIN_INLINE task<void> shm_communicator::send(buffer_view io, int to) {
 }
 
 SKEIN_INLINE task<void> shm_communicator::recv(buffer_view io, int from) {
-    SKEIN_CHECK(from >= 0 && from < size_ && from != rank_, "recv on rank {} from {} of {}", rank_,
-                from, size_);
-    begin_message(io);
+    begin_message(io, from);
     auto& pair = layout_.pair(segment_.data(), from, rank_);
     const std::size_t chunk = layout_.message_bytes();
     std::size_t done = 0;

@@ -2,11 +2,12 @@
 #pragma once
 // How data passes through the segment of a shm_communicator.
 //
-// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines one
-// slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by parity of k:
+// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines
+// one slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by
+// parity of k:
 //   publish(k) needs reduced >= k-1 of all (step k-2 has been read)
-//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been read)
-//   fetch(k)   needs reduced >= k+1 of all
+//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been
+//   read) fetch(k)   needs reduced >= k+1 of all
 // They run as publish(k+1), reduce(k), fetch(k-1), so nobody waits for a peer that keeps pace.
 
 #include <skein/dist/detail/shm_waiting.ipp>
@@ -20,28 +21,23 @@
 
 namespace skein::dist {
 
-SKEIN_INLINE void shm_communicator::begin(detail::op_kind kind, std::uint64_t count, dtype type,
-                                          reduce_op op, std::uint64_t more) {
+SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     until_ = deadline_after(steady_now(), deadline_);
-    doing_.sequence += 1;
-    doing_.kind = kind;
-    doing_.count = count;
-    doing_.type = type;
-    doing_.op = op;
-    doing_.outer = outer_;
-    doing_.detail = more;
+    what.sequence = doing_.sequence + 1;
+    what.outer = outer_;
+    doing_ = what;
     throw_if_aborted();
 }
 
 /// Says what this rank is doing. Small slots of this parity are free since all arrived at the last.
-SKEIN_INLINE void shm_communicator::arrive() {
+SKEIN_INLINE void shm_communicator::announce() {
     me().doing[doing_.sequence & 1] = doing_;
     publish(&detail::shm_rank::arrived, static_cast<std::uint32_t>(doing_.sequence));
 }
 
 /// Waits until all have arrived, and compares. A peer may be one collective ahead, not two: hence
 /// two signatures.
-SKEIN_INLINE void shm_communicator::meet() {
+SKEIN_INLINE void shm_communicator::wait_for_all_to_agree() {
     wait_all(&detail::shm_rank::arrived, static_cast<std::uint32_t>(doing_.sequence));
     for (int r = 0; r < size_; ++r) {
         const detail::signature theirs = at(r).doing[doing_.sequence & 1];
@@ -68,8 +64,8 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
     if (in.count > 0)
         std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
-    arrive();
-    meet();
+    announce();
+    wait_for_all_to_agree();
     if (n == 0 || result == nullptr) return;
     std::array<const void*, 64> few;
     std::vector<const void*> many(size_ > 64 ? static_cast<std::size_t>(size_) : 0);
@@ -81,89 +77,101 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
            in.type, op, divisor);
 }
 
-SKEIN_INLINE void shm_communicator::reduce_steps(const std::byte* in, std::byte* out,
-                                                 std::size_t count, dtype type, reduce_op op,
-                                                 int divisor, bool scattered, int only_root) {
-    using r = detail::shm_rank;
-    const std::size_t width = size_of(type), ranks = static_cast<std::size_t>(size_);
-    const std::size_t line = 64 / width; // slices start on cache lines
-    const std::size_t slice = layout_.chunk_bytes() / width / ranks / line * line;
-    // scattered: count is one rank's part, and a step takes a slice of every part
-    const std::size_t per_step = scattered ? slice : slice * ranks;
-    const auto steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
-    const std::uint32_t base = steps_;
-    std::byte* const m = segment_.data();
-    const auto mine = static_cast<std::size_t>(rank_);
+/// One reduction through the `in` and `out` slots. Slices start on cache lines.
+struct shm_communicator::reduction {
+    shm_communicator& comm;
+    const std::byte* in;
+    std::byte* out;
+    std::size_t count; // scattered: of one rank's part, and a step takes a slice of every part
+    dtype type;
+    reduce_op op;
+    int divisor;
+    bool scattered;
+    int only_root; // whose `out` is filled; negative: everybody's
+
+    std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
+    std::size_t line = 64 / width;
+    std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    std::size_t per_step = scattered ? slice : slice * ranks;
+    std::uint32_t steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
+    std::uint32_t base = comm.steps_;
+    std::byte* memory = comm.segment_.data();
+    std::size_t mine = static_cast<std::size_t>(comm.rank_);
 
     struct piece {
         std::size_t at, n, slot; // element in the user's buffer, elements, element in the slot
     };
-    const auto cut = [&](std::uint32_t k, std::size_t p) {
+    [[nodiscard]] piece cut(std::uint32_t k, std::size_t p) const {
         const std::size_t first = k * per_step, here = std::min(per_step, count - first);
         if (scattered) return piece{p * count + first, here, p * slice};
         const std::size_t share = ((here + ranks - 1) / ranks + line - 1) / line * line;
         const std::size_t from = std::min(p * share, here), to = std::min(from + share, here);
         return piece{first + from, to - from, p * slice};
-    };
-    const auto publish_step = [&](std::uint32_t k) {
-        wait_all(&r::reduced, base + k - 1);
+    }
+
+    void publish_step(std::uint32_t k) {
+        comm.wait_all(&detail::shm_rank::reduced, base + k - 1);
         for (std::size_t p = 0; p < ranks; ++p) {
             const piece c = cut(k, p);
             if (p == mine || c.n == 0) continue;
-            std::memcpy(layout_.in(m, rank_, base + k) + c.slot * width, in + c.at * width,
-                        c.n * width);
+            std::memcpy(comm.layout_.in(memory, comm.rank_, base + k) + c.slot * width,
+                        in + c.at * width, c.n * width);
         }
-        publish(&r::published, base + k + 1);
-    };
-    const auto reduce_step = [&](std::uint32_t k) {
-        wait_all(&r::published, base + k + 1);
-        wait_all(&r::fetched, base + k - 1);
+        comm.publish(&detail::shm_rank::published, base + k + 1);
+    }
+
+    void reduce_step(std::uint32_t k) {
+        comm.wait_all(&detail::shm_rank::published, base + k + 1);
+        comm.wait_all(&detail::shm_rank::fetched, base + k - 1);
         const piece c = cut(k, mine);
-        std::vector<const void*>& sources = sources_;
+        std::vector<const void*>& sources = comm.sources_;
         sources.resize(ranks);
-        constexpr std::size_t hot = std::size_t{16}
-                                    << 10; // reduced and copied while in the first cache
+        constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
         const std::size_t some = hot / width;
         for (std::size_t i = 0; i < c.n; i += some) {
             const std::size_t n = std::min(some, c.n - i);
             for (std::size_t p = 0; p < ranks; ++p) {
-                sources[p] =
-                    p == mine ? in + (c.at + i) * width
-                              : layout_.in(m, static_cast<int>(p), base + k) + (c.slot + i) * width;
+                sources[p] = p == mine ? in + (c.at + i) * width
+                                       : comm.layout_.in(memory, static_cast<int>(p), base + k) +
+                                             (c.slot + i) * width;
             }
             std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
             reduce(result, sources, n, type, op, divisor);
             if (!scattered) {
-                std::memcpy(layout_.out(m, rank_, base + k) + (c.slot + i) * width, result,
-                            n * width);
+                std::memcpy(comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * width,
+                            result, n * width);
             }
         }
-        publish(&r::reduced, base + k + 1);
-    };
-    const auto fetch_step = [&](std::uint32_t k) {
-        if (!scattered && (only_root < 0 || only_root == rank_)) {
-            wait_all(&r::reduced, base + k + 1);
+        comm.publish(&detail::shm_rank::reduced, base + k + 1);
+    }
+
+    void fetch_step(std::uint32_t k) {
+        if (!scattered && (only_root < 0 || only_root == comm.rank_)) {
+            comm.wait_all(&detail::shm_rank::reduced, base + k + 1);
             for (std::size_t p = 0; p < ranks; ++p) {
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
                 std::memcpy(out + c.at * width,
-                            layout_.out(m, static_cast<int>(p), base + k) + c.slot * width,
+                            comm.layout_.out(memory, static_cast<int>(p), base + k) +
+                                c.slot * width,
                             c.n * width);
             }
         }
-        publish(&r::fetched, base + k + 1);
-    };
-
-    publish_step(0);
-    arrive();
-    meet();
-    for (std::uint32_t k = 0; k < steps; ++k) {
-        if (k + 1 < steps) publish_step(k + 1);
-        reduce_step(k);
-        if (k > 0) fetch_step(k - 1);
+        comm.publish(&detail::shm_rank::fetched, base + k + 1);
     }
-    fetch_step(steps - 1);
-    steps_ = base + steps;
+};
+
+SKEIN_INLINE void shm_communicator::reduce_steps(reduction r) {
+    r.publish_step(0);
+    announce();
+    wait_for_all_to_agree();
+    for (std::uint32_t k = 0; k < r.steps; ++k) {
+        if (k + 1 < r.steps) r.publish_step(k + 1);
+        r.reduce_step(k);
+        if (k > 0) r.fetch_step(k - 1);
+    }
+    r.fetch_step(r.steps - 1);
+    steps_ = r.base + r.steps;
 }
 
 /// Every rank r gives bytes[r] and gets all of them, one after the other. `in` is the own part.
@@ -179,8 +187,8 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     if (longest <= layout_.small_bytes()) {
         const auto parity = static_cast<std::uint32_t>(doing_.sequence);
         if (bytes[mine] > 0) std::memcpy(layout_.small(m, rank_, parity), in, bytes[mine]);
-        arrive();
-        meet();
+        announce();
+        wait_for_all_to_agree();
         for (std::size_t p = 0; p < bytes.size(); ++p) {
             if (bytes[p] == 0 || (p == mine && in == out + starts[p])) continue;
             std::memcpy(out + starts[p], layout_.small(m, static_cast<int>(p), parity), bytes[p]);
@@ -201,8 +209,8 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
         publish(&r::published, base + k + 1);
     };
     publish_step(0);
-    arrive();
-    meet();
+    announce();
+    wait_for_all_to_agree();
     for (std::uint32_t k = 0; k < steps; ++k) {
         if (k + 1 < steps) publish_step(k + 1);
         wait_all(&r::published, base + k + 1);

@@ -2,11 +2,11 @@
 #pragma once
 // How a shm_communicator waits for the others, and how it fails.
 
+#include <skein/core/constants.hpp>
 #include <skein/dist/doorbell.hpp>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -29,13 +29,14 @@ void shm_communicator::wait_until(Reached reached) {
         }
         return true;
     };
-    // Whoever aborts has stored its counters before: what it has done its part of ends well here too.
+    // Whoever aborts has stored its counters before: what it has done its part of ends well here
+    // too.
     const auto ready = [&] {
         const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
         return all_reached() || aborted;
     };
-    constexpr duration slice = std::chrono::milliseconds(20);
-    wait_at(me().bell, spin_, slice, ready, [&] { still_good(behind, ready, reached); });
+    constexpr duration look = time_constants::lan().shm_look;
+    wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
 }
 
@@ -45,8 +46,8 @@ SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value)
     });
 }
 
-/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
-/// leave and end while this one looks at it: hence the second look at what it did.
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its
+/// part, leave and end while this one looks at it: hence the second look at what it did.
 template <class Ready, class Reached>
 void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
     const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };

@@ -395,7 +395,7 @@ SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byt
 /// Keeps the handler alive while it runs, also when it sets another one.
 SKEIN_INLINE void connection::call_handler(const frame_view& view) {
     struct running {
-        explicit running(connection& c) noexcept : c(c) { c.in_handler_ = true; }
+        explicit running(connection& of) noexcept : c(of) { of.in_handler_ = true; }
         running(const running&) = delete;
         ~running() {
             c.in_handler_ = false;

@@ -2,6 +2,7 @@
 #pragma once
 // The threads of an offload_pool.
 
+#include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
 
@@ -35,7 +36,7 @@ SKEIN_INLINE void offload_pool::submit(unique_function<void()> work) {
 }
 
 SKEIN_INLINE offload_pool& offload_pool::shared() {
-    static offload_pool pool(std::max(2u, std::thread::hardware_concurrency()));
+    static offload_pool pool(static_cast<unsigned>(std::max(2, available_cores())));
     return pool;
 }
 

@@ -222,7 +222,7 @@ public:
 
 private:
     struct flag_guard {
-        explicit flag_guard(bool& flag) noexcept : flag(flag) {}
+        explicit flag_guard(bool& of) noexcept : flag(of) {}
         flag_guard(const flag_guard&) = delete;
         ~flag_guard() { flag = false; }
         bool& flag;

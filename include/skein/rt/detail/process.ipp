@@ -69,11 +69,22 @@ SKEIN_INLINE void name_process(std::string_view part) {
     ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
 }
 
+SKEIN_INLINE int detail::adopt_last_words() noexcept {
+    static const int adopted = [] {
+        const char* number = std::getenv(last_words_variable);
+        if (number == nullptr) return -1;
+        const int fd = std::atoi(number);
+        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
+        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+    }();
+    return adopted;
+}
+
 SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
-    const char* number = std::getenv(last_words_variable);
-    if (number == nullptr) return false;
-    auto bytes = std::min<std::size_t>(text.size(), 4096);
-    return ::write(std::atoi(number), text.data(), bytes) >= 0;
+    const int to = detail::adopt_last_words();
+    if (to < 0) return false;
+    const auto bytes = std::min<std::size_t>(text.size(), 4096);
+    return ::write(to, text.data(), bytes) >= 0;
 }
 
 namespace detail {
@@ -183,6 +194,69 @@ SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
     return out;
 }
 
+/// What spawn() makes before the fork, and keeps until the child has become the other program.
+struct prepared_child {
+    explicit prepared_child(process_options options) : how(std::move(options)) {
+        if (how.executable.empty()) how.executable = how.argv[0];
+        int words_target = -1;
+        int first_free = 3;
+        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+        if (how.last_words) {
+            std::tie(words_in, words_out) = make_pipe();
+            words_target = first_free++;
+            how.fds.emplace_back(words_out.get(), words_target);
+        }
+        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+        environment = merged_environment(how);
+        if (how.last_words)
+            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+        env = c_strings(environment);
+        argv = c_strings(how.argv);
+        std::tie(report_in, report_out) = make_pipe();
+        // The report must not sit on a number that the child gives to something else.
+        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
+        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
+
+        plan.executable = how.executable.c_str();
+        plan.argv = argv.data();
+        plan.env = env.data();
+        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+        plan.fds = how.fds;
+        plan.first_free = first_free;
+        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+        plan.null_stdin = !how.keep_stdin;
+        plan.own_group = how.own_group;
+        plan.die_with_parent = how.die_with_parent;
+        plan.parent = ::getpid();
+        plan.report = report_out.get();
+    }
+
+    process_options how;
+    std::vector<std::string> environment;
+    std::vector<char*> env, argv;
+    unique_fd words_in, words_out, report_in, report_out;
+    child_plan plan{};
+};
+
+/// Forks; in the child it does not return.
+SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const pid_t pid = ::fork();
+    if (pid == 0) become(prepared.plan);
+    const int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
+                                          std::strerror(fork_error)));
+    return pid;
+}
+
 } // namespace detail
 
 SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
@@ -255,80 +329,30 @@ SKEIN_INLINE void child_process::reap(int flags) noexcept {
 
 SKEIN_INLINE child_process child_process::spawn(process_options how) {
     SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
-    if (how.executable.empty()) how.executable = how.argv[0];
-
-    unique_fd words_in, words_out;
-    int words_target = -1;
-    int first_free = 3;
-    for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
-    if (how.last_words) {
-        std::tie(words_in, words_out) = make_pipe();
-        words_target = first_free++;
-        how.fds.emplace_back(words_out.get(), words_target);
-    }
-    if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
-    if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
-
-    auto environment = detail::merged_environment(how);
-    if (how.last_words)
-        environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
-    auto env = detail::c_strings(environment);
-    auto argv = detail::c_strings(how.argv);
-    auto [report_in, report_out] = make_pipe();
-
-    detail::child_plan plan;
-    plan.executable = how.executable.c_str();
-    plan.argv = argv.data();
-    plan.env = env.data();
-    plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
-    plan.fds = how.fds;
-    plan.first_free = first_free;
-    plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
-    plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
-    plan.null_stdin = !how.keep_stdin;
-    plan.own_group = how.own_group;
-    plan.die_with_parent = how.die_with_parent;
-    plan.parent = ::getpid();
-    // The report must not sit on a number that the child gives to something else.
-    plan.report = ::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free);
-    if (plan.report < 0) throw detail::cannot_start(how.executable, "report pipe", errno);
-    unique_fd report_copy(plan.report);
-
-    // No signal handler of ours may run in the child.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t pid = ::fork();
-    if (pid == 0) detail::become(plan);
-    int fork_error = errno;
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw error(errc::io, fmt::format("cannot start {}: fork: {}", how.executable,
-                                          std::strerror(fork_error)));
-
-    report_out.reset();
-    report_copy.reset();
+    detail::prepared_child prepared(std::move(how));
+    const auto& executable = prepared.how.executable;
     child_process child;
-    child.pid_ = pid;
-    child.own_group_ = how.own_group;
+    child.pid_ = detail::fork_into(prepared);
+    child.own_group_ = prepared.how.own_group;
+    prepared.report_out.reset();
     // Until exec the report pipe is open in the child; its closing without a message is success.
-    pollfd waits{report_in.get(), POLLIN, 0};
+    pollfd waits{prepared.report_in.get(), POLLIN, 0};
     while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
     int message[2];
-    if (::read(report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
         child.wait_blocking();
         static constexpr const char* steps[] = {"", "pass open files", "open its output file",
                                                 "change to its folder", "execute"};
-        throw detail::cannot_start(how.executable, steps[message[0]], message[1]);
+        throw detail::cannot_start(executable, steps[message[0]], message[1]);
     }
-    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, pid, 0)));
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
-        throw detail::cannot_start(how.executable, "pidfd_open", errno);
+        throw detail::cannot_start(executable, "pidfd_open", errno);
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",
                                                      std::strerror(errno)));
-    child.words_ = std::move(words_in);
+    child.words_ = std::move(prepared.words_in);
     return child;
 }
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How many cores this process may use, which in a container is fewer than the machine has.
+
+#include <skein/core/config.hpp>
+
+#include <string>
+
+namespace skein {
+
+/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
+/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
+[[nodiscard]] int available_cores();
+
+namespace detail {
+
+/// Where Linux tells of cgroups.
+struct cgroup_files {
+    std::string membership = "/proc/self/cgroup";
+    std::string root = "/sys/fs/cgroup";
+};
+/// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
+[[nodiscard]] int cgroup_cores(const cgroup_files& where);
+
+} // namespace detail
+} // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/core/detail/available_cores.ipp>
+#endif

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/report/run_dir.hpp>.
+
+#include <skein/core/clock.hpp>
+#include <skein/core/disk.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/report/detail/run_lock.ipp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include <fmt/core.h>
+
+namespace skein::report {
+
+namespace detail {
+
+/// The shortest text that reads back as the same double; "nan", "inf", "-inf".
+SKEIN_INLINE std::string number_text(double value) {
+    char text[64];
+    const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+    return {text, end};
+}
+
+SKEIN_INLINE double parse_number(std::string_view text) {
+    double value = std::numeric_limits<double>::quiet_NaN();
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+    return end.ec == std::errc() ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// The fields of one CSV line; names are quoted when they hold a comma or a quote.
+SKEIN_INLINE std::vector<std::string> split_csv(std::string_view line) {
+    std::vector<std::string> fields(1);
+    bool quoted = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        const char c = line[i];
+        if (quoted && c == '"' && i + 1 < line.size() && line[i + 1] == '"')
+            fields.back() += line[++i];
+        else if (c == '"')
+            quoted = !quoted;
+        else if (c == ',' && !quoted)
+            fields.emplace_back();
+        else
+            fields.back() += c;
+    }
+    return fields;
+}
+
+SKEIN_INLINE std::string csv_field(std::string_view text) {
+    if (text.find_first_of(",\"\n\r") == std::string_view::npos) return std::string(text);
+    std::string out = "\"";
+    for (char c : text) {
+        if (c == '"') out += '"';
+        out += c == '\n' || c == '\r' ? ' ' : c;
+    }
+    return out + "\"";
+}
+
+SKEIN_INLINE std::string csv_header(const std::vector<std::string>& columns) {
+    std::string out = "step";
+    for (auto& column : columns) out += "," + csv_field(column);
+    return out + "\n";
+}
+
+/// The complete lines of a text, without their ends; a last line without '\n' is a torn one.
+SKEIN_INLINE std::vector<std::string_view> whole_lines(std::string_view text) {
+    std::vector<std::string_view> lines;
+    for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;
+         text.remove_prefix(end + 1))
+        lines.push_back(text.substr(0, end));
+    return lines;
+}
+
+SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
+    std::uint64_t step = 0;
+    const auto end = std::from_chars(line.data(), line.data() + line.size(), step);
+    return end.ec == std::errc() ? std::optional(step) : std::nullopt;
+}
+
+/// The text of a file, or nothing if there is none.
+SKEIN_INLINE std::string read_text(const std::string& path) {
+    posix_disk disk;
+    const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
+    if (bytes) return skein::to_string(byte_span(*bytes));
+    if (bytes.error().code() == errc::not_found) return {};
+    throw bytes.error();
+}
+
+SKEIN_INLINE void append_text(const std::string& path, std::string_view text) {
+    posix_disk disk;
+    auto opened = disk.open(path, open_mode::append);
+    if (!opened) throw opened.error();
+    (*opened)->append(as_bytes(text)).value();
+}
+
+SKEIN_INLINE double system_wall_time() {
+    return std::chrono::duration<double>(system_clock().wall()).count();
+}
+
+} // namespace detail
+
+SKEIN_INLINE run_dir::run_dir() = default;
+SKEIN_INLINE run_dir::run_dir(run_dir&&) noexcept = default;
+SKEIN_INLINE run_dir& run_dir::operator=(run_dir&&) noexcept = default;
+SKEIN_INLINE run_dir::~run_dir() = default;
+
+SKEIN_INLINE error run_dir::unusable(const error& why) const {
+    return error(why.code(), fmt::format("run folder {} cannot be used: {}", path_, why.text()))
+        .with_hint(why.code() == errc::disk_full
+                       ? "free some space there or choose another folder"
+                       : "choose another folder for runs, or change its owner or mode");
+}
+
+/// Makes and locks path_. False when it is another run's, and not the one that is wanted.
+SKEIN_INLINE bool run_dir::claim(bool wanted) {
+    posix_disk disk;
+    if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
+    // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
+    // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
+    const auto has = [&](const char* what) {
+        return disk.status(join_path(path_, what)).has_value();
+    };
+    const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
+    if (!wanted && taken()) return false;
+
+    auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
+    switch (lock.outcome) {
+    case detail::lock_outcome::failed:
+        throw unusable(errno_error(lock.number, "lock", join_path(path_, ".lock")));
+    case detail::lock_outcome::busy:
+        if (!wanted) return false;
+        throw error(errc::usage,
+                    fmt::format("{} is in use by {}", path_, detail::lock_owner_of(path_)))
+            .with_hint("wait for it, or give another run name (--run)");
+    case detail::lock_outcome::unsupported:
+        if (!wanted && !lock.made) return false;
+        notices_.push_back(fmt::format("{} cannot be locked there: let no two runs use it", path_));
+        return true;
+    case detail::lock_outcome::held: break;
+    }
+    if (!wanted && taken()) return false;
+    lock_ = std::move(lock.fd);
+    return true;
+}
+
+SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string& name,
+                                     run_dir_options options) {
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
+        throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
+            .with_hint("use one folder name, e.g. gpt");
+    posix_disk disk;
+    run_dir run;
+    run.options_ = options;
+    if (run.options_.wall_time == nullptr) run.options_.wall_time = &detail::system_wall_time;
+    run.path_ = root;
+    if (auto made = disk.make_dirs(root); !made) throw run.unusable(made.error());
+    run.name_ = name;
+    run.path_ = join_path(root, name);
+    for (int k = 2; !run.claim(options.resume); ++k) {
+        run.name_ = fmt::format("{}.{}", name, k);
+        run.path_ = join_path(root, run.name_);
+    }
+    if (run.name_ != name)
+        run.notices_.insert(
+            run.notices_.begin(),
+            fmt::format("{} exists: this run is {} (--resume goes on with the old one)",
+                        join_path(root, name), run.path_));
+
+    // Find out now, not after an hour, whether it can be written.
+    const auto probe = join_path(run.path_, ".write-test");
+    auto written = disk.write_whole(probe, as_bytes(std::string_view("ok")));
+    (void)disk.remove(probe);
+    if (!written) throw run.unusable(written.error());
+    auto events = event_file::open(run.path_, run.options_.wall_time());
+    if (!events) throw run.unusable(events.error());
+    run.events_ = std::move(*events);
+
+    const auto csv = detail::read_text(run.file("metrics.csv"));
+    const auto lines = detail::whole_lines(csv);
+    if (lines.empty()) {
+        disk.replace(run.file("metrics.csv"), as_bytes(std::string_view("step\n"))).value();
+    } else {
+        run.columns_ = detail::split_csv(lines[0]);
+        if (run.columns_[0] != "step")
+            throw error(errc::malformed, fmt::format("{} does not begin with a column 'step'",
+                                                     run.file("metrics.csv")))
+                .with_hint("move it away or choose another run name");
+        run.columns_.erase(run.columns_.begin());
+    }
+    return run;
+}
+
+SKEIN_INLINE void run_dir::truncate_after(std::uint64_t step) {
+    cut([step](std::uint64_t row) { return row <= step; });
+    events_->truncate_after(step).value();
+}
+
+SKEIN_INLINE void run_dir::clear() {
+    columns_.clear();
+    cut([](std::uint64_t) { return false; });
+    events_->clear(options_.wall_time()).value();
+}
+
+template <class Keep>
+void run_dir::cut(Keep keep) {
+    posix_disk disk;
+    const auto csv = detail::read_text(file("metrics.csv"));
+    std::string kept = detail::csv_header(columns_);
+    const auto lines = detail::whole_lines(csv);
+    for (std::size_t i = 1; i < lines.size(); ++i)
+        if (auto step = detail::leading_step(lines[i]); step && keep(*step))
+            kept.append(lines[i]) += '\n';
+    if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
+
+    const auto rows = detail::read_text(file("metrics.jsonl"));
+    kept.clear();
+    for (auto line : detail::whole_lines(rows)) {
+        const auto row = parse_json(line);
+        const auto step = row ? json_uint(*row, "step") : result<std::uint64_t>(row.error());
+        if (step && keep(*step)) kept.append(line) += '\n';
+    }
+    if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
+}
+
+SKEIN_INLINE void run_dir::append(const metrics_row& row) {
+    // A new column: the old rows get an empty field more.
+    const auto known = columns_.size();
+    for (auto& v : row.values)
+        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end())
+            columns_.push_back(v.name);
+    if (columns_.size() != known) {
+        const auto csv = detail::read_text(file("metrics.csv"));
+        const auto lines = detail::whole_lines(csv);
+        std::string text = detail::csv_header(columns_);
+        for (std::size_t i = 1; i < lines.size(); ++i)
+            text.append(lines[i]).append(columns_.size() - known, ',') += '\n';
+        posix_disk disk;
+        disk.replace(file("metrics.csv"), as_bytes(std::string_view(text))).value();
+    }
+
+    std::string line = fmt::format("{}", row.step);
+    for (auto& column : columns_) {
+        line += ',';
+        if (auto* value = find_metric(row.values, column)) line += detail::number_text(*value);
+    }
+    detail::append_text(file("metrics.csv"), line + "\n");
+
+    ordered_json object = {{"step", row.step}};
+    tb_event event{.wall_time = options_.wall_time(),
+                   .step = static_cast<std::int64_t>(row.step),
+                   .file_version = {},
+                   .scalars = {}};
+    for (auto* part : {&row.values, &row.timings})
+        for (auto& v : *part) {
+            object[v.name] = v.value;
+            event.scalars.emplace_back(v.name, static_cast<float>(v.value));
+        }
+    detail::append_text(file("metrics.jsonl"), dump_json(object) + "\n");
+    if (!event.scalars.empty()) events_->append(event).value();
+}
+
+SKEIN_INLINE void run_dir::write_config(std::string_view config) {
+    posix_disk disk;
+    disk.replace(file("config.json"), as_bytes(config)).value();
+}
+
+SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
+    auto text = detail::read_text(file("config.json"));
+    if (text.empty()) return std::nullopt;
+    if (const auto parsed = parse_json(std::string_view(text)); !parsed)
+        throw error(parsed.error()).with_where(file("config.json"));
+    return text;
+}
+
+SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
+    const auto text = detail::read_text(path + "/config.json");
+    const auto parsed = parse_json(std::string_view(text));
+    if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
+    const auto& id = parsed->at("job_id");
+    return id.is_string() ? id.get<std::string>() : std::string();
+}
+
+SKEIN_INLINE std::vector<curve_point> run_dir::curve(std::string_view column) const {
+    std::vector<curve_point> points;
+    const auto it = std::find(columns_.begin(), columns_.end(), column);
+    if (it == columns_.end()) return points;
+    const auto place = static_cast<std::size_t>(it - columns_.begin()) + 1;
+    const auto csv = detail::read_text(file("metrics.csv"));
+    const auto lines = detail::whole_lines(csv);
+    for (std::size_t i = 1; i < lines.size(); ++i) {
+        const auto fields = detail::split_csv(lines[i]);
+        if (place >= fields.size() || fields[place].empty()) continue;
+        if (auto step = detail::leading_step(lines[i]))
+            points.push_back({static_cast<double>(*step), detail::parse_number(fields[place])});
+    }
+    return points;
+}
+
+SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
+                                     std::string_view title) const {
+    std::vector<report::curve> curves;
+    for (auto& column : columns)
+        curves.push_back({column == "loss"       ? "train"
+                          : column == "val_loss" ? "validation"
+                                                 : column,
+                          curve(column)});
+    const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
+    posix_disk disk;
+    disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
+}
+
+} // namespace skein::report

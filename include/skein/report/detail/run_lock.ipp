@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One run folder, one run: a lock on <folder>/.lock that the kernel releases when its process ends,
+// however it ends. The file itself stays; its text tells who holds it.
+
+#include <skein/core/clock.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/rt/process.hpp>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::report::detail {
+
+enum class lock_outcome : std::uint8_t {
+    held,        ///< ours while fd lives
+    busy,        ///< another process has it
+    unsupported, ///< the file system cannot lock (some NFS)
+    failed       ///< the file cannot be opened; `number` is the errno
+};
+
+struct run_lock {
+    lock_outcome outcome = lock_outcome::failed;
+    unique_fd fd;
+    int number = 0;
+    bool made = false; ///< the lock's file was not there before
+};
+
+/// "pid 4711 on node-3"; the text of a lock's file.
+[[nodiscard]] SKEIN_INLINE std::string lock_owner() {
+    return fmt::format("pid {} on {}", ::getpid(), rt::host_name());
+}
+
+/// Who wrote the file of a lock last.
+[[nodiscard]] SKEIN_INLINE std::string lock_owner_of(const std::string& folder) {
+    posix_disk disk;
+    const auto bytes = disk.read_whole(join_path(folder, ".lock"), 4096);
+    if (!bytes || bytes->empty()) return "another process";
+    return skein::to_string(byte_span(*bytes));
+}
+
+/// Tries to lock a folder; a busy one is tried again until `patience` is over, for a run that was
+/// killed a moment ago and whose last process is on its way out.
+[[nodiscard]] SKEIN_INLINE run_lock lock_run(const std::string& folder,
+                                             std::chrono::milliseconds patience) {
+    const auto path = join_path(folder, ".lock");
+    const auto end = system_clock().now() + patience;
+    run_lock out;
+    // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
+    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    out.made = bool(out.fd);
+    if (!out.fd && errno == EEXIST) out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!out.fd) {
+        out.number = errno;
+        return out;
+    }
+    while (skein::detail::retry_eintr([&] { return ::flock(out.fd.get(), LOCK_EX | LOCK_NB); }) !=
+           0) {
+        if (errno != EWOULDBLOCK) {
+            out.outcome = lock_outcome::unsupported;
+            return out;
+        }
+        if (system_clock().now() >= end) {
+            out.outcome = lock_outcome::busy;
+            return out;
+        }
+        ::poll(nullptr, 0, 10); // rank 0 has no loop here, and nothing else to do
+    }
+    out.outcome = lock_outcome::held;
+    const auto owner = lock_owner();
+    if (::ftruncate(out.fd.get(), 0) == 0) // for people; on a full disk they do without
+        (void)!::pwrite(out.fd.get(), owner.data(), owner.size(), 0);
+    return out;
+}
+
+} // namespace skein::report::detail

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The folder of one run, and the files a person opens: curves, logs, configuration.
+//
+//     runs/gpt/config.json  metrics.csv  metrics.jsonl  events.out.tfevents.*  loss.svg  checkpoints/
+//
+// Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
+// step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
+// The folder is locked for the life of the object (.lock), so that no two runs write into it.
+//
+//     auto run = run_dir::create("runs", "gpt", {.resume = false});
+//     run.write_config(config);
+//     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
+
+#include <skein/core/error.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/report/event_file.hpp>
+#include <skein/report/metrics.hpp>
+#include <skein/report/svg.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::report {
+
+/// One report. `values` are reproducible numbers and go into every file; `timings` depend on the
+/// machine and go into metrics.jsonl and the event file only, so that metrics.csv of two equal runs
+/// is equal byte for byte.
+struct metrics_row {
+    std::uint64_t step = 0;
+    std::vector<metric_value> values;
+    std::vector<metric_value> timings;
+};
+
+struct run_dir_options {
+    bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
+    /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
+    std::chrono::milliseconds patience{2000};
+    /// Seconds since 1970 for event files; default: the system's clock. For tests.
+    double (*wall_time)() = nullptr;
+};
+
+/// Owned by rank 0 alone; one thread.
+class run_dir {
+public:
+    /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
+    /// not_found, disk_full or io with the path and what to do; errc::usage for a name that is not
+    /// one folder, and when another process is at work in the folder to resume.
+    [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
+                                        run_dir_options options = {});
+
+    /// The "job_id" of the config.json in a run's folder; empty without one. Changes nothing there.
+    [[nodiscard]] static std::string written_by(const std::string& path);
+
+    run_dir(run_dir&&) noexcept;
+    run_dir& operator=(run_dir&&) noexcept;
+    ~run_dir();
+
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    /// The name in use, with its number when the one asked for was taken.
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    /// What a person should know about the folder: that the name was taken, that locks do not work.
+    [[nodiscard]] const std::vector<std::string>& notices() const noexcept { return notices_; }
+    [[nodiscard]] std::string checkpoints() const { return path_ + "/checkpoints"; }
+    [[nodiscard]] std::string file(std::string_view base) const {
+        return path_ + "/" + std::string(base);
+    }
+
+    /// Drops every row and event after `step`; call once after the checkpoint of `step` was loaded.
+    void truncate_after(std::uint64_t step);
+    /// Drops all rows and events: a run that was interrupted before its first checkpoint starts over.
+    void clear();
+
+    /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not
+    /// synced). A new name in `values` rewrites metrics.csv once with one more column.
+    void append(const metrics_row& row);
+
+    /// config.json, replaced durably: the text of one JSON object.
+    void write_config(std::string_view config);
+    /// Its text, or nothing without one; errc::malformed when it is not JSON.
+    [[nodiscard]] std::optional<std::string> read_config() const;
+
+    /// The points of one column of metrics.csv, in order.
+    [[nodiscard]] std::vector<curve_point> curve(std::string_view column) const;
+    /// loss.svg of the columns that are there, e.g. {"loss", "val_loss"}.
+    void write_svg(const std::vector<std::string>& columns = {"loss", "val_loss"},
+                   std::string_view title = {}) const;
+
+private:
+    run_dir();
+    template <class Keep>
+    void cut(Keep keep);
+    [[nodiscard]] error unusable(const error& why) const;
+    [[nodiscard]] bool claim(bool wanted);
+
+    std::string path_, name_;
+    std::vector<std::string> notices_;
+    unique_fd lock_;
+    run_dir_options options_;
+    std::vector<std::string> columns_; // of metrics.csv, without "step"
+    std::unique_ptr<event_file> events_;
+};
+
+} // namespace skein::report
+
+#if SKEIN_HEADER_ONLY
+#include <skein/report/detail/run_dir.ipp>
+#endif

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Child processes as one part: starting copies of this program with a boot message, seeing their end,
+// asking them to leave and insisting. What is above decides what they are for and when one is started
+// again.
+//
+//     rt::local_children here(loop);
+//     rt::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = rt::stop(*worker, 100ms, 2s);
+//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/task.hpp>
+#include <skein/core/time.hpp>
+#include <skein/net/stream.hpp>
+#include <skein/rt/process.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::rt {
+
+/// What is started.
+struct child_options {
+    std::string role;                          ///< what the child asks rt::take_boot() for
+    std::string name;                          ///< as messages name it: "worker-2"
+    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    bool socket = true;                        ///< a connected socket between it and us
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv;             ///< empty: those of this process
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env;
+};
+
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
+public:
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
+    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
+    ///           too_large: the message
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+};
+
+/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
+/// from the terminal: that is for the parent, which tells them.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+
+private:
+    net::real_loop& loop_;
+};
+
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                          ///< restarts in a row
+    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
+    int factor = 2;                                        ///< of each pause to the one before
+    duration longest_pause = std::chrono::seconds(60);     ///
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::rt
+
+#if SKEIN_HEADER_ONLY
+#include <skein/rt/detail/children.ipp>
+#endif

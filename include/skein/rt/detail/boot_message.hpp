@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
+
+#include <skein/core/bytes.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+struct boot_message {
+    std::string role, name;
+    byte_buffer message;
+    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+};
+
+/// The numbers that inherited files have in a child.
+inline constexpr int boot_file = 3, socket_file = 4;
+
+} // namespace skein::rt::detail

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The bodies of rt/children.hpp: the processes of this host.
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/check.hpp>
+#include <skein/core/this_process.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/core/unique_fd.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/net/socket_pair.hpp>
+#include <skein/rt/boot.hpp>
+#include <skein/rt/detail/boot_message.hpp>
+#include <skein/rt/process_wait.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <algorithm>
+#include <csignal>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE child::~child() = default;
+SKEIN_INLINE children::~children() = default;
+
+namespace detail {
+
+/// A process of this host.
+class local_child final : public child {
+public:
+    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
+        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+        if (!socket) return;
+        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
+    }
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return process_.pid(); }
+    bool running() const noexcept override { return process_.running(); }
+
+    task<child_end> ended() override {
+        auto waited = wait(loop_, process_);
+        const auto status = co_await waited;
+        if (!end_) {
+            end_ = child_end{status, process_.last_words()};
+            // A child that it left behind may hold the other end: an end behind the last byte.
+            if (socket_) net::end_input(socket_.get());
+            socket_.reset();
+        }
+        co_return *end_;
+    }
+
+    void signal(int number) noexcept override { process_.kill(number); }
+    void kill() noexcept override { process_.kill_group(SIGKILL); }
+    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+
+private:
+    net::real_loop& loop_;
+    std::string name_;
+    child_process process_;
+    unique_fd socket_; // once more
+    std::unique_ptr<net::stream> stream_;
+    std::optional<child_end> end_;
+};
+
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
+/// child never waits, and its end of file needs nobody.
+SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
+    constexpr std::size_t most = 32
+                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
+    if (how.message.size() > most)
+        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
+                                                 "are allowed",
+                                                 how.name, how.message.size(), most));
+    boot_message text;
+    text.role = how.role;
+    text.name = how.name;
+    text.message = how.message;
+    if (how.socket) text.socket = socket_file;
+    const auto bytes = wire::encode(text);
+    auto [read_end, write_end] = make_pipe();
+    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
+    return std::move(read_end);
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
+    process_options plan;
+    plan.executable = how.executable;
+    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    if (plan.argv.empty()) plan.argv.emplace_back("skein");
+    plan.env = how.env;
+    plan.own_group = true;
+    const auto message = detail::boot_pipe(how);
+    plan.fds.emplace_back(message.get(), detail::boot_file);
+    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    net::socket_pair link;
+    if (how.socket) {
+        link = net::make_socket_pair();
+        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
+    }
+    auto process = child_process::spawn(std::move(plan));
+    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
+                                                    std::move(link.ours));
+}
+
+SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+    for (const bool insist : {false, true}) {
+        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+        auto asked = as_result(std::move(in_time));
+        auto end = co_await asked;
+        if (end) co_return std::move(*end);
+        if (end.error().code() != errc::timeout) throw end.error();
+        if (insist)
+            which.kill();
+        else
+            which.signal(SIGTERM);
+    }
+    auto gone = which.ended();
+    co_return co_await gone;
+}
+
+SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
+    ++failures_;
+    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
+    duration pause = rules_.first_pause;
+    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
+    return std::min(pause, rules_.longest_pause);
+}
+
+} // namespace skein::rt

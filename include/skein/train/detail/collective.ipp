@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/collective.hpp>.
+
+#include <skein/core/constants.hpp>
+#include <skein/core/error.hpp>
+#include <skein/dist/comm_thread.hpp>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op) {
+    if (ctx.world_size() == 1 || values.empty()) return;
+    ctx.comm()->all_reduce(dist::view_of(values), op).wait();
+}
+
+SKEIN_INLINE std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine) {
+    const auto world = static_cast<std::size_t>(ctx.world_size());
+    std::vector<byte_buffer> all(world);
+    if (world == 1) {
+        all[0].assign(mine.begin(), mine.end());
+        return all;
+    }
+    auto my_size = static_cast<std::int64_t>(mine.size());
+    std::vector<std::int64_t> sizes(world);
+    ctx.comm()
+        ->all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes)))
+        .wait();
+
+    std::vector<std::size_t> counts(sizes.begin(), sizes.end());
+    std::size_t total = 0;
+    for (auto n : counts) total += n;
+    if (total == 0) return all;
+    byte_buffer joined(total);
+    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
+    const auto* from = joined.data();
+    for (std::size_t r = 0; r < world; ++r) {
+        all[r].assign(from, from + counts[r]);
+        from += counts[r];
+    }
+    return all;
+}
+
+SKEIN_INLINE std::string from_first(const context& ctx, const std::string& text) {
+    const auto all = gather_bytes(ctx, ctx.is_first() ? as_bytes(text) : byte_span{});
+    return std::string(as_text(all[0]));
+}
+
+SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::string_view what) {
+    byte_buffer mine(sizeof hash);
+    std::memcpy(mine.data(), &hash, sizeof hash);
+    const auto all = gather_bytes(ctx, mine);
+    for (std::size_t r = 1; r < all.size(); ++r)
+        if (all[r] != all[0])
+            throw error(errc::mismatch,
+                        fmt::format("{} of rank {} differs from that of rank 0", what, r))
+                .with_hint("build it from the same options on every rank");
+}
+
+SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
+                                                     const report::metric_set& mine) {
+    if (ctx.world_size() == 1) return mine.values();
+    auto packed = mine.pack(ctx.rank());
+    auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
+    auto maxima =
+        ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
+    try {
+        sums.wait();
+        maxima.wait();
+    } catch (...) {
+        ctx.comm()->drain(); // both work on `packed`
+        throw;
+    }
+    return mine.unpack(packed).value();
+}
+
+SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+    return checkpoint_world{
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
+            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
+            auto all = gather_bytes(ctx, mine);
+            ctx.comm()->set_deadline(usual);
+            return all;
+        }};
+}
+
+} // namespace skein::train

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The user's types of one fit() behind detail/session.hpp's virtual calls. Included by train/trainer.hpp
+// only, after its concepts.
+
+namespace skein::train::detail {
+
+/// "DDP" of a strategy that says so.
+template <class Strategy>
+[[nodiscard]] std::string strategy_name_of() {
+    if constexpr (requires { std::string(Strategy::name); })
+        return std::string(Strategy::name);
+    else
+        return {};
+}
+
+template <class Strategy, class Model, class Loss, class Data, class HeldOut, class Callbacks>
+class parts_of final : public fit_parts {
+    static_assert(
+        loss_function<Loss, Model, batch_of<Data>>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor");
+
+public:
+    parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
+             Callbacks& callbacks)
+        : model_(model), loss_(loss), data_(data), held_out_(held_out), callbacks_(callbacks),
+          strategy_(ctx, *model) {}
+
+    torch::nn::Module& module() override { return *model_; }
+    at::Tensor loss(ids samples, report::metric_set& metrics) override {
+        return call(data_.batch(samples), metrics);
+    }
+    at::Tensor held_out_loss(ids samples, report::metric_set& metrics) override {
+        return call(held_out_.batch(samples), metrics);
+    }
+
+    std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
+    flat_storage& storage() override { return strategy_.storage(); }
+    void begin_step() override { strategy_.begin_step(); }
+    void begin_micro(bool last) override { strategy_.begin_micro(last); }
+    void finish_backward() override { strategy_.finish_backward(); }
+    double squared_norm(double mine) override { return strategy_.squared_norm(mine); }
+    void publish() override { strategy_.publish(); }
+    void sync_buffers() override { strategy_.sync_buffers(); }
+
+    void tell(const start_info& event) override { tell_all(event); }
+    void tell(const step_info& event) override { tell_all(event); }
+    void tell(const eval_info& event) override { tell_all(event); }
+    void tell(const checkpoint_info& event) override { tell_all(event); }
+    void tell(const fit_result& event) override { tell_all(event); }
+
+private:
+    template <class Batch>
+    at::Tensor call(const Batch& batch, report::metric_set& metrics) {
+        if constexpr (std::invocable<Loss&, Model&, const Batch&, report::metric_set&>)
+            return loss_(model_, batch, metrics);
+        else
+            return loss_(model_, batch);
+    }
+    template <class Event>
+    void tell_all(const Event& event) {
+        std::apply([&](auto&... c) { (detail::tell(c, event), ...); }, callbacks_);
+    }
+
+    Model& model_;
+    Loss& loss_;
+    const Data& data_;
+    const HeldOut& held_out_;
+    Callbacks& callbacks_;
+    Strategy strategy_;
+};
+
+} // namespace skein::train::detail

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The three ways of launch().
+
+#include <skein/cluster/environment.hpp>
+#include <skein/cluster/meeting.hpp>
+#include <skein/cluster/membership.hpp>
+#include <skein/cluster/settings.hpp>
+#include <skein/cluster/supervisor.hpp>
+#include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/stop_signals.hpp>
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/comm_thread.hpp>
+#include <skein/net/loop_thread.hpp>
+#include <skein/net/readable_fd.hpp>
+#include <skein/rt/process.hpp>
+#include <skein/rt/standard_files.hpp>
+#include <skein/wire/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+namespace detail {
+
+/// What LibTorch throws carries forty lines of a stack trace behind this line.
+SKEIN_INLINE std::string without_trace(std::string_view text) {
+    return std::string(text.substr(0, text.find("\nException raised from ")));
+}
+
+SKEIN_INLINE void print_error(const run_config& config, std::string_view who, const error& why) {
+    // A live progress line may stand there: end it first.
+    if (::isatty(STDERR_FILENO) != 0 && config.output == output_mode::automatic)
+        std::fputc('\n', stderr);
+    if (who.empty()) {
+        fmt::print(stderr, "error: {}\n", without_trace(why.what()));
+    } else {
+        fmt::print(stderr, "error: {}: {}\n", who, without_trace(why.what()));
+    }
+    std::fflush(stderr);
+}
+
+/// Says that a stop request was heard; to a program in its language, and nothing to nobody.
+SKEIN_INLINE void say_stopping(const run_config& config) {
+    const auto text = fmt::format("stopping after this step{}; Ctrl-C again ends at once",
+                                  config.checkpoints ? " and saving a checkpoint" : "");
+    if (config.output == output_mode::quiet) return;
+    const bool json = config.output == output_mode::json;
+    const bool live = config.output == output_mode::automatic && ::isatty(STDERR_FILENO) != 0;
+    const auto line = json ? dump_json(ordered_json{{"event", "note"}, {"text", text}}) + "\n"
+                           : (live ? "\r\x1b[K" : "") + text + "\n";
+    auto* to = json ? stdout : stderr;
+    std::fwrite(line.data(), 1, line.size(), to);
+    std::fflush(to);
+}
+
+/// Says so at the moment the signal comes, from a thread of its own: the step may be a long one.
+class stop_notice {
+public:
+    stop_notice(const stop_signals& stops, const run_config& config)
+        : stop_fd_(stops.fd()), config_(&config), control_("stop-notice") {
+        control_.run([this] { return begin(); });
+    }
+    ~stop_notice() {
+        control_.run([this] { return end(); });
+    }
+    stop_notice(const stop_notice&) = delete;
+    stop_notice& operator=(const stop_notice&) = delete;
+
+private:
+    task<void> begin() {
+        watching_ = std::make_unique<scope>();
+        watching_->spawn(watch());
+        co_return;
+    }
+    task<void> watch() {
+        auto asked = net::wait_readable(control_.loop(), stop_fd_);
+        co_await asked;
+        say_stopping(*config_);
+    }
+    task<void> end() {
+        watching_->cancel();
+        auto joined = as_result(watching_->join());
+        (void)co_await joined; // without the notice the run is what it was
+        watching_.reset();
+    }
+
+    int stop_fd_;
+    const run_config* config_;
+    net::loop_thread control_;
+    std::unique_ptr<scope> watching_; // lives on the thread
+};
+
+/// The communicator that was asked for.
+SKEIN_INLINE std::string comm_model_of(const run_config& config) {
+    auto model = dist::checked_comm_model(config.communicator);
+    if (!model) throw error(errc::usage, model.error().text()).with_hint(model.error().hint());
+    return *model;
+}
+
+SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
+    const stop_signals stops;
+    try {
+        validate(config, 1);
+        (void)comm_model_of(config); // a mistake also where nobody is to talk to
+        const stop_notice notice(stops, config);
+        auto here = context::single();
+        here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+        body(here);
+        return stops.exit_code();
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE int run_supervised(const run_config& config) {
+    cluster::supervisor_options options;
+    options.workers = config.workers;
+    options.max_failures = config.max_failures;
+    options.stop_grace = config.stop_grace;
+    options.backoff = config.restart_backoff;
+    options.on_restart = [&](const error& why, int restart, int most) {
+        fmt::print(stderr, "{}; starting again from the last checkpoint (restart {} of {})\n",
+                   without_trace(why.what()), restart, most);
+        std::fflush(stderr);
+    };
+    options.on_stop = [&] { say_stopping(config); };
+    try {
+        validate(config, config.workers);
+        (void)comm_model_of(config);
+        const auto outcome = cluster::supervise(std::move(options));
+        const bool stopped = outcome.stop_signal != 0;
+        // A stop that went wrong has saved nothing, perhaps: say what happened.
+        if (outcome.failure && outcome.failure->code() != errc::cancelled)
+            print_error(config, "", *outcome.failure);
+        if (stopped) return 128 + outcome.stop_signal;
+        return outcome.failure ? exit_code_of(*outcome.failure) : exit_code::done;
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        print_error(config, "", why);
+        return exit_code_of(why);
+    }
+}
+
+/// Errors that a failure elsewhere causes here.
+[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
+    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
+           code == errc::closed || code == errc::timeout;
+}
+
+/// What every rank must have alike of its configuration; the model, its optimizer and the data are
+/// compared when training begins.
+SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+    const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    return {{"max_steps", text(c.max_steps)},
+            {"global_batch", text(c.global_batch)},
+            {"accumulation", text(c.accumulation)},
+            {"seed", text(c.seed)},
+            {"clip", text(c.clip)},
+            {"threads", text(std::max(c.threads, 1))},
+            {"precision", c.precision},
+            {"eval_every", text(c.eval_every)},
+            {"eval_samples", text(c.eval_samples)},
+            {"eval_batch", text(c.eval_batch)},
+            {"checkpoint_every", text(c.checkpoint_every)},
+            {"checkpoints", text(c.checkpoints)},
+            {"keep_last", text(c.keep_last)},
+            {"keep_best", text(c.keep_best)},
+            {"best_metric", c.best_metric},
+            {"best_is_lowest", text(c.best_is_lowest)},
+            {"resume", text(c.resume == resume_mode::latest)},
+            {"communicator", c.communicator}};
+}
+
+/// A number of workers that was asked for, where a launcher has started another.
+SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
+                                     const run_config& config) {
+    if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
+        config.workers == where.world_size || config.output == output_mode::quiet)
+        return;
+    fmt::print(stderr, "note: {} workers were asked for, but {} has started a world of {}\n",
+               config.workers, where.source, where.world_size);
+    std::fflush(stderr);
+}
+
+/// Everything of a rank that has to be undone in order.
+SKEIN_INLINE void train_as_rank(cluster::membership& world,
+                                const cluster::launch_environment& where, const run_config& config,
+                                const rank_function& body, const stop_signals& stops) {
+    dist::comm_options options;
+    options.model = comm_model_of(config);
+    options.limits.deadline = config.collective_timeout;
+    if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
+    auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
+
+    world_info info;
+    info.rank = where.rank;
+    info.world_size = where.world_size;
+    info.local_rank = where.local_rank;
+    info.local_size = where.local_size;
+    info.attempt = where.attempt;
+    info.host = world.host();
+    info.job_id = where.job_id;
+    if (!cluster::is_supervised()) info.launcher = where.source;
+    context here(std::move(info), &world, comm.get());
+    here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
+    body(here);
+}
+
+} // namespace detail
+
+SKEIN_INLINE int exit_code_of(const error& why) noexcept {
+    return why.code() == errc::usage ? exit_code::usage : exit_code::failed;
+}
+
+SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run_config& config,
+                             const rank_function& body) {
+    const stop_signals stops;
+    const bool supervised = cluster::is_supervised();
+    const auto who = fmt::format("rank {} of {}", where.rank, where.world_size);
+    rt::name_process(fmt::format("rank{}", where.rank));
+    std::unique_ptr<cluster::membership> world;
+    try {
+        const auto secret = cluster::group_token();
+        validate(config, where.world_size);
+        cluster::membership_options meeting;
+        meeting.settings = detail::settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<cluster::membership>(where, secret, std::move(meeting));
+        std::optional<detail::stop_notice> notice; // a supervisor says it itself
+        if (!supervised && where.rank == 0) notice.emplace(stops, config);
+        detail::train_as_rank(*world, where, config, body, stops);
+        world->leave();
+        return stops.exit_code();
+    } catch (...) {
+        const auto why = to_error(std::current_exception());
+        if (!world && stops.asked()) {
+            if (!supervised)
+                fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
+                           rt::signal_name(stops.which()));
+            return stops.exit_code();
+        }
+        // A broken collective is mostly the echo of what happened to another rank: let that one tell.
+        const bool echo =
+            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        if (world && !echo) world->fail(why);
+        if (supervised)
+            rt::leave_last_words(why.what()); // in case nobody is told through the group
+        // The supervisor prints what it was told; here only what nobody else will.
+        if (!supervised || !world) detail::print_error(config, who, why);
+        return exit_code_of(why);
+    }
+}
+
+SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
+    rt::open_standard_files();
+    cluster::launch_environment where;
+    try {
+        cluster::take_launch_variables();
+        where = cluster::discover();
+    } catch (const error& why) {
+        detail::print_error(config, "", why);
+        return exit_code::usage;
+    }
+    if (where.is_launched()) {
+        detail::say_unused_workers(where, config);
+        return run_as_rank(where, config, body);
+    }
+    if (config.workers == 1) return detail::run_alone(config, body);
+    return detail::run_supervised(config);
+}
+
+} // namespace skein::train

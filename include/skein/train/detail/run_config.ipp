@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/run_config.hpp>.
+
+#include <skein/core/error.hpp>
+#include <skein/core/this_process.hpp>
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string command_line() {
+    std::string out;
+    for (const auto& word : own_arguments()) {
+        const bool plain =
+            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
+        out += out.empty() ? "" : " ";
+        if (plain) {
+            out += word;
+        } else { // in single quotes nothing is special but the quote itself
+            out += '\'';
+            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+            out += '\'';
+        }
+    }
+    return out;
+}
+
+SKEIN_INLINE void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.workers < 1)
+        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
+    if (config.workers > 4096)
+        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
+    if (config.threads < 0 || config.threads > 1024)
+        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
+    if (config.max_failures < 0)
+        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("this version trains in float32");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoints)
+        refuse("resuming without checkpoints",
+               "they are read and go on being written: leave one of the two out");
+}
+
+} // namespace skein::train

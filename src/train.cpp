@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of torch, dist and train that need LibTorch, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+
+#include <skein/train/ddp.hpp>
+#include <skein/train/detail/session.hpp>
+#include <skein/train/flat.hpp>
+#include <skein/train/optimizer.hpp>
+#include <skein/train/single.hpp>
+#include <skein/train/training_state.hpp>
+#include <skein/train/weights.hpp>
+
+#include <skein/train/detail/ddp.ipp>
+#include <skein/train/detail/flat.ipp>
+#include <skein/train/detail/optimizer.ipp>
+#include <skein/train/detail/session.ipp>
+#include <skein/train/detail/single.ipp>
+#include <skein/train/detail/training_state.ipp>
+#include <skein/train/detail/weights.ipp>

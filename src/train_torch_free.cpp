@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of train that need no LibTorch, compiled once.
+// Written by scripts/amalgamate.py from include/.
+#if !defined(SKEIN_COMPILED)
+#error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
+#endif
+
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/launch.hpp>
+#include <skein/train/manifest.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/safetensors.hpp>
+#include <skein/train/sampler.hpp>
+#include <skein/train/schedule.hpp>
+
+#include <skein/train/detail/checkpoint.ipp>
+#include <skein/train/detail/checkpoint_parts.ipp>
+#include <skein/train/detail/collective.ipp>
+#include <skein/train/detail/context.ipp>
+#include <skein/train/detail/launch.ipp>
+#include <skein/train/detail/manifest.ipp>
+#include <skein/train/detail/reporter.ipp>
+#include <skein/train/detail/run_config.ipp>
+#include <skein/train/detail/safetensors.ipp>
+#include <skein/train/detail/sampler.ipp>
+#include <skein/train/detail/schedule.ipp>

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/core/error.hpp>
+#include <skein/report/metrics.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <cmath>
+#include <limits>
+
+using namespace skein;
+using namespace skein::report;
+
+namespace {
+
+/// The two all-reduces, done here.
+packed_metrics reduce(const std::vector<metric_set>& ranks) {
+    packed_metrics merged = ranks[0].pack(0);
+    for (std::size_t r = 1; r < ranks.size(); ++r) {
+        const auto other = ranks[r].pack(static_cast<int>(r));
+        REQUIRE(other.sums.size() == merged.sums.size());
+        REQUIRE(other.maxima.size() == merged.maxima.size());
+        for (std::size_t i = 0; i < merged.sums.size(); ++i) merged.sums[i] += other.sums[i];
+        for (std::size_t i = 0; i < merged.maxima.size(); ++i)
+            merged.maxima[i] = std::max(merged.maxima[i], other.maxima[i]);
+    }
+    return merged;
+}
+
+} // namespace
+
+TEST_CASE("metrics are merged over ranks by their kind") {
+    std::vector<metric_set> ranks(3);
+    ranks[0]
+        .mean("loss", 2.0, 10)
+        .sum("tokens", 100)
+        .max("peak", 7)
+        .min("fastest", 3)
+        .last("lr", 0.1);
+    ranks[1]
+        .mean("loss", 5.0, 20)
+        .sum("tokens", 50)
+        .max("peak", 9)
+        .min("fastest", 2)
+        .last("lr", 0.2);
+    ranks[2]
+        .mean("loss", 1.0, 0)
+        .sum("tokens", 1)
+        .max("peak", -1)
+        .min("fastest", 8)
+        .last("lr", 0.3);
+    const std::vector<metric_value> wanted{
+        {"loss", 4.0}, {"tokens", 151.0}, {"peak", 9.0}, {"fastest", 2.0}, {"lr", 0.1}};
+    const auto merged = reduce(ranks);
+    for (auto& rank : ranks) CHECK(rank.unpack(merged).value() == wanted);
+}
+
+TEST_CASE("values of several steps are put together before they are merged") {
+    metric_set m;
+    m.mean("loss", 1.0, 1)
+        .mean("loss", 4.0, 2)
+        .sum("n", 1)
+        .sum("n", 2)
+        .max("x", 1)
+        .max("x", -5)
+        .min("y", 1)
+        .min("y", -5);
+    m.last("lr", 1).last("lr", 2);
+    const std::vector<metric_value> wanted{
+        {"loss", 3.0}, {"n", 3.0}, {"x", 1.0}, {"y", -5.0}, {"lr", 2.0}};
+    CHECK(m.values() == wanted);
+    CHECK(*find_metric(m.values(), "x") == 1.0);
+    CHECK(find_metric(m.values(), "z") == nullptr);
+    m.clear();
+    CHECK(m.empty());
+}
+
+TEST_CASE("ranks that report different metrics meet in the same collective and are told") {
+    std::vector<metric_set> ranks(2);
+    ranks[0].mean("loss", 1.0);
+    ranks[1].mean("loss", 1.0).sum("tokens", 3.0);
+    const auto merged = reduce(ranks);
+    for (auto& rank : ranks) {
+        const auto seen = rank.unpack(merged);
+        REQUIRE_FALSE(seen);
+        CHECK(seen.error().code() == errc::mismatch);
+    }
+    std::vector<metric_set> kinds(2);
+    kinds[0].mean("loss", 1.0);
+    kinds[1].sum("loss", 1.0);
+    CHECK_FALSE(kinds[0].unpack(reduce(kinds)));
+    std::vector<metric_set> order(2);
+    order[0].sum("a", 1.0).sum("b", 1.0);
+    order[1].sum("b", 1.0).sum("a", 1.0);
+    CHECK_FALSE(order[0].unpack(reduce(order)));
+}
+
+TEST_CASE("a NaN is not hidden by later good values") {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    metric_set m;
+    m.max("x", nan).max("x", 1.0).min("y", 1.0).min("y", nan).mean("loss", nan).mean("loss", 1.0);
+    for (auto& v : m.values()) CHECK(std::isnan(v.value));
+}
+
+TEST_CASE("a mean without weight is not a number rather than a made-up zero") {
+    metric_set m;
+    m.mean("loss", 3.0, 0.0);
+    CHECK(std::isnan(m.values()[0].value));
+}
+
+TEST_CASE("many metrics still fit in two collectives") {
+    std::vector<metric_set> ranks(2);
+    for (int i = 0; i < 200; ++i)
+        for (auto& rank : ranks)
+            rank.sum("s" + std::to_string(i), i).max("m" + std::to_string(i), i);
+    const auto out = ranks[1].unpack(reduce(ranks)).value();
+    REQUIRE(out.size() == 400);
+    CHECK(out[398].value == 398.0);
+    CHECK(out[399].value == 199.0);
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <skein/report/run_dir.hpp>
+
+#include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
+
+#include <support/temporary_folder.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+using namespace skein;
+using namespace skein::report;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+std::string text_of(const std::string& path) {
+    posix_disk disk;
+    return skein::to_string(byte_span(disk.read_whole(path).value()));
+}
+
+metrics_row row(std::uint64_t step, double loss, double speed) {
+    return {.step = step,
+            .values = {{"loss", loss}, {"lr", 0.1}},
+            .timings = {{"tokens_per_s", speed}}};
+}
+
+/// Steps [first, last] of a run whose numbers depend on the step only, an evaluation every 4.
+void steps(run_dir& run, std::uint64_t first, std::uint64_t last, double speed) {
+    for (auto step = first; step <= last; ++step) {
+        auto r = row(step, 3.0 / static_cast<double>(step), speed);
+        if (step % 4 == 0) r.values.push_back({"val_loss", 3.5 / static_cast<double>(step)});
+        run.append(r);
+    }
+}
+
+} // namespace
+
+TEST_CASE("a run folder gets rows, events, configuration and a curve") {
+    test::temporary_folder folder;
+    auto run = run_dir::create(folder.path + "/runs", "gpt");
+    CHECK(run.path() == folder.path + "/runs/gpt");
+    run.write_config("{\"layers\": 4}\n");
+    CHECK(run.read_config() == "{\"layers\": 4}\n");
+    CHECK(text_of(run.file("config.json")) == "{\"layers\": 4}\n");
+    run.append(row(1, 2.5, 1000));
+    run.append(row(2, 0.1, 2000));
+    CHECK(text_of(run.file("metrics.csv")) == "step,loss,lr\n1,2.5,0.1\n2,0.1,0.1\n");
+    CHECK(text_of(run.file("metrics.jsonl")) ==
+          "{\"step\":1,\"loss\":2.5,\"lr\":0.1,\"tokens_per_s\":1000.0}\n"
+          "{\"step\":2,\"loss\":0.1,\"lr\":0.1,\"tokens_per_s\":2000.0}\n");
+    CHECK(run.curve("loss") == std::vector<curve_point>{{1, 2.5}, {2, 0.1}});
+    CHECK(run.curve("nothing").empty());
+    run.write_svg();
+    CHECK_THAT(text_of(run.file("loss.svg")),
+               ContainsSubstring("train") && ContainsSubstring("gpt"));
+}
+
+TEST_CASE("a column that appears later is empty in the rows before") {
+    test::temporary_folder folder;
+    auto run = run_dir::create(folder.path, "r");
+    steps(run, 3, 5, 1);
+    CHECK(text_of(run.file("metrics.csv")) ==
+          "step,loss,lr,val_loss\n3,1,0.1,\n4,0.75,0.1,0.875\n5,0.6,0.1,\n");
+    CHECK(run.curve("val_loss") == std::vector<curve_point>{{4, 0.875}});
+}
+
+TEST_CASE("a run interrupted anywhere and resumed leaves the rows of an undisturbed run") {
+    test::temporary_folder folder;
+    std::string wanted;
+    {
+        auto run = run_dir::create(folder.path, "undisturbed");
+        steps(run, 1, 12, 100);
+        wanted = text_of(run.file("metrics.csv"));
+    }
+    for (std::uint64_t died : {1, 5, 8, 11})
+        for (std::uint64_t checkpoint : {0, 3, 4, 8}) {
+            if (checkpoint > died) continue;
+            const auto name = "r" + std::to_string(died) + "-" + std::to_string(checkpoint);
+            {
+                auto run = run_dir::create(folder.path, name);
+                steps(run, 1, died, 100);
+                // Torn by the kill: half a row at the end.
+                posix_disk disk;
+                for (const char* file : {"metrics.csv", "metrics.jsonl"})
+                    disk.open(run.file(file), open_mode::append)
+                        .value()
+                        ->append(as_bytes(std::string_view("99,0.1")))
+                        .value();
+            }
+            auto run = run_dir::create(folder.path, name, {.resume = true});
+            CHECK(run.name() == name);
+            if (checkpoint == 0)
+                run.clear();
+            else
+                run.truncate_after(checkpoint);
+            steps(run, checkpoint + 1, 12, 200);
+            INFO("died after " << died << ", resumed at " << checkpoint);
+            REQUIRE(text_of(run.file("metrics.csv")) == wanted);
+            const auto lines = text_of(run.file("metrics.jsonl"));
+            REQUIRE(std::count(lines.begin(), lines.end(), '\n') == 12);
+        }
+}
+
+TEST_CASE("a taken name gets a number, unless the run is resumed") {
+    test::temporary_folder folder;
+    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt");
+    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt.2");
+    CHECK(run_dir::create(folder.path, "gpt").name() == "gpt.3");
+    CHECK(run_dir::create(folder.path, "gpt", {.resume = true}).name() == "gpt");
+    CHECK(run_dir::create(folder.path, "new", {.resume = true}).name() == "new");
+    CHECK(run_dir::create(folder.path, "other").notices().empty());
+    CHECK(run_dir::create(folder.path, "gpt").notices() ==
+          std::vector<std::string>{folder.path + "/gpt exists: this run is " + folder.path +
+                                   "/gpt.4 (--resume goes on with the old one)"});
+}
+
+TEST_CASE("a folder in use is refused to a run that resumes it, with the process that has it") {
+    test::temporary_folder folder;
+    const run_dir_options resume{.resume = true, .patience = std::chrono::milliseconds(0)};
+    {
+        auto run = run_dir::create(folder.path, "gpt");
+        try {
+            (void)run_dir::create(folder.path, "gpt", resume);
+            FAIL("accepted");
+        } catch (const error& e) {
+            CHECK(e.code() == errc::usage);
+            CHECK_THAT(e.what(), ContainsSubstring(folder.path + "/gpt is in use by pid " +
+                                                   std::to_string(::getpid()) + " on ") &&
+                                     ContainsSubstring("--run"));
+        }
+        auto moved = std::move(run); // the lock moves along
+        CHECK_THROWS(run_dir::create(folder.path, "gpt", resume));
+    }
+    CHECK(run_dir::create(folder.path, "gpt", resume).name() == "gpt");
+}
+
+TEST_CASE("runs of one name that begin at the same time get folders of their own") {
+    test::temporary_folder folder;
+    ::mkdir((folder.path + "/gpt").c_str(), 0777); // made by hand: free, for one of them
+    std::vector<std::optional<run_dir>> runs(8);
+    std::vector<std::thread> threads;
+    std::barrier begin(static_cast<std::ptrdiff_t>(runs.size()));
+    for (auto& run : runs)
+        threads.emplace_back([&] {
+            begin.arrive_and_wait();
+            run.emplace(run_dir::create(folder.path, "gpt"));
+        });
+    for (auto& t : threads) t.join();
+    std::set<std::string> names;
+    for (auto& run : runs) names.insert(run->name());
+    CHECK(names.size() == runs.size());
+    CHECK(names.contains("gpt"));
+}
+
+TEST_CASE("a name that is not one folder is a usage error") {
+    test::temporary_folder folder;
+    for (const char* name : {"", ".", "..", "a/b"}) {
+        try {
+            (void)run_dir::create(folder.path, name);
+            FAIL("accepted");
+        } catch (const error& e) {
+            CHECK(e.code() == errc::usage);
+        }
+    }
+}
+
+TEST_CASE("an unwritable run folder is named with a way out") {
+    test::temporary_folder folder;
+    posix_disk disk;
+    disk.write_whole(folder.path + "/file", {}).value();
+    // A file where the folder should be: also root cannot write below it.
+    CHECK_THROWS_WITH(run_dir::create(folder.path + "/file", "gpt"),
+                      ContainsSubstring("run folder " + folder.path + "/file") &&
+                          ContainsSubstring("choose another folder"));
+    CHECK_THROWS_WITH(run_dir::create("/proc/skein-runs", "gpt"),
+                      ContainsSubstring("run folder /proc/skein-runs cannot be used"));
+    if (::geteuid() != 0) {
+        REQUIRE(::chmod(folder.path.c_str(), 0500) == 0);
+        CHECK_THROWS_WITH(run_dir::create(folder.path, "gpt"),
+                          ContainsSubstring("permission denied"));
+        ::chmod(folder.path.c_str(), 0700);
+    }
+}
+
+TEST_CASE("a read-only file system is named with a way out") {
+    test::temporary_folder folder;
+    if (!folder.mount_tmpfs("size=64k")) SKIP("mounting a small tmpfs needs root");
+    REQUIRE(::mount(nullptr, folder.path.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0);
+    try {
+        (void)run_dir::create(folder.path + "/runs", "gpt");
+        FAIL("accepted");
+    } catch (const error& e) {
+        CHECK(e.code() == errc::permission_denied);
+        CHECK_THAT(e.what(), ContainsSubstring("read-only file system") &&
+                                 ContainsSubstring("choose another folder"));
+    }
+}
+
+TEST_CASE("a full disk stops a row with a clear error") {
+    test::temporary_folder folder;
+    if (!folder.mount_tmpfs("size=64k")) SKIP("mounting a small tmpfs needs root");
+    auto run = run_dir::create(folder.path, "gpt");
+    errc code{};
+    try {
+        for (std::uint64_t step = 1; step < 100'000; ++step) run.append(row(step, 1.0, 1.0));
+    } catch (const error& e) {
+        code = e.code();
+    }
+    CHECK(code == errc::disk_full);
+}
+
+TEST_CASE("names with commas and numbers that are not finite survive the CSV") {
+    test::temporary_folder folder;
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    run_dir::create(folder.path, "r")
+        .append({.step = 1, .values = {{"a,b", 1.0}, {"say \"x\"", nan}}, .timings = {}});
+    auto run = run_dir::create(folder.path, "r", {.resume = true});
+    run.append({.step = 2, .values = {{"a,b", 2.0}, {"say \"x\"", 0.5}}, .timings = {}});
+    CHECK(run.curve("a,b") == std::vector<curve_point>{{1, 1.0}, {2, 2.0}});
+    const auto points = run.curve("say \"x\"");
+    REQUIRE(points.size() == 2);
+    CHECK(std::isnan(points[0].y));
+    CHECK(points[1].y == 0.5);
+    CHECK(text_of(run.file("metrics.csv")).starts_with("step,\"a,b\",\"say \"\"x\"\"\"\n"));
+}
