@@ -16,7 +16,6 @@
 #include <skein/cluster/detail/environment.ipp>
 #include <skein/cluster/detail/group.ipp>
 #include <skein/cluster/detail/group_client.ipp>
-#include <skein/cluster/detail/group_client.ipp>
 #include <skein/cluster/detail/loss_listeners.ipp>
 #include <skein/cluster/detail/meeting.ipp>
 #include <skein/cluster/detail/membership.ipp>
