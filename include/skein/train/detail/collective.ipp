@@ -2,11 +2,11 @@
 #pragma once
 // Bodies of <skein/train/collective.hpp>.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include <fmt/core.h>
@@ -82,7 +82,7 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
     return checkpoint_world{
         .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
             if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            ctx.comm()->set_deadline(std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
             auto all = gather_bytes(ctx, mine);
             ctx.comm()->set_deadline(usual);
             return all;

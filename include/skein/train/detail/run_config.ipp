@@ -3,22 +3,17 @@
 // Bodies of <skein/train/run_config.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/this_process.hpp>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 
 SKEIN_INLINE std::string command_line() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     std::string out;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        const auto word = all.substr(at, end - at);
+    for (const auto& word : own_arguments()) {
         const bool plain =
             !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
         out += out.empty() ? "" : " ";
@@ -29,7 +24,6 @@ SKEIN_INLINE std::string command_line() {
             for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
             out += '\'';
         }
-        at = end + 1;
     }
     return out;
 }
