@@ -4,6 +4,8 @@
 
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -61,10 +63,28 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
+SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
+    if (ctx.world_size() == 1) return;
+    byte_buffer hash(sizeof(std::uint64_t));
+    store_le<std::uint64_t>(hash.data(), cluster::hash_of(mine));
+    const auto hashes = gather_bytes(ctx, hash);
+    if (std::ranges::all_of(hashes, [&](const auto& other) { return other == hashes[0]; })) return;
+    // All ranks see that: now the values, to name what differs.
+    const auto all = gather_bytes(ctx, wire::encode(mine));
+    const auto first = wire::decode<std::vector<cluster::setting>>(all[0]).value();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        const auto other = wire::decode<std::vector<cluster::setting>>(all[r]).value();
+        if (const auto why = cluster::difference(static_cast<int>(r), other, 0, first)) throw *why;
+    }
+}
+
 SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
-                                                     const report::metric_set& mine) {
+                                                     const report::metric_set& mine,
+                                                     std::span<double> control) {
     if (ctx.world_size() == 1) return mine.values();
     auto packed = mine.pack(ctx.rank());
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), control.begin(), control.end());
     auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
     auto maxima =
         ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
@@ -75,6 +95,9 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
+    std::copy(packed.maxima.begin() + static_cast<std::ptrdiff_t>(own), packed.maxima.end(),
+              control.begin());
+    packed.maxima.resize(own);
     return mine.unpack(packed).value();
 }
 

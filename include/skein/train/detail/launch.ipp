@@ -16,6 +16,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
 
 #include <unistd.h>
@@ -155,12 +156,6 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     }
 }
 
-/// Errors that a failure elsewhere causes here.
-[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
-    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
-           code == errc::closed || code == errc::timeout;
-}
-
 /// Everything of a rank that has to be undone in order.
 SKEIN_INLINE void train_as_rank(cluster::membership& world,
                                 const cluster::launch_environment& where, const run_config& config,
@@ -203,7 +198,13 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         // A supervisor's token is for this process; what the training starts has no business with it.
         if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
-        world = std::make_unique<cluster::membership>(where, secret);
+        if (config.workers > 1 && config.workers != where.world_size)
+            throw error(errc::usage,
+                        fmt::format("{} workers in a world of {} ranks that {} started",
+                                    config.workers, where.world_size, where.source))
+                .with_hint("the launcher's number counts: leave the other out");
+        world = std::make_unique<cluster::membership>(
+            where, secret, cluster::membership_options{.stop_fd = stops.fd()});
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
@@ -217,6 +218,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!world && why.code() == errc::cancelled && stops.asked()) return stops.exit_code();
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);

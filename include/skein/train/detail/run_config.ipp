@@ -3,6 +3,7 @@
 // Bodies of <skein/train/run_config.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/report/summary.hpp>
 
 #include <algorithm>
 #include <fstream>
@@ -19,16 +20,7 @@ SKEIN_INLINE std::string command_line() {
     for (std::size_t at = 0; at < all.size();) {
         const auto end = std::min(all.find('\0', at), all.size());
         const auto word = all.substr(at, end - at);
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        out += out.empty() ? "" : " ";
-        if (plain) {
-            out += word;
-        } else { // in single quotes nothing is special but the quote itself
-            out += '\'';
-            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-            out += '\'';
-        }
+        out += (out.empty() ? "" : " ") + report::shell_word(word);
         at = end + 1;
     }
     return out;
