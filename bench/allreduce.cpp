@@ -94,11 +94,11 @@ private:
 /// A group of two with a buffer each.
 class pair {
 public:
-    pair(comm_kind kind, std::size_t bytes)
-        : world_(kind == comm_kind::ring ? std::vector<std::string>{"a", "b"}
+    pair(const std::string& kind, std::size_t bytes)
+        : world_(kind == "ring" ? std::vector<std::string>{"a", "b"}
                                          : std::vector<std::string>{"a", "a"}) {
         comm_options options;
-        options.kind = kind;
+        options.model = kind;
         if (const char* text = std::getenv("SKEIN_BENCH_CHUNK"))
             options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
         if (const char* text = std::getenv("SKEIN_BENCH_PIECE"))
@@ -218,7 +218,7 @@ void exchange(int out, int in, const std::vector<char>& from, std::vector<char>&
 void shm_figures() {
     for (const std::size_t bytes : sizes) {
         const int times = repeats(bytes);
-        pair ranks(comm_kind::shm, bytes);
+        pair ranks("shm", bytes);
         two_threads ours([&](int rank) { ranks.all_reduce(rank, times); });
         std::vector<char> from[2], to[2];
         for (int r = 0; r < 2; ++r) {
@@ -260,7 +260,7 @@ void shm_figures() {
 void ring_figures() {
     for (const std::size_t bytes : sizes) {
         const int times = repeats(bytes) / 2 + 1;
-        pair ranks(comm_kind::ring, bytes);
+        pair ranks("ring", bytes);
         two_threads ours([&](int rank) { ranks.all_reduce(rank, times); });
         const auto [a, b] = tcp_pair();
         const auto [c, d] = tcp_pair();
@@ -289,7 +289,7 @@ void ring_figures() {
     }
 }
 
-void print_times(comm_kind kind) {
+void print_times(const std::string& kind) {
     for (const std::size_t bytes : sizes) {
         const int times = repeats(bytes);
         pair ranks(kind, bytes);
@@ -305,9 +305,9 @@ int main(int argc, char** argv) {
     const std::string_view first = argc > 1 ? argv[1] : "";
     const std::string_view second = argc > 2 ? argv[2] : "";
     if (first == "--times" && second == "shm")
-        print_times(comm_kind::shm);
+        print_times("shm");
     else if (first == "--times" && second == "ring")
-        print_times(comm_kind::ring);
+        print_times("ring");
     else if (first == "shm")
         shm_figures();
     else if (first == "ring")

@@ -30,7 +30,6 @@
 #include <skein/dist/detail/doorbell.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
 #include <skein/dist/detail/host_call.ipp>
-#include <skein/dist/detail/link_hello.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>
 #include <skein/dist/detail/models.ipp>

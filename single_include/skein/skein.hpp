@@ -118,10 +118,14 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
 /// Reads one variable; nothing if it is not set.
 using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// The variables of this process, those that take_launch_variables() has taken before all others.
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
 
 /// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
@@ -359,14 +363,18 @@ private:
 
 } // namespace skein
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+// ======== skein/rt/boot.hpp
+// The child's side of rt/children.hpp: what a process was started with.
 //
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//     if (rt::started_as("worker")) {
+//         rt::boot mine = *rt::take_boot("worker");
+//         auto order = wire::decode<my_order>(mine.message);
+//     }
 //
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
+// /proc/PID/environ. At the first question the variables that name the inherited files leave the
+// environment, and the files become close-on-exec: a program that this process starts is no child of
+// ours by mistake, and cannot write into its pipes.
 
 
 // ======== skein/core/bytes.hpp
@@ -474,6 +482,876 @@ void store_le(std::byte* to, T value) noexcept {
 
 } // namespace skein
 
+// ======== skein/core/unique_fd.hpp
+// A file descriptor with one owner, and the pipe that is most often behind it.
+//
+//     auto [to_read, to_write] = skein::make_pipe();
+
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// Closes its file descriptor in the destructor; -1 is none.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        reset(other.release());
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+    /// The caller owns it from here on.
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+    /// Closes what it has and takes fd.
+    void reset(int fd = -1) noexcept {
+        const int old = std::exchange(fd_, fd);
+        if (old >= 0) ::close(old);
+    }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
+/// descriptors left.
+[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/boot.hpp, continued
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace skein::rt {
+
+/// The variable that names the pipe with the boot message.
+inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
+
+/// What the parent gave this process.
+struct boot {
+    std::string role, name; ///< those of child_options
+    byte_buffer message;
+    unique_fd socket; ///< connected with the parent; none if it did not want one
+};
+
+/// True if children started this process in that role; also if what it was started with cannot be read:
+/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
+[[nodiscard]] bool started_as(std::string_view role) noexcept;
+
+/// The boot message of this process, once; nothing if it was not started in that role, or when it has
+/// been taken.
+///   errors  malformed: something else is in the place of the message
+[[nodiscard]] std::optional<boot> take_boot(std::string_view role);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/boot.ipp
+// The bodies of rt/boot.hpp.
+
+
+// ======== skein/rt/detail/boot_message.hpp
+// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+struct boot_message {
+    std::string role, name;
+    byte_buffer message;
+    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+};
+
+/// The numbers that inherited files have in a child.
+inline constexpr int boot_file = 3, socket_file = 4;
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/process.hpp
+// What other bodies need of rt/detail/process.ipp.
+
+
+#include <string_view>
+
+namespace skein::rt::detail {
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+[[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
+
+/// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
+/// close-on-exec at the first call.
+int adopt_last_words() noexcept;
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/process.hpp
+// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
+// that a loop can wait for, and it can hand its parent one last text that says why it left.
+//
+//     rt::process_options how;
+//     how.argv = {"/proc/self/exe", "--worker"};
+//     auto child = rt::child_process::spawn(how);
+//     child.kill(SIGTERM);
+//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
+//
+// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
+
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+#include <sys/wait.h>
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] std::string signal_name(int number);
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const;
+
+private:
+    int raw_;
+};
+
+/// How this host calls itself.
+[[nodiscard]] std::string host_name();
+
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+void name_process(std::string_view part);
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
+    std::string executable;                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
+    std::vector<std::string> unset_env;                   ///< names the child does not inherit
+    std::string cwd;                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds;
+    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+bool leave_last_words(std::string_view text) noexcept;
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() noexcept = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
+    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept;
+    child_process& operator=(child_process&& other) noexcept;
+    ~child_process();
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept;
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept;
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept;
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking();
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words();
+
+private:
+    void reap(int flags) noexcept;
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process.ipp
+// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
+
+
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <source_location>
+
+#include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
+
+namespace skein::detail {
+
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, text, fmt::make_format_args(values...));
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition)                                                                  \
+         ? void()                                                                                  \
+         : ::skein::detail::check_failed_with(                                                     \
+               #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
+
+
+// ======== skein/rt/detail/process.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace skein::rt {
+
+SKEIN_INLINE std::string signal_name(int number) {
+    switch (number) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "signal " + std::to_string(number);
+    }
+}
+
+SKEIN_INLINE std::string exit_status::describe() const {
+    if (exited()) return fmt::format("exited with {}", code());
+    return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
+                       dumped_core() ? ", core dumped" : "");
+}
+
+SKEIN_INLINE std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
+
+SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    constexpr std::size_t kept = 15;
+    const auto tail = (":" + std::string(part)).substr(0, kept);
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
+SKEIN_INLINE void name_process(std::string_view part) {
+    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
+}
+
+SKEIN_INLINE int detail::adopt_last_words() noexcept {
+    static const int adopted = [] {
+        const char* number = std::getenv(last_words_variable);
+        if (number == nullptr) return -1;
+        const int fd = std::atoi(number);
+        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
+        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+    }();
+    return adopted;
+}
+
+SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
+    const int to = detail::adopt_last_words();
+    if (to < 0) return false;
+    const auto bytes = std::min<std::size_t>(text.size(), 4096);
+    return ::write(to, text.data(), bytes) >= 0;
+}
+
+namespace detail {
+
+/// Everything the child needs between fork and exec, prepared before it: no allocation there.
+struct child_plan {
+    const char* executable;
+    char* const* argv;
+    char* const* env;
+    const char* cwd;
+    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
+    int first_free;                       // above every target
+    const char *out_file, *err_file;
+    bool null_stdin, own_group, die_with_parent;
+    pid_t parent;
+    int report; // write {step, errno} here if something fails
+};
+
+[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
+    int message[2] = {step, errno};
+    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
+    ::_exit(127);
+}
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
+    const auto code = number == ENOENT   ? errc::not_found
+                      : number == EACCES ? errc::permission_denied
+                                         : errc::io;
+    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
+                                number == EMFILE ? "too many open files" : std::strerror(number)));
+    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    return why;
+}
+
+/// Closes (on exec) all descriptors but the standard three.
+SKEIN_INLINE void close_others_on_exec(int first) noexcept {
+#ifdef SYS_close_range
+    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
+#endif
+    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
+    int fd = ::open(path, flags | O_CLOEXEC, 0644);
+    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
+    // dup2 onto itself would keep close-on-exec.
+    if (fd == target) ::fcntl(fd, F_SETFD, 0);
+}
+
+/// Runs in the child; only async-signal-safe calls.
+[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
+    if (plan.own_group) ::setpgid(0, 0);
+    if (plan.die_with_parent) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        // The parent may have died before the line above took effect.
+        if (::getppid() != plan.parent) ::_exit(127);
+    }
+    close_others_on_exec(3);
+    for (auto& [source, target] : plan.fds) {
+        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
+        if (source < 0) child_failed(plan, 1);
+    }
+    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
+    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
+    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
+    for (auto& [source, target] : plan.fds)
+        if (::dup2(source, target) < 0) child_failed(plan, 1);
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
+    // none of it: what it opened next would take the number, and what it prints would go there.
+    for (int fd = 0; fd < 3; ++fd)
+        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
+            open_over(plan, "/dev/null", fd, O_RDWR);
+    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
+
+    // Ignored signals and the mask survive exec: give the child the defaults.
+    ::signal(SIGPIPE, SIG_DFL);
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(plan.executable, plan.argv, plan.env);
+    child_failed(plan, 4);
+}
+
+SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
+    auto replaced = [&](std::string_view entry) {
+        auto name = entry.substr(0, entry.find('='));
+        for (auto& [key, value] : how.env)
+            if (key == name) return true;
+        for (auto& key : how.unset_env)
+            if (key == name) return true;
+        return name == last_words_variable;
+    };
+    std::vector<std::string> out;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (!replaced(*entry)) out.emplace_back(*entry);
+    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    return out;
+}
+
+SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
+    std::vector<char*> out;
+    for (auto& s : strings) out.push_back(s.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+/// What spawn() makes before the fork, and keeps until the child has become the other program.
+struct prepared_child {
+    explicit prepared_child(process_options options) : how(std::move(options)) {
+        if (how.executable.empty()) how.executable = how.argv[0];
+        int words_target = -1;
+        int first_free = 3;
+        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+        if (how.last_words) {
+            std::tie(words_in, words_out) = make_pipe();
+            words_target = first_free++;
+            how.fds.emplace_back(words_out.get(), words_target);
+        }
+        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+        environment = merged_environment(how);
+        if (how.last_words)
+            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+        env = c_strings(environment);
+        argv = c_strings(how.argv);
+        std::tie(report_in, report_out) = make_pipe();
+        // The report must not sit on a number that the child gives to something else.
+        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
+        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
+
+        plan.executable = how.executable.c_str();
+        plan.argv = argv.data();
+        plan.env = env.data();
+        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+        plan.fds = how.fds;
+        plan.first_free = first_free;
+        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+        plan.null_stdin = !how.keep_stdin;
+        plan.own_group = how.own_group;
+        plan.die_with_parent = how.die_with_parent;
+        plan.parent = ::getpid();
+        plan.report = report_out.get();
+    }
+
+    process_options how;
+    std::vector<std::string> environment;
+    std::vector<char*> env, argv;
+    unique_fd words_in, words_out, report_in, report_out;
+    child_plan plan{};
+};
+
+/// Forks; in the child it does not return.
+SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const pid_t pid = ::fork();
+    if (pid == 0) become(prepared.plan);
+    const int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
+                                          std::strerror(fork_error)));
+    return pid;
+}
+
+} // namespace detail
+
+SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
+    *this = std::move(other);
+}
+
+SKEIN_INLINE child_process& child_process::operator=(child_process&& other) noexcept {
+    std::swap(pid_, other.pid_);
+    std::swap(own_group_, other.own_group_);
+    std::swap(pidfd_, other.pidfd_);
+    std::swap(words_, other.words_);
+    std::swap(status_, other.status_);
+    return *this;
+}
+
+SKEIN_INLINE child_process::~child_process() {
+    if (!running()) return;
+    kill(SIGKILL);
+    wait_blocking();
+}
+
+SKEIN_INLINE void child_process::kill(int signal) noexcept {
+    if (running()) ::kill(pid_, signal);
+}
+
+SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
+    if (!running()) return;
+    if (own_group_) ::kill(-pid_, signal);
+    ::kill(pid_, signal);
+}
+
+SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
+    if (running()) reap(WNOHANG);
+    return status_;
+}
+
+SKEIN_INLINE exit_status child_process::wait_blocking() {
+    SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
+    if (running()) reap(0);
+    return *status_;
+}
+
+SKEIN_INLINE std::string child_process::last_words() {
+    std::string text;
+    char piece[4096];
+    for (;;) {
+        auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
+        if (n <= 0 || text.size() > 65536) return text;
+        text.append(piece, std::size_t(n));
+    }
+}
+
+SKEIN_INLINE void child_process::reap(int flags) noexcept {
+    int raw = 0;
+    pid_t got = 0;
+    if (own_group_) {
+        // Seen, but not yet reaped: until then the group's number belongs to nobody else.
+        siginfo_t seen{};
+        while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
+               errno == EINTR) {}
+        if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
+    }
+    do {
+        got = ::waitpid(pid_, &raw, flags);
+    } while (got < 0 && errno == EINTR);
+    if (got == pid_) status_ = exit_status(raw);
+    // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
+    if (got < 0) status_ = exit_status(0xff00);
+}
+
+SKEIN_INLINE child_process child_process::spawn(process_options how) {
+    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
+    detail::prepared_child prepared(std::move(how));
+    const auto& executable = prepared.how.executable;
+    child_process child;
+    child.pid_ = detail::fork_into(prepared);
+    child.own_group_ = prepared.how.own_group;
+    prepared.report_out.reset();
+    // Until exec the report pipe is open in the child; its closing without a message is success.
+    pollfd waits{prepared.report_in.get(), POLLIN, 0};
+    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
+    int message[2];
+    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+        child.wait_blocking();
+        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
+                                                "change to its folder", "execute"};
+        throw detail::cannot_start(executable, steps[message[0]], message[1]);
+    }
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
+    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
+        throw detail::cannot_start(executable, "pidfd_open", errno);
+    if (child.pidfd_.get() < 0)
+        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
+                                                     "is needed)",
+                                                     std::strerror(errno)));
+    child.words_ = std::move(prepared.words_in);
+    return child;
+}
+
+} // namespace skein::rt
+
+// ======== skein/wire/decode.hpp
+// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
+// bounded by the size of the input and limits::max_memory, and the first fault is told with its
+// position.
+//
+//     auto request = wire::decode<submit>(frame.body);      // result<submit>
+//     if (!request) return request.error();
+//
+// Fields of type std::span<const T> and std::string_view become views into the input: keep it.
+
+
+// ======== skein/wire/codec.hpp
+// Which types travel: the concept `encodable`, and how a type of your own joins in.
+//
+// Encodable are: bool, integers, float, double, enums, std::byte, strings, vector, array, span of
+// fixed-layout elements, map, set and their unordered forms, optional, variant, pair, tuple,
+// durations, strong ids, skein::error, result<T>, and plain aggregates of those. Anything else
+// specialises codec:
+//
+//     template <> struct skein::wire::codec<matrix> {
+//         static constexpr std::string_view schema = "matrix";
+//         static void encode(writer& out, const matrix& m);
+//         static result<void> decode(reader& in, matrix& m);
+//     };
+
+
+// ======== skein/core/fields.hpp
+// THE door to Boost.PFR: number, references and names of the fields of a plain aggregate.
+//
+// An aggregate here is a class without constructors, bases, references and C arrays (PFR would
+// flatten those: use std::array). Names need a type with linkage: not local to a function, not in
+// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
+// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
+// of a type with constructors, unless its default is spelled with parentheses:
+// std::array<std::string, 2> names = std::array<std::string, 2>();
+//
+//     struct point { int x = 0, y = 0; };
+//     field_count<point> == 2, field_name<point, 1>() == "y"
+
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <boost/pfr/core.hpp>
+
+namespace skein {
+
+/// A type whose fields can be listed.
+template <class T>
+concept plain_aggregate =
+    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
+
+template <class T>
+inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
+
+/// The type of field I.
+template <class T, std::size_t I>
+using field_type = boost::pfr::tuple_element_t<I, T>;
+
+/// References to all fields, as a std::tuple.
+template <class T>
+constexpr auto tie_fields(T& object) noexcept {
+    return boost::pfr::structure_tie(object);
+}
+
+namespace detail {
+
+template <class T>
+struct fields_of_nothing {
+    const T value;
+};
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#endif
+/// Declared, never defined: only addresses inside it are named at compile time.
+template <class T>
+extern const fields_of_nothing<T> fake_object;
+
+template <class Pointer>
+struct pointer_value {
+    Pointer pointer;
+};
+template <class Pointer>
+pointer_value(Pointer) -> pointer_value<Pointer>;
+
+template <class T, auto Field>
+consteval const char* field_pretty_name() {
+    return __PRETTY_FUNCTION__;
+}
+
+/// The last identifier of "... Field = {&fake_object.value.name}]".
+consteval std::string_view last_identifier(std::string_view text) {
+    const auto is_word = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_';
+    };
+    std::size_t end = text.size();
+    while (end > 0 && !is_word(text[end - 1])) --end;
+    std::size_t begin = end;
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+    return text.substr(begin, end - begin);
+}
+} // namespace detail
+
+/// The name of field I as it is written in the source.
+template <class T, std::size_t I>
+consteval std::string_view field_name() {
+    constexpr auto field = detail::pointer_value{
+        std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
+    return detail::last_identifier(detail::field_pretty_name<T, field>());
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+namespace detail {
+struct field_name_probe {
+    int first_one = 0;
+    double second2 = 0;
+};
+static_assert(field_name<field_name_probe, 0>() == "first_one" &&
+                  field_name<field_name_probe, 1>() == "second2",
+              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
+} // namespace detail
+
+} // namespace skein
+
+// ======== skein/core/ids.hpp
+// Strong ids: a node id is not an actor id, though both are 64 bits.
+//
+// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
+//
+//     struct blob_tag;
+//     using blob_id = skein::strong_id<blob_tag>;
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
+template <class Tag, class Rep = std::uint64_t>
+class strong_id {
+public:
+    using tag_type = Tag;
+    using rep = Rep;
+
+    constexpr strong_id() noexcept = default;
+    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
+
+    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
+    /// True unless this is the "none" id.
+    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
+    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
+
+private:
+    Rep value_{};
+};
+
+using node_id = strong_id<struct node_tag>;
+using worker_id = strong_id<struct worker_tag>;
+using task_id = strong_id<struct task_tag>;
+using actor_id = strong_id<struct actor_tag>;
+using call_id = strong_id<struct call_tag>;
+using object_id = strong_id<struct object_tag>;
+using job_id = strong_id<struct job_tag>;
+
+} // namespace skein
+
+template <class Tag, class Rep>
+struct std::hash<skein::strong_id<Tag, Rep>> {
+    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
+        return std::hash<Rep>{}(id.value());
+    }
+};
+
+template <class Tag, class Rep>
+struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
+    template <class Context>
+    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
+        return fmt::formatter<Rep>::format(id.value(), context);
+    }
+};
+
 // ======== skein/core/result.hpp
 // A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
 //
@@ -547,8 +1425,860 @@ private:
 
 } // namespace skein
 
+// ======== skein/wire/reader.hpp
+// A cursor over bytes from outside. Nothing is believed: every step checks what is left.
+//
+// Steps return false on failure; the first failure is kept with its position, and every step after
+// it fails too, so that a decoder may check once at the end. The bytes must outlive the reader and
+// every view decoded from it.
 
-// ======== skein/wire/json.hpp, continued
+
+// ======== skein/wire/limits.hpp
+// What a decoder accepts: how deep values nest, how many elements one container may have, and how
+// much memory the elements of all containers take. The input alone does not bound the last: one byte
+// on the wire may be an element of a kilobyte in memory.
+
+
+#include <cstddef>
+
+namespace skein::wire {
+
+struct limits {
+    /// Containers, optionals and variants inside each other.
+    std::size_t max_depth = 64;
+    /// Elements of one container; the bytes that are left bound it as well.
+    std::size_t max_elements = static_cast<std::size_t>(-1);
+    /// Bytes of memory for the elements of containers in one message. Text and blocks of numbers are
+    /// not counted: they take as much as on the wire.
+    std::size_t max_memory = std::size_t{1} << 30;
+};
+
+} // namespace skein::wire
+
+
+// ======== skein/wire/reader.hpp, continued
+#include <cstring>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+namespace skein::wire {
+
+class reader {
+public:
+    explicit reader(byte_span bytes, limits bounds = {}) noexcept
+        : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()),
+          bounds_(bounds) {}
+
+    [[nodiscard]] bool ok() const noexcept { return !error_; }
+    [[nodiscard]] std::size_t position() const noexcept {
+        return static_cast<std::size_t>(at_ - begin_);
+    }
+    /// Bytes not read yet; none after a failure.
+    [[nodiscard]] std::size_t remaining() const noexcept {
+        return static_cast<std::size_t>(end_ - at_);
+    }
+    [[nodiscard]] byte_span rest() const noexcept { return {at_, remaining()}; }
+    [[nodiscard]] const limits& bounds() const noexcept { return bounds_; }
+
+    /// The first failure, or success.
+    [[nodiscard]] result<void> status() const {
+        if (error_) return *error_;
+        return {};
+    }
+    /// Fails unless everything has been read.
+    bool finish() {
+        if (remaining() == 0) return ok();
+        return fail(errc::malformed, fmt::format("{} bytes left over", remaining()));
+    }
+    /// Records a failure (the first one counts); always false.
+    [[gnu::cold, gnu::noinline]] bool fail(errc code, std::string_view what) {
+        if (!error_)
+            error_ = error(code, fmt::format("decode failed at byte {} of {}: {}", position(),
+                                             end_ - begin_, what));
+        at_ = end_;
+        return false;
+    }
+    /// As fail(), for the error of a custom codec.
+    [[gnu::cold, gnu::noinline]] bool fail(error e) {
+        if (!error_) error_ = std::move(e);
+        at_ = end_;
+        return false;
+    }
+
+    /// The memory of a value: sizeof(T) bytes, little endian.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    bool fixed(T& value) {
+        if (remaining() < sizeof(T)) return too_short(sizeof(T));
+        std::memcpy(static_cast<void*>(&value), at_, sizeof(T));
+        at_ += sizeof(T);
+        return true;
+    }
+    /// A view of the next n bytes.
+    bool raw(std::size_t n, byte_span& view) {
+        if (remaining() < n) return too_short(n);
+        view = byte_span(at_, n);
+        at_ += n;
+        return true;
+    }
+    /// A number in groups of seven bits, in its shortest form.
+    bool varint(std::uint64_t& value) {
+        if (at_ != end_ && (*at_ & std::byte{128}) == std::byte{0}) {
+            value = std::to_integer<std::uint64_t>(*at_++);
+            return true;
+        }
+        return long_varint(value);
+    }
+    /// The number of elements of a container whose elements take at least `least` bytes each:
+    /// more of them than the remaining bytes can hold is a failure, found before any allocation.
+    bool count(std::size_t least, std::size_t& n) {
+        std::uint64_t value = 0;
+        if (!varint(value)) return false;
+        if (value > remaining() / least || value > bounds_.max_elements)
+            return too_many(value, least);
+        n = static_cast<std::size_t>(value);
+        return true;
+    }
+    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
+    bool charge(std::size_t n, std::size_t each) {
+        if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
+        charged_ += n * each;
+        return true;
+    }
+    /// Skips the zeros up to a multiple of `alignment`.
+    bool align(std::size_t alignment) {
+        const std::size_t zeros = (0 - position()) & (alignment - 1);
+        if (remaining() < zeros) return too_short(zeros);
+        for (std::size_t i = 0; i < zeros; ++i, ++at_)
+            if (*at_ != std::byte{0}) return fail(errc::malformed, "padding that is not zero");
+        return true;
+    }
+    /// Goes one level deeper; false at the limit. Each success needs a leave().
+    bool enter() {
+        if (depth_ >= bounds_.max_depth)
+            return fail(errc::too_large,
+                        fmt::format("values nest deeper than the limit of {}", bounds_.max_depth));
+        ++depth_;
+        return true;
+    }
+    void leave() noexcept { --depth_; }
+
+private:
+    [[gnu::cold, gnu::noinline]] bool too_short(std::size_t need) {
+        return fail(errc::malformed, fmt::format("{} bytes needed, {} left", need, remaining()));
+    }
+    [[gnu::cold, gnu::noinline]] bool too_many(std::uint64_t n, std::size_t least) {
+        if (n > remaining() / least)
+            return fail(errc::malformed,
+                        fmt::format("{} elements of at least {} bytes do not fit in "
+                                    "the {} bytes that follow",
+                                    n, least, remaining()));
+        return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
+                                                 bounds_.max_elements));
+    }
+    [[gnu::cold, gnu::noinline]] bool too_much(std::size_t n, std::size_t each) {
+        return fail(errc::too_large,
+                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
+                                "limit of {}",
+                                n, each, bounds_.max_memory));
+    }
+    [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
+        std::uint64_t sum = 0;
+        for (unsigned shift = 0; shift < 64; shift += 7) {
+            if (at_ == end_) return too_short(1);
+            const auto group = std::to_integer<std::uint64_t>(*at_++);
+            const std::uint64_t bits = group & 127;
+            if (shift == 63 && bits > 1) break;
+            sum |= bits << shift;
+            if ((group & 128) != 0) continue;
+            if (bits == 0 && shift > 0) return fail(errc::malformed, "a number longer than needed");
+            value = sum;
+            return true;
+        }
+        return fail(errc::malformed, "a number of more than 64 bits");
+    }
+
+    const std::byte* begin_;
+    const std::byte* at_;
+    const std::byte* end_;
+    limits bounds_;
+    std::size_t depth_ = 0;
+    std::size_t charged_ = 0; ///< of bounds_.max_memory; never above it
+    std::optional<error> error_;
+};
+
+} // namespace skein::wire
+
+// ======== skein/wire/writer.hpp
+// A growing buffer that values are encoded into.
+//
+// The positions that padding refers to count from the first byte of the buffer, so a message and
+// what is appended to it later by the same writer are read back by one reader.
+//
+//     wire::writer out;
+//     wire::encode(out, header);
+//     wire::encode(out, body);
+//     byte_buffer message = std::move(out).take();
+
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace skein::wire {
+
+class writer {
+public:
+    writer() = default;
+    /// Continues after what is in the buffer.
+    explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
+    writer(const writer&) = delete;
+    writer& operator=(const writer&) = delete;
+
+    /// Bytes written so far.
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
+    /// Gives the buffer away; the writer is empty afterwards.
+    [[nodiscard]] byte_buffer take() && {
+        buffer_.resize(std::exchange(size_, 0));
+        return std::move(buffer_);
+    }
+    /// Makes room for `bytes` more.
+    void reserve(std::size_t bytes) {
+        if (buffer_.size() - size_ < bytes) grow(bytes);
+    }
+    /// Starts anew and keeps the memory.
+    void clear() noexcept { size_ = 0; }
+
+    /// Appends bytes as they are.
+    void raw(byte_span bytes) {
+        if (buffer_.size() - size_ < bytes.size()) {
+            if (bytes.size() >= 4096) { // a large piece: let the vector copy without clearing first
+                buffer_.resize(size_);
+                buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+                size_ = buffer_.size();
+                return;
+            }
+            grow(bytes.size());
+        }
+        if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
+        size_ += bytes.size();
+    }
+    /// Appends the memory of a value: sizeof(T) bytes, little endian.
+    template <class T>
+        requires std::is_trivially_copyable_v<T>
+    void fixed(const T& value) {
+        if (buffer_.size() - size_ < sizeof(T)) grow(sizeof(T));
+        std::memcpy(buffer_.data() + size_, &value, sizeof(T));
+        size_ += sizeof(T);
+    }
+    /// Appends a number in groups of seven bits, the lowest first: one byte below 128.
+    void varint(std::uint64_t value) {
+        if (buffer_.size() - size_ < 10) grow(10);
+        std::byte* to = buffer_.data() + size_;
+        std::byte* const start = to;
+        for (; value >= 128; value >>= 7) *to++ = static_cast<std::byte>(value | 128);
+        *to++ = static_cast<std::byte>(value);
+        size_ += static_cast<std::size_t>(to - start);
+    }
+    /// Appends zeros up to a multiple of `alignment` (a power of two).
+    void align(std::size_t alignment) {
+        const std::size_t zeros = (0 - size_) & (alignment - 1);
+        if (zeros == 0) return;
+        if (buffer_.size() - size_ < zeros) grow(zeros);
+        std::memset(buffer_.data() + size_, 0, zeros);
+        size_ += zeros;
+    }
+
+private:
+    [[gnu::noinline]] void grow(std::size_t bytes) {
+        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
+    }
+
+    byte_buffer buffer_; // size() is what may be written to, not what has been written
+    std::size_t size_ = 0;
+};
+
+} // namespace skein::wire
+
+
+// ======== skein/wire/codec.hpp, continued
+#include <array>
+#include <chrono>
+#include <map>
+#include <optional>
+#include <ratio>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace skein::wire {
+
+/// The customisation point; specialise it for a type that is not a plain aggregate.
+template <class T>
+struct codec;
+
+namespace detail {
+
+template <class T, template <class...> class Template>
+inline constexpr bool is_a = false;
+template <template <class...> class Template, class... Args>
+inline constexpr bool is_a<Template<Args...>, Template> = true;
+
+template <class T>
+inline constexpr bool is_array = false;
+template <class T, std::size_t N>
+inline constexpr bool is_array<std::array<T, N>> = true;
+
+template <class T>
+inline constexpr bool is_span = false;
+template <class T>
+inline constexpr bool is_span<std::span<T>> = true;
+
+template <class T>
+inline constexpr bool is_id = false;
+template <class Tag, class Rep>
+inline constexpr bool is_id<strong_id<Tag, Rep>> = true;
+
+template <class T>
+inline constexpr bool is_duration = false;
+template <class Rep, class Period>
+inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
+
+template <class T>
+inline constexpr bool is_text =
+    std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
+template <class T>
+inline constexpr bool is_map = is_a<T, std::map> || is_a<T, std::unordered_map>;
+template <class T>
+inline constexpr bool is_set = is_a<T, std::set> || is_a<T, std::unordered_set>;
+template <class T>
+inline constexpr bool is_tuple = is_a<T, std::pair> || is_a<T, std::tuple>;
+
+/// An enum of which every value of the underlying integer is a valid one.
+template <class T>
+consteval bool is_open_enum() {
+    if constexpr (std::is_enum_v<T>)
+        return requires { T{0}; } && !std::is_same_v<std::underlying_type_t<T>, bool>;
+    else
+        return false;
+}
+
+/// Numbers whose memory is the same on every machine we run on.
+template <class T>
+inline constexpr bool is_scalar =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t>) ||
+    is_open_enum<T>();
+
+template <class T>
+concept custom = requires(writer& out, const T& in, reader& from, T& into) {
+    codec<T>::encode(out, in);
+    { codec<T>::decode(from, into) } -> std::same_as<result<void>>;
+};
+
+template <class T, class... Others>
+inline constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
+
+/// Calls f.template operator()<Field>() for every field type and combines the bools by "and".
+template <class T, class F>
+consteval bool all_fields(F f) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return (f.template operator()<field_type<T, I>>() && ...);
+    }(std::make_index_sequence<field_count<T>>{});
+}
+
+/// Fixed layout: encoding a T is copying its memory. Aggregates must have no padding.
+template <class T>
+consteval bool is_fixed() {
+    if constexpr (custom<T> || !std::is_trivially_copyable_v<T>)
+        return false;
+    else if constexpr (is_scalar<T>)
+        return !std::is_same_v<T, bool>;
+    else if constexpr (is_id<T> || is_duration<T>)
+        return is_fixed<typename T::rep>();
+    else if constexpr (is_array<T>)
+        return std::tuple_size_v<T> > 0 && is_fixed<typename T::value_type>();
+    else if constexpr (is_span<T> || is_text<T> || is_a<T, std::optional> ||
+                       is_a<T, std::variant> || is_tuple<T> || std::is_same_v<T, std::monostate>)
+        return false;
+    else if constexpr (plain_aggregate<T>) {
+        if constexpr (field_count<T> == 0)
+            return false;
+        else
+            return all_fields<T>([]<class F>() { return is_fixed<F>(); }) &&
+                   []<std::size_t... I>(std::index_sequence<I...>) {
+                       return (sizeof(field_type<T, I>) + ...) == sizeof(T);
+                   }(std::make_index_sequence<field_count<T>>{});
+    } else
+        return false;
+}
+
+/// `Above` are the aggregates that T is inside of: a tree may hold vectors of itself.
+template <class T, class... Above>
+consteval bool is_encodable() {
+    if constexpr (is_one_of<T, Above...> || custom<T> || is_scalar<T> || is_text<T> ||
+                  std::is_same_v<T, std::monostate> || std::is_same_v<T, skein::error>)
+        return true;
+    else if constexpr (is_id<T> || is_duration<T>)
+        return is_scalar<typename T::rep>;
+    else if constexpr (is_span<T>)
+        return is_fixed<std::remove_cv_t<typename T::element_type>>();
+    else if constexpr (is_a<T, std::vector> || is_array<T> || is_set<T> || is_a<T, std::optional>)
+        return is_encodable<typename T::value_type, Above...>();
+    else if constexpr (is_a<T, result>) {
+        if constexpr (std::is_void_v<typename T::value_type>)
+            return true;
+        else
+            return is_encodable<typename T::value_type, Above...>();
+    } else if constexpr (is_map<T>)
+        return is_encodable<typename T::key_type, Above...>() &&
+               is_encodable<typename T::mapped_type, Above...>();
+    else if constexpr (is_tuple<T> || is_a<T, std::variant>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (is_encodable<std::remove_cvref_t<Items>, Above...>() && ...);
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (plain_aggregate<T>)
+        return all_fields<T>([]<class F>() { return is_encodable<F, T, Above...>(); });
+    else
+        return false;
+}
+
+/// A lower bound of the bytes that any T takes on the wire.
+template <class T>
+consteval std::size_t least_size() {
+    if constexpr (custom<T>)
+        return 1;
+    else if constexpr (std::is_same_v<T, skein::error>)
+        return sizeof(errc) + 4;
+    else if constexpr (is_scalar<T> || is_id<T> || is_duration<T>)
+        return sizeof(T);
+    else if constexpr (std::is_same_v<T, std::monostate>)
+        return 0;
+    else if constexpr (is_array<T>)
+        return std::tuple_size_v<T> * least_size<typename T::value_type>();
+    else if constexpr (is_tuple<T>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (std::size_t{0} + ... + least_size<std::remove_cvref_t<Items>>());
+        }(static_cast<const T*>(nullptr));
+    else if constexpr (is_text<T> || is_span<T> || is_a<T, std::vector> || is_map<T> || is_set<T> ||
+                       is_a<T, std::optional> || is_a<T, std::variant> || is_a<T, result>)
+        return 1;
+    else
+        return []<std::size_t... I>(std::index_sequence<I...>) {
+            return (std::size_t{0} + ... + least_size<field_type<T, I>>());
+        }(std::make_index_sequence<field_count<T>>{});
+}
+
+/// Where the elements of a sequence of fixed-layout T start: a multiple of this. Blobs of bytes
+/// start at 8, so that messages inside messages keep their alignment.
+template <class T>
+inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
+
+} // namespace detail
+
+/// A type that encode() and decode() know.
+template <class T>
+concept encodable = detail::is_encodable<std::remove_cvref_t<T>>();
+
+/// A type whose encoding is a copy of its memory; spans of it are viewed in place.
+template <class T>
+concept fixed_layout = detail::is_fixed<T>();
+
+} // namespace skein::wire
+
+
+// ======== skein/wire/decode.hpp, continued
+#include <algorithm>
+
+namespace skein::wire {
+
+namespace detail {
+
+/// A value to decode into.
+template <class T>
+T fresh() {
+    if constexpr (std::is_same_v<T, skein::error>)
+        return skein::error(errc::unknown, "");
+    else if constexpr (is_a<T, result> && !std::is_default_constructible_v<T>)
+        return T(skein::error(errc::unknown, ""));
+    else if constexpr (is_tuple<T> && !std::is_default_constructible_v<T>)
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return T(fresh<Items>()...);
+        }(static_cast<const T*>(nullptr));
+    else {
+        static_assert(
+            std::is_default_constructible_v<T>,
+            "a type that is decoded needs a default constructor (or defaults on every field)");
+        return T{};
+    }
+}
+
+template <class T>
+bool read(reader& in, T& value);
+
+struct depth_guard {
+    explicit depth_guard(reader& from) : in(from), entered(from.enter()) {}
+    depth_guard(const depth_guard&) = delete;
+    depth_guard& operator=(const depth_guard&) = delete;
+    ~depth_guard() {
+        if (entered) in.leave();
+    }
+    reader& in;
+    bool entered;
+};
+
+inline bool read_bool(reader& in, bool& value) {
+    std::uint8_t byte = 0;
+    if (!in.fixed(byte)) return false;
+    if (byte > 1) return in.fail(errc::malformed, fmt::format("{} is not a truth value", byte));
+    value = byte == 1;
+    return true;
+}
+
+/// The bytes of a sequence of fixed-layout T, still in the input.
+template <class T>
+bool read_block(reader& in, byte_span& block, std::size_t& n) {
+    return in.count(sizeof(T), n) && in.align(sequence_alignment<T>) &&
+           in.raw(n * sizeof(T), block);
+}
+
+template <class T>
+bool is_aligned_for(const std::byte* address) noexcept {
+    return reinterpret_cast<std::uintptr_t>(address) % alignof(T) == 0;
+}
+
+template <class T>
+bool read_vector(reader& in, std::vector<T>& value) {
+    value.clear();
+    if constexpr (is_fixed<T>()) {
+        byte_span block;
+        std::size_t n = 0;
+        if (!read_block<T>(in, block, n)) return false;
+        if (is_aligned_for<T>(block.data())) { // copies once, without clearing first
+            const auto* items = reinterpret_cast<const T*>(block.data());
+            value.assign(items, items + n);
+        } else {
+            value.resize(n);
+            if (n > 0) std::memcpy(static_cast<void*>(value.data()), block.data(), block.size());
+        }
+        return true;
+    } else {
+        static_assert(least_size<T>() > 0, "elements of a container take at least one byte");
+        std::size_t n = 0;
+        if (!in.count(least_size<T>(), n) || !in.charge(n, sizeof(T))) return false;
+        const depth_guard deeper(in);
+        if (!deeper.entered) return false;
+        // An element in memory may be much larger than on the wire: grow with what has been read.
+        value.reserve(std::min<std::size_t>(n, std::max<std::size_t>(1, 4096 / sizeof(T))));
+        for (std::size_t i = 0; i < n; ++i) {
+            if constexpr (std::is_same_v<T, bool>) {
+                bool item = false;
+                if (!read_bool(in, item)) return false;
+                value.push_back(item);
+            } else {
+                value.push_back(fresh<T>());
+                if (!read(in, value.back())) return false;
+            }
+        }
+        return true;
+    }
+}
+
+template <class T>
+bool read_keyed(reader& in, T& value) {
+    using key = typename T::key_type;
+    value.clear();
+    std::size_t n = 0;
+    constexpr auto least = [] {
+        if constexpr (is_map<T>)
+            return least_size<key>() + least_size<typename T::mapped_type>();
+        else
+            return least_size<key>();
+    }();
+    static_assert(least > 0, "elements of a container take at least one byte");
+    if (!in.count(least, n)) return false;
+    const depth_guard deeper(in);
+    if (!deeper.entered) return false;
+    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
+    for (std::size_t i = 0; i < n; ++i) {
+        if (!in.charge(1, node)) return false;
+        auto k = fresh<key>();
+        if (!read(in, k)) return false;
+        bool is_new = false;
+        if constexpr (is_map<T>) {
+            auto mapped = fresh<typename T::mapped_type>();
+            if (!read(in, mapped)) return false;
+            is_new = value.emplace(std::move(k), std::move(mapped)).second;
+        } else {
+            is_new = value.insert(std::move(k)).second;
+        }
+        if (!is_new) return in.fail(errc::malformed, "a key that was there already");
+    }
+    return true;
+}
+
+template <class T, std::size_t I = 0>
+bool read_alternative(reader& in, std::size_t index, T& value) {
+    if constexpr (I == std::variant_size_v<T>) {
+        return in.fail(errc::malformed, fmt::format("{} is not one of {} kinds", index, I));
+    } else {
+        if (index != I) return read_alternative<T, I + 1>(in, index, value);
+        auto held = fresh<std::variant_alternative_t<I, T>>();
+        if (!read(in, held)) return false;
+        value.template emplace<I>(std::move(held));
+        return true;
+    }
+}
+
+inline bool read_error(reader& in, skein::error& value) {
+    errc code{};
+    std::string text, where, cause, hint;
+    constexpr std::size_t parts = 256; // what an error keeps on the heap
+    if (!in.charge(1, parts)) return false;
+    if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
+        !read(in, hint))
+        return false;
+    value = skein::error(code, std::move(text));
+    if (!where.empty()) value.with_where(std::move(where));
+    if (!cause.empty()) value.with_cause(std::move(cause));
+    if (!hint.empty()) value.with_hint(std::move(hint));
+    return true;
+}
+
+template <class T>
+bool read_result(reader& in, T& value) {
+    bool has_value = false;
+    if (!read_bool(in, has_value)) return false;
+    if (!has_value) {
+        auto e = fresh<skein::error>();
+        if (!read_error(in, e)) return false;
+        value = T(std::move(e));
+    } else if constexpr (std::is_void_v<typename T::value_type>) {
+        value = T{};
+    } else {
+        const depth_guard deeper(in);
+        auto held = fresh<typename T::value_type>();
+        if (!deeper.entered || !read(in, held)) return false;
+        value = T(std::move(held));
+    }
+    return true;
+}
+
+template <class T>
+bool read_span(reader& in, T& value) {
+    using item = std::remove_const_t<typename T::element_type>;
+    static_assert(std::is_const_v<typename T::element_type>,
+                  "decode into std::span<const T>: the view points into the input");
+    static_assert(alignof(item) <= 8, "views are aligned to 8 bytes at most");
+    byte_span block;
+    std::size_t n = 0;
+    if (!read_block<item>(in, block, n)) return false;
+    if (!is_aligned_for<item>(block.data()))
+        return in.fail(errc::invalid_argument, "the input does not start at a multiple of 8 in "
+                                               "memory, so its elements cannot be viewed in place; "
+                                               "decode into a vector");
+    value = T(reinterpret_cast<const item*>(block.data()), n);
+    return true;
+}
+
+template <class T>
+bool read(reader& in, T& value) {
+    if constexpr (custom<T>) {
+        if (auto done = codec<T>::decode(in, value); !done) return in.fail(done.error());
+        return in.ok();
+    } else if constexpr (std::is_same_v<T, skein::error>) {
+        return read_error(in, value);
+    } else if constexpr (std::is_same_v<T, bool>) {
+        return read_bool(in, value);
+    } else if constexpr (is_fixed<T>()) {
+        return in.fixed(value);
+    } else if constexpr (is_text<T>) {
+        byte_span block;
+        std::size_t n = 0;
+        if (!read_block<char>(in, block, n)) return false;
+        value = as_text(block);
+        return true;
+    } else if constexpr (is_span<T>) {
+        return read_span(in, value);
+    } else if constexpr (is_a<T, std::vector>) {
+        return read_vector(in, value);
+    } else if constexpr (is_array<T>) {
+        return std::all_of(value.begin(), value.end(), [&](auto& item) { return read(in, item); });
+    } else if constexpr (is_map<T> || is_set<T>) {
+        return read_keyed(in, value);
+    } else if constexpr (is_a<T, std::optional>) {
+        bool has_value = false;
+        if (!read_bool(in, has_value)) return false;
+        value.reset();
+        if (!has_value) return true;
+        const depth_guard deeper(in);
+        if (!deeper.entered) return false;
+        value.emplace(fresh<typename T::value_type>());
+        return read(in, *value);
+    } else if constexpr (is_a<T, result>) {
+        return read_result(in, value);
+    } else if constexpr (is_a<T, std::variant>) {
+        std::uint8_t index = 0;
+        const depth_guard deeper(in);
+        return deeper.entered && in.fixed(index) && read_alternative(in, index, value);
+    } else if constexpr (is_tuple<T>) {
+        return std::apply([&](auto&... items) { return (read(in, items) && ...); }, value);
+    } else if constexpr (std::is_same_v<T, std::monostate>) {
+        return true;
+    } else {
+        return std::apply([&](auto&... fields) { return (read(in, fields) && ...); },
+                          tie_fields(value));
+    }
+}
+
+} // namespace detail
+
+/// Reads the next value; `into` is unspecified (but valid) after a failure.
+template <encodable T>
+result<void> decode(reader& in, T& into) {
+    detail::read(in, into);
+    return in.status();
+}
+
+/// Reads the next value.
+template <encodable T>
+result<T> decode(reader& in) {
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(in, e)");
+    auto value = detail::fresh<T>();
+    if (!detail::read(in, value)) return in.status().error();
+    return value;
+}
+
+/// Decodes a whole message; bytes left over are malformed.
+template <encodable T>
+result<void> decode(byte_span bytes, T& into, limits bounds = {}) {
+    reader in(bytes, bounds);
+    if (detail::read(in, into)) in.finish();
+    return in.status();
+}
+
+/// Decodes a whole message; bytes left over are malformed.
+template <encodable T>
+result<T> decode(byte_span bytes, limits bounds = {}) {
+    static_assert(!std::is_same_v<T, skein::error>,
+                  "decode an error into an object: decode(bytes, e)");
+    reader in(bytes, bounds);
+    auto value = detail::fresh<T>();
+    if (detail::read(in, value) && in.finish()) return value;
+    return in.status().error();
+}
+
+} // namespace skein::wire
+
+
+// ======== skein/rt/detail/boot.ipp, continued
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// What this process was started with: read once, taken once.
+struct inherited_boot {
+    bool is_child = false;
+    std::optional<boot> mine;
+    std::optional<error> unreadable;
+    std::atomic_flag taken = ATOMIC_FLAG_INIT;
+};
+
+SKEIN_INLINE result<boot> read_boot(std::string_view number) {
+    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
+    std::from_chars(number.data(), number.data() + number.size(), inherited);
+    const unique_fd file(inherited < boot_file ? -1 : inherited);
+    byte_buffer text;
+    std::byte piece[4096];
+    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
+        append(text, byte_span(piece, static_cast<std::size_t>(n)));
+    auto got = wire::decode<boot_message>(text);
+    if (!got)
+        return error(errc::malformed, "the boot message of this process cannot be read")
+            .with_hint(
+                fmt::format("{} is set by skein for its children only: unset it", boot_variable));
+    boot mine;
+    mine.role = std::move(got->role);
+    mine.name = std::move(got->name);
+    mine.message = std::move(got->message);
+    if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
+        mine.socket = unique_fd(got->socket);
+    return mine;
+}
+
+SKEIN_INLINE inherited_boot& boot_of_this_process() {
+    static inherited_boot here;
+    static const bool read = [] {
+        adopt_last_words();
+        const char* number = std::getenv(boot_variable);
+        if (number == nullptr) return false;
+        here.is_child = true;
+        auto got = read_boot(number);
+        if (got)
+            here.mine = std::move(*got);
+        else
+            here.unreadable = got.error();
+        ::unsetenv(boot_variable);
+        return true;
+    }();
+    (void)read;
+    return here;
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool started_as(std::string_view role) noexcept {
+    static const std::string mine = [] { // the role stays known when the boot has been taken
+        const auto& here = detail::boot_of_this_process();
+        return here.mine ? here.mine->role : std::string();
+    }();
+    const auto& here = detail::boot_of_this_process();
+    return here.unreadable || (here.is_child && mine == role);
+}
+
+SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
+    if (!started_as(role)) return std::nullopt;
+    auto& here = detail::boot_of_this_process();
+    if (here.unreadable) throw *here.unreadable;
+    if (here.taken.test_and_set()) return std::nullopt;
+    return std::move(here.mine);
+}
+
+} // namespace skein::rt
+
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+//
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+
+
 #include <cmath>
 #include <cstdint>
 #include <set>
@@ -668,7 +2398,6 @@ inline bool is_uint(const json& value) {
 // ======== skein/cluster/detail/environment.ipp, continued
 #include <charconv>
 #include <cstdlib>
-#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -683,19 +2412,25 @@ namespace skein::cluster {
 
 namespace detail {
 
-/// Variables that are this process's alone. Written before there are threads, then only read.
-SKEIN_INLINE std::map<std::string, std::string, std::less<>>& own_variables() {
-    static std::map<std::string, std::string, std::less<>> mine;
+/// Variables that are this process's alone: a supervisor's boot message, and what was taken from the
+/// environment. Written before there are threads, then only read.
+SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+    static auto mine = [] {
+        const auto boot = rt::take_boot(rank_role);
+        return boot ? wire::decode<std::map<std::string, std::string>>(boot->message).value()
+                    : std::map<std::string, std::string>();
+    }();
     return mine;
 }
 
 } // namespace detail
 
 SKEIN_INLINE void take_launch_variables() {
+    auto& mine = detail::own_variables();
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
-        if (const char* value = std::getenv(name)) detail::own_variables()[name] = value;
+        if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
         ::unsetenv(name);
     }
 }
@@ -703,7 +2438,8 @@ SKEIN_INLINE void take_launch_variables() {
 SKEIN_INLINE variable_reader process_environment() {
     return [](std::string_view name) -> std::optional<std::string> {
         const auto& mine = detail::own_variables();
-        if (const auto found = mine.find(name); found != mine.end()) return found->second;
+        if (const auto found = mine.find(std::string(name)); found != mine.end())
+            return found->second;
         const char* value = std::getenv(std::string(name).c_str());
         if (value == nullptr) return std::nullopt;
         return std::string(value);
@@ -1030,70 +2766,6 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 // one is a bug and is checked.
 
 
-// ======== skein/core/check.hpp
-// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
-//
-//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
-
-
-#include <source_location>
-
-#include <fmt/core.h>
-
-// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
-#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
-#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
-#endif
-#endif
-
-namespace skein::detail {
-
-/// Prints condition, values and place to standard error and aborts.
-[[noreturn]] void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values);
-
-/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
-template <class... Values>
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
-                                                              std::source_location where,
-                                                              fmt::format_string<Values...> text,
-                                                              Values&&... values) {
-    check_failed(condition, where, text, fmt::make_format_args(values...));
-}
-
-} // namespace skein::detail
-
-/// Aborts with the message (fmt syntax) and location when the condition is false.
-#define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition)                                                                  \
-         ? void()                                                                                  \
-         : ::skein::detail::check_failed_with(                                                     \
-               #condition, std::source_location::current(), __VA_ARGS__))
-
-
-// ======== skein/core/detail/check.ipp
-// What a failed check says, and the end of the program.
-
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-
-namespace skein::detail {
-
-SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values) {
-    const std::string message = fmt::vformat(text, values);
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
-}
-
-} // namespace skein::detail
-
-
-// ======== skein/core/function.hpp, continued
 #include <cstddef>
 #include <functional>
 #include <new>
@@ -1855,960 +3527,6 @@ void require_same(rendezvous& world, std::string_view key, const std::vector<set
 // ======== skein/cluster/detail/settings.ipp
 // Comparing settings: few of them, so that a plain search will do.
 
-
-// ======== skein/wire/decode.hpp
-// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
-// bounded by the size of the input and limits::max_memory, and the first fault is told with its
-// position.
-//
-//     auto request = wire::decode<submit>(frame.body);      // result<submit>
-//     if (!request) return request.error();
-//
-// Fields of type std::span<const T> and std::string_view become views into the input: keep it.
-
-
-// ======== skein/wire/codec.hpp
-// Which types travel: the concept `encodable`, and how a type of your own joins in.
-//
-// Encodable are: bool, integers, float, double, enums, std::byte, strings, vector, array, span of
-// fixed-layout elements, map, set and their unordered forms, optional, variant, pair, tuple,
-// durations, strong ids, skein::error, result<T>, and plain aggregates of those. Anything else
-// specialises codec:
-//
-//     template <> struct skein::wire::codec<matrix> {
-//         static constexpr std::string_view schema = "matrix";
-//         static void encode(writer& out, const matrix& m);
-//         static result<void> decode(reader& in, matrix& m);
-//     };
-
-
-// ======== skein/core/fields.hpp
-// THE door to Boost.PFR: number, references and names of the fields of a plain aggregate.
-//
-// An aggregate here is a class without constructors, bases, references and C arrays (PFR would
-// flatten those: use std::array). Names need a type with linkage: not local to a function, not in
-// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
-// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
-// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
-// of a type with constructors, unless its default is spelled with parentheses:
-// std::array<std::string, 2> names = std::array<std::string, 2>();
-//
-//     struct point { int x = 0, y = 0; };
-//     field_count<point> == 2, field_name<point, 1>() == "y"
-
-
-#include <cstddef>
-#include <memory>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-
-#include <boost/pfr/core.hpp>
-
-namespace skein {
-
-/// A type whose fields can be listed.
-template <class T>
-concept plain_aggregate =
-    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
-
-template <class T>
-inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
-
-/// The type of field I.
-template <class T, std::size_t I>
-using field_type = boost::pfr::tuple_element_t<I, T>;
-
-/// References to all fields, as a std::tuple.
-template <class T>
-constexpr auto tie_fields(T& object) noexcept {
-    return boost::pfr::structure_tie(object);
-}
-
-namespace detail {
-
-template <class T>
-struct fields_of_nothing {
-    const T value;
-};
-#if defined(__clang__)
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wundefined-var-template"
-#pragma clang diagnostic ignored "-Wundefined-internal"
-#endif
-/// Declared, never defined: only addresses inside it are named at compile time.
-template <class T>
-extern const fields_of_nothing<T> fake_object;
-
-template <class Pointer>
-struct pointer_value {
-    Pointer pointer;
-};
-template <class Pointer>
-pointer_value(Pointer) -> pointer_value<Pointer>;
-
-template <class T, auto Field>
-consteval const char* field_pretty_name() {
-    return __PRETTY_FUNCTION__;
-}
-
-/// The last identifier of "... Field = {&fake_object.value.name}]".
-consteval std::string_view last_identifier(std::string_view text) {
-    const auto is_word = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               c == '_';
-    };
-    std::size_t end = text.size();
-    while (end > 0 && !is_word(text[end - 1])) --end;
-    std::size_t begin = end;
-    while (begin > 0 && is_word(text[begin - 1])) --begin;
-    return text.substr(begin, end - begin);
-}
-} // namespace detail
-
-/// The name of field I as it is written in the source.
-template <class T, std::size_t I>
-consteval std::string_view field_name() {
-    constexpr auto field = detail::pointer_value{
-        std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
-    return detail::last_identifier(detail::field_pretty_name<T, field>());
-}
-#if defined(__clang__)
-#pragma clang diagnostic pop
-#endif
-
-namespace detail {
-struct field_name_probe {
-    int first_one = 0;
-    double second2 = 0;
-};
-static_assert(field_name<field_name_probe, 0>() == "first_one" &&
-                  field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
-} // namespace detail
-
-} // namespace skein
-
-// ======== skein/core/ids.hpp
-// Strong ids: a node id is not an actor id, though both are 64 bits.
-//
-// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
-//
-//     struct blob_tag;
-//     using blob_id = skein::strong_id<blob_tag>;
-
-
-#include <compare>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-
-#include <fmt/core.h>
-
-namespace skein {
-
-/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
-template <class Tag, class Rep = std::uint64_t>
-class strong_id {
-public:
-    using tag_type = Tag;
-    using rep = Rep;
-
-    constexpr strong_id() noexcept = default;
-    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
-
-    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
-    /// True unless this is the "none" id.
-    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
-    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
-
-private:
-    Rep value_{};
-};
-
-using node_id = strong_id<struct node_tag>;
-using worker_id = strong_id<struct worker_tag>;
-using task_id = strong_id<struct task_tag>;
-using actor_id = strong_id<struct actor_tag>;
-using call_id = strong_id<struct call_tag>;
-using object_id = strong_id<struct object_tag>;
-using job_id = strong_id<struct job_tag>;
-
-} // namespace skein
-
-template <class Tag, class Rep>
-struct std::hash<skein::strong_id<Tag, Rep>> {
-    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
-        return std::hash<Rep>{}(id.value());
-    }
-};
-
-template <class Tag, class Rep>
-struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
-    template <class Context>
-    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
-        return fmt::formatter<Rep>::format(id.value(), context);
-    }
-};
-
-// ======== skein/wire/reader.hpp
-// A cursor over bytes from outside. Nothing is believed: every step checks what is left.
-//
-// Steps return false on failure; the first failure is kept with its position, and every step after
-// it fails too, so that a decoder may check once at the end. The bytes must outlive the reader and
-// every view decoded from it.
-
-
-// ======== skein/wire/limits.hpp
-// What a decoder accepts: how deep values nest, how many elements one container may have, and how
-// much memory the elements of all containers take. The input alone does not bound the last: one byte
-// on the wire may be an element of a kilobyte in memory.
-
-
-#include <cstddef>
-
-namespace skein::wire {
-
-struct limits {
-    /// Containers, optionals and variants inside each other.
-    std::size_t max_depth = 64;
-    /// Elements of one container; the bytes that are left bound it as well.
-    std::size_t max_elements = static_cast<std::size_t>(-1);
-    /// Bytes of memory for the elements of containers in one message. Text and blocks of numbers are
-    /// not counted: they take as much as on the wire.
-    std::size_t max_memory = std::size_t{1} << 30;
-};
-
-} // namespace skein::wire
-
-
-// ======== skein/wire/reader.hpp, continued
-#include <cstring>
-#include <optional>
-#include <string>
-#include <type_traits>
-
-#include <fmt/core.h>
-
-namespace skein::wire {
-
-class reader {
-public:
-    explicit reader(byte_span bytes, limits bounds = {}) noexcept
-        : begin_(bytes.data()), at_(bytes.data()), end_(bytes.data() + bytes.size()),
-          bounds_(bounds) {}
-
-    [[nodiscard]] bool ok() const noexcept { return !error_; }
-    [[nodiscard]] std::size_t position() const noexcept {
-        return static_cast<std::size_t>(at_ - begin_);
-    }
-    /// Bytes not read yet; none after a failure.
-    [[nodiscard]] std::size_t remaining() const noexcept {
-        return static_cast<std::size_t>(end_ - at_);
-    }
-    [[nodiscard]] byte_span rest() const noexcept { return {at_, remaining()}; }
-    [[nodiscard]] const limits& bounds() const noexcept { return bounds_; }
-
-    /// The first failure, or success.
-    [[nodiscard]] result<void> status() const {
-        if (error_) return *error_;
-        return {};
-    }
-    /// Fails unless everything has been read.
-    bool finish() {
-        if (remaining() == 0) return ok();
-        return fail(errc::malformed, fmt::format("{} bytes left over", remaining()));
-    }
-    /// Records a failure (the first one counts); always false.
-    [[gnu::cold, gnu::noinline]] bool fail(errc code, std::string_view what) {
-        if (!error_)
-            error_ = error(code, fmt::format("decode failed at byte {} of {}: {}", position(),
-                                             end_ - begin_, what));
-        at_ = end_;
-        return false;
-    }
-    /// As fail(), for the error of a custom codec.
-    [[gnu::cold, gnu::noinline]] bool fail(error e) {
-        if (!error_) error_ = std::move(e);
-        at_ = end_;
-        return false;
-    }
-
-    /// The memory of a value: sizeof(T) bytes, little endian.
-    template <class T>
-        requires std::is_trivially_copyable_v<T>
-    bool fixed(T& value) {
-        if (remaining() < sizeof(T)) return too_short(sizeof(T));
-        std::memcpy(static_cast<void*>(&value), at_, sizeof(T));
-        at_ += sizeof(T);
-        return true;
-    }
-    /// A view of the next n bytes.
-    bool raw(std::size_t n, byte_span& view) {
-        if (remaining() < n) return too_short(n);
-        view = byte_span(at_, n);
-        at_ += n;
-        return true;
-    }
-    /// A number in groups of seven bits, in its shortest form.
-    bool varint(std::uint64_t& value) {
-        if (at_ != end_ && (*at_ & std::byte{128}) == std::byte{0}) {
-            value = std::to_integer<std::uint64_t>(*at_++);
-            return true;
-        }
-        return long_varint(value);
-    }
-    /// The number of elements of a container whose elements take at least `least` bytes each:
-    /// more of them than the remaining bytes can hold is a failure, found before any allocation.
-    bool count(std::size_t least, std::size_t& n) {
-        std::uint64_t value = 0;
-        if (!varint(value)) return false;
-        if (value > remaining() / least || value > bounds_.max_elements)
-            return too_many(value, least);
-        n = static_cast<std::size_t>(value);
-        return true;
-    }
-    /// Takes n elements of `each` bytes from what the message may use of memory; false if it is more.
-    bool charge(std::size_t n, std::size_t each) {
-        if (n > (bounds_.max_memory - charged_) / each) return too_much(n, each);
-        charged_ += n * each;
-        return true;
-    }
-    /// Skips the zeros up to a multiple of `alignment`.
-    bool align(std::size_t alignment) {
-        const std::size_t zeros = (0 - position()) & (alignment - 1);
-        if (remaining() < zeros) return too_short(zeros);
-        for (std::size_t i = 0; i < zeros; ++i, ++at_)
-            if (*at_ != std::byte{0}) return fail(errc::malformed, "padding that is not zero");
-        return true;
-    }
-    /// Goes one level deeper; false at the limit. Each success needs a leave().
-    bool enter() {
-        if (depth_ >= bounds_.max_depth)
-            return fail(errc::too_large,
-                        fmt::format("values nest deeper than the limit of {}", bounds_.max_depth));
-        ++depth_;
-        return true;
-    }
-    void leave() noexcept { --depth_; }
-
-private:
-    [[gnu::cold, gnu::noinline]] bool too_short(std::size_t need) {
-        return fail(errc::malformed, fmt::format("{} bytes needed, {} left", need, remaining()));
-    }
-    [[gnu::cold, gnu::noinline]] bool too_many(std::uint64_t n, std::size_t least) {
-        if (n > remaining() / least)
-            return fail(errc::malformed,
-                        fmt::format("{} elements of at least {} bytes do not fit in "
-                                    "the {} bytes that follow",
-                                    n, least, remaining()));
-        return fail(errc::too_large, fmt::format("{} elements are more than the limit of {}", n,
-                                                 bounds_.max_elements));
-    }
-    [[gnu::cold, gnu::noinline]] bool too_much(std::size_t n, std::size_t each) {
-        return fail(errc::too_large,
-                    fmt::format("{} elements of {} bytes in memory are more than is left of the "
-                                "limit of {}",
-                                n, each, bounds_.max_memory));
-    }
-    [[gnu::noinline]] bool long_varint(std::uint64_t& value) {
-        std::uint64_t sum = 0;
-        for (unsigned shift = 0; shift < 64; shift += 7) {
-            if (at_ == end_) return too_short(1);
-            const auto group = std::to_integer<std::uint64_t>(*at_++);
-            const std::uint64_t bits = group & 127;
-            if (shift == 63 && bits > 1) break;
-            sum |= bits << shift;
-            if ((group & 128) != 0) continue;
-            if (bits == 0 && shift > 0) return fail(errc::malformed, "a number longer than needed");
-            value = sum;
-            return true;
-        }
-        return fail(errc::malformed, "a number of more than 64 bits");
-    }
-
-    const std::byte* begin_;
-    const std::byte* at_;
-    const std::byte* end_;
-    limits bounds_;
-    std::size_t depth_ = 0;
-    std::size_t charged_ = 0; ///< of bounds_.max_memory; never above it
-    std::optional<error> error_;
-};
-
-} // namespace skein::wire
-
-// ======== skein/wire/writer.hpp
-// A growing buffer that values are encoded into.
-//
-// The positions that padding refers to count from the first byte of the buffer, so a message and
-// what is appended to it later by the same writer are read back by one reader.
-//
-//     wire::writer out;
-//     wire::encode(out, header);
-//     wire::encode(out, body);
-//     byte_buffer message = std::move(out).take();
-
-
-#include <algorithm>
-#include <cstring>
-#include <type_traits>
-#include <utility>
-
-namespace skein::wire {
-
-class writer {
-public:
-    writer() = default;
-    /// Continues after what is in the buffer.
-    explicit writer(byte_buffer start) : buffer_(std::move(start)), size_(buffer_.size()) {}
-    writer(const writer&) = delete;
-    writer& operator=(const writer&) = delete;
-
-    /// Bytes written so far.
-    [[nodiscard]] std::size_t size() const noexcept { return size_; }
-    [[nodiscard]] byte_span bytes() const noexcept { return byte_span(buffer_.data(), size_); }
-    /// Gives the buffer away; the writer is empty afterwards.
-    [[nodiscard]] byte_buffer take() && {
-        buffer_.resize(std::exchange(size_, 0));
-        return std::move(buffer_);
-    }
-    /// Makes room for `bytes` more.
-    void reserve(std::size_t bytes) {
-        if (buffer_.size() - size_ < bytes) grow(bytes);
-    }
-    /// Starts anew and keeps the memory.
-    void clear() noexcept { size_ = 0; }
-
-    /// Appends bytes as they are.
-    void raw(byte_span bytes) {
-        if (buffer_.size() - size_ < bytes.size()) {
-            if (bytes.size() >= 4096) { // a large piece: let the vector copy without clearing first
-                buffer_.resize(size_);
-                buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-                size_ = buffer_.size();
-                return;
-            }
-            grow(bytes.size());
-        }
-        if (!bytes.empty()) std::memcpy(buffer_.data() + size_, bytes.data(), bytes.size());
-        size_ += bytes.size();
-    }
-    /// Appends the memory of a value: sizeof(T) bytes, little endian.
-    template <class T>
-        requires std::is_trivially_copyable_v<T>
-    void fixed(const T& value) {
-        if (buffer_.size() - size_ < sizeof(T)) grow(sizeof(T));
-        std::memcpy(buffer_.data() + size_, &value, sizeof(T));
-        size_ += sizeof(T);
-    }
-    /// Appends a number in groups of seven bits, the lowest first: one byte below 128.
-    void varint(std::uint64_t value) {
-        if (buffer_.size() - size_ < 10) grow(10);
-        std::byte* to = buffer_.data() + size_;
-        std::byte* const start = to;
-        for (; value >= 128; value >>= 7) *to++ = static_cast<std::byte>(value | 128);
-        *to++ = static_cast<std::byte>(value);
-        size_ += static_cast<std::size_t>(to - start);
-    }
-    /// Appends zeros up to a multiple of `alignment` (a power of two).
-    void align(std::size_t alignment) {
-        const std::size_t zeros = (0 - size_) & (alignment - 1);
-        if (zeros == 0) return;
-        if (buffer_.size() - size_ < zeros) grow(zeros);
-        std::memset(buffer_.data() + size_, 0, zeros);
-        size_ += zeros;
-    }
-
-private:
-    [[gnu::noinline]] void grow(std::size_t bytes) {
-        buffer_.resize(std::max(size_ + bytes, std::max<std::size_t>(192, buffer_.size() * 2)));
-    }
-
-    byte_buffer buffer_; // size() is what may be written to, not what has been written
-    std::size_t size_ = 0;
-};
-
-} // namespace skein::wire
-
-
-// ======== skein/wire/codec.hpp, continued
-#include <array>
-#include <chrono>
-#include <map>
-#include <optional>
-#include <ratio>
-#include <set>
-#include <span>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <unordered_map>
-#include <unordered_set>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace skein::wire {
-
-/// The customisation point; specialise it for a type that is not a plain aggregate.
-template <class T>
-struct codec;
-
-namespace detail {
-
-template <class T, template <class...> class Template>
-inline constexpr bool is_a = false;
-template <template <class...> class Template, class... Args>
-inline constexpr bool is_a<Template<Args...>, Template> = true;
-
-template <class T>
-inline constexpr bool is_array = false;
-template <class T, std::size_t N>
-inline constexpr bool is_array<std::array<T, N>> = true;
-
-template <class T>
-inline constexpr bool is_span = false;
-template <class T>
-inline constexpr bool is_span<std::span<T>> = true;
-
-template <class T>
-inline constexpr bool is_id = false;
-template <class Tag, class Rep>
-inline constexpr bool is_id<strong_id<Tag, Rep>> = true;
-
-template <class T>
-inline constexpr bool is_duration = false;
-template <class Rep, class Period>
-inline constexpr bool is_duration<std::chrono::duration<Rep, Period>> = true;
-
-template <class T>
-inline constexpr bool is_text =
-    std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
-template <class T>
-inline constexpr bool is_map = is_a<T, std::map> || is_a<T, std::unordered_map>;
-template <class T>
-inline constexpr bool is_set = is_a<T, std::set> || is_a<T, std::unordered_set>;
-template <class T>
-inline constexpr bool is_tuple = is_a<T, std::pair> || is_a<T, std::tuple>;
-
-/// An enum of which every value of the underlying integer is a valid one.
-template <class T>
-consteval bool is_open_enum() {
-    if constexpr (std::is_enum_v<T>)
-        return requires { T{0}; } && !std::is_same_v<std::underlying_type_t<T>, bool>;
-    else
-        return false;
-}
-
-/// Numbers whose memory is the same on every machine we run on.
-template <class T>
-inline constexpr bool is_scalar =
-    (std::is_arithmetic_v<T> && !std::is_same_v<T, long double> && !std::is_same_v<T, wchar_t>) ||
-    is_open_enum<T>();
-
-template <class T>
-concept custom = requires(writer& out, const T& in, reader& from, T& into) {
-    codec<T>::encode(out, in);
-    { codec<T>::decode(from, into) } -> std::same_as<result<void>>;
-};
-
-template <class T, class... Others>
-inline constexpr bool is_one_of = (std::is_same_v<T, Others> || ...);
-
-/// Calls f.template operator()<Field>() for every field type and combines the bools by "and".
-template <class T, class F>
-consteval bool all_fields(F f) {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) {
-        return (f.template operator()<field_type<T, I>>() && ...);
-    }(std::make_index_sequence<field_count<T>>{});
-}
-
-/// Fixed layout: encoding a T is copying its memory. Aggregates must have no padding.
-template <class T>
-consteval bool is_fixed() {
-    if constexpr (custom<T> || !std::is_trivially_copyable_v<T>)
-        return false;
-    else if constexpr (is_scalar<T>)
-        return !std::is_same_v<T, bool>;
-    else if constexpr (is_id<T> || is_duration<T>)
-        return is_fixed<typename T::rep>();
-    else if constexpr (is_array<T>)
-        return std::tuple_size_v<T> > 0 && is_fixed<typename T::value_type>();
-    else if constexpr (is_span<T> || is_text<T> || is_a<T, std::optional> ||
-                       is_a<T, std::variant> || is_tuple<T> || std::is_same_v<T, std::monostate>)
-        return false;
-    else if constexpr (plain_aggregate<T>) {
-        if constexpr (field_count<T> == 0)
-            return false;
-        else
-            return all_fields<T>([]<class F>() { return is_fixed<F>(); }) &&
-                   []<std::size_t... I>(std::index_sequence<I...>) {
-                       return (sizeof(field_type<T, I>) + ...) == sizeof(T);
-                   }(std::make_index_sequence<field_count<T>>{});
-    } else
-        return false;
-}
-
-/// `Above` are the aggregates that T is inside of: a tree may hold vectors of itself.
-template <class T, class... Above>
-consteval bool is_encodable() {
-    if constexpr (is_one_of<T, Above...> || custom<T> || is_scalar<T> || is_text<T> ||
-                  std::is_same_v<T, std::monostate> || std::is_same_v<T, skein::error>)
-        return true;
-    else if constexpr (is_id<T> || is_duration<T>)
-        return is_scalar<typename T::rep>;
-    else if constexpr (is_span<T>)
-        return is_fixed<std::remove_cv_t<typename T::element_type>>();
-    else if constexpr (is_a<T, std::vector> || is_array<T> || is_set<T> || is_a<T, std::optional>)
-        return is_encodable<typename T::value_type, Above...>();
-    else if constexpr (is_a<T, result>) {
-        if constexpr (std::is_void_v<typename T::value_type>)
-            return true;
-        else
-            return is_encodable<typename T::value_type, Above...>();
-    } else if constexpr (is_map<T>)
-        return is_encodable<typename T::key_type, Above...>() &&
-               is_encodable<typename T::mapped_type, Above...>();
-    else if constexpr (is_tuple<T> || is_a<T, std::variant>)
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (is_encodable<std::remove_cvref_t<Items>, Above...>() && ...);
-        }(static_cast<const T*>(nullptr));
-    else if constexpr (plain_aggregate<T>)
-        return all_fields<T>([]<class F>() { return is_encodable<F, T, Above...>(); });
-    else
-        return false;
-}
-
-/// A lower bound of the bytes that any T takes on the wire.
-template <class T>
-consteval std::size_t least_size() {
-    if constexpr (custom<T>)
-        return 1;
-    else if constexpr (std::is_same_v<T, skein::error>)
-        return sizeof(errc) + 4;
-    else if constexpr (is_scalar<T> || is_id<T> || is_duration<T>)
-        return sizeof(T);
-    else if constexpr (std::is_same_v<T, std::monostate>)
-        return 0;
-    else if constexpr (is_array<T>)
-        return std::tuple_size_v<T> * least_size<typename T::value_type>();
-    else if constexpr (is_tuple<T>)
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return (std::size_t{0} + ... + least_size<std::remove_cvref_t<Items>>());
-        }(static_cast<const T*>(nullptr));
-    else if constexpr (is_text<T> || is_span<T> || is_a<T, std::vector> || is_map<T> || is_set<T> ||
-                       is_a<T, std::optional> || is_a<T, std::variant> || is_a<T, result>)
-        return 1;
-    else
-        return []<std::size_t... I>(std::index_sequence<I...>) {
-            return (std::size_t{0} + ... + least_size<field_type<T, I>>());
-        }(std::make_index_sequence<field_count<T>>{});
-}
-
-/// Where the elements of a sequence of fixed-layout T start: a multiple of this. Blobs of bytes
-/// start at 8, so that messages inside messages keep their alignment.
-template <class T>
-inline constexpr std::size_t sequence_alignment = std::is_same_v<T, std::byte> ? 8 : alignof(T);
-
-} // namespace detail
-
-/// A type that encode() and decode() know.
-template <class T>
-concept encodable = detail::is_encodable<std::remove_cvref_t<T>>();
-
-/// A type whose encoding is a copy of its memory; spans of it are viewed in place.
-template <class T>
-concept fixed_layout = detail::is_fixed<T>();
-
-} // namespace skein::wire
-
-
-// ======== skein/wire/decode.hpp, continued
-#include <algorithm>
-
-namespace skein::wire {
-
-namespace detail {
-
-/// A value to decode into.
-template <class T>
-T fresh() {
-    if constexpr (std::is_same_v<T, skein::error>)
-        return skein::error(errc::unknown, "");
-    else if constexpr (is_a<T, result> && !std::is_default_constructible_v<T>)
-        return T(skein::error(errc::unknown, ""));
-    else if constexpr (is_tuple<T> && !std::is_default_constructible_v<T>)
-        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
-            return T(fresh<Items>()...);
-        }(static_cast<const T*>(nullptr));
-    else {
-        static_assert(
-            std::is_default_constructible_v<T>,
-            "a type that is decoded needs a default constructor (or defaults on every field)");
-        return T{};
-    }
-}
-
-template <class T>
-bool read(reader& in, T& value);
-
-struct depth_guard {
-    explicit depth_guard(reader& from) : in(from), entered(from.enter()) {}
-    depth_guard(const depth_guard&) = delete;
-    depth_guard& operator=(const depth_guard&) = delete;
-    ~depth_guard() {
-        if (entered) in.leave();
-    }
-    reader& in;
-    bool entered;
-};
-
-inline bool read_bool(reader& in, bool& value) {
-    std::uint8_t byte = 0;
-    if (!in.fixed(byte)) return false;
-    if (byte > 1) return in.fail(errc::malformed, fmt::format("{} is not a truth value", byte));
-    value = byte == 1;
-    return true;
-}
-
-/// The bytes of a sequence of fixed-layout T, still in the input.
-template <class T>
-bool read_block(reader& in, byte_span& block, std::size_t& n) {
-    return in.count(sizeof(T), n) && in.align(sequence_alignment<T>) &&
-           in.raw(n * sizeof(T), block);
-}
-
-template <class T>
-bool is_aligned_for(const std::byte* address) noexcept {
-    return reinterpret_cast<std::uintptr_t>(address) % alignof(T) == 0;
-}
-
-template <class T>
-bool read_vector(reader& in, std::vector<T>& value) {
-    value.clear();
-    if constexpr (is_fixed<T>()) {
-        byte_span block;
-        std::size_t n = 0;
-        if (!read_block<T>(in, block, n)) return false;
-        if (is_aligned_for<T>(block.data())) { // copies once, without clearing first
-            const auto* items = reinterpret_cast<const T*>(block.data());
-            value.assign(items, items + n);
-        } else {
-            value.resize(n);
-            if (n > 0) std::memcpy(static_cast<void*>(value.data()), block.data(), block.size());
-        }
-        return true;
-    } else {
-        static_assert(least_size<T>() > 0, "elements of a container take at least one byte");
-        std::size_t n = 0;
-        if (!in.count(least_size<T>(), n) || !in.charge(n, sizeof(T))) return false;
-        const depth_guard deeper(in);
-        if (!deeper.entered) return false;
-        // An element in memory may be much larger than on the wire: grow with what has been read.
-        value.reserve(std::min<std::size_t>(n, std::max<std::size_t>(1, 4096 / sizeof(T))));
-        for (std::size_t i = 0; i < n; ++i) {
-            if constexpr (std::is_same_v<T, bool>) {
-                bool item = false;
-                if (!read_bool(in, item)) return false;
-                value.push_back(item);
-            } else {
-                value.push_back(fresh<T>());
-                if (!read(in, value.back())) return false;
-            }
-        }
-        return true;
-    }
-}
-
-template <class T>
-bool read_keyed(reader& in, T& value) {
-    using key = typename T::key_type;
-    value.clear();
-    std::size_t n = 0;
-    constexpr auto least = [] {
-        if constexpr (is_map<T>)
-            return least_size<key>() + least_size<typename T::mapped_type>();
-        else
-            return least_size<key>();
-    }();
-    static_assert(least > 0, "elements of a container take at least one byte");
-    if (!in.count(least, n)) return false;
-    const depth_guard deeper(in);
-    if (!deeper.entered) return false;
-    constexpr std::size_t node = sizeof(typename T::value_type) + 4 * sizeof(void*);
-    for (std::size_t i = 0; i < n; ++i) {
-        if (!in.charge(1, node)) return false;
-        auto k = fresh<key>();
-        if (!read(in, k)) return false;
-        bool is_new = false;
-        if constexpr (is_map<T>) {
-            auto mapped = fresh<typename T::mapped_type>();
-            if (!read(in, mapped)) return false;
-            is_new = value.emplace(std::move(k), std::move(mapped)).second;
-        } else {
-            is_new = value.insert(std::move(k)).second;
-        }
-        if (!is_new) return in.fail(errc::malformed, "a key that was there already");
-    }
-    return true;
-}
-
-template <class T, std::size_t I = 0>
-bool read_alternative(reader& in, std::size_t index, T& value) {
-    if constexpr (I == std::variant_size_v<T>) {
-        return in.fail(errc::malformed, fmt::format("{} is not one of {} kinds", index, I));
-    } else {
-        if (index != I) return read_alternative<T, I + 1>(in, index, value);
-        auto held = fresh<std::variant_alternative_t<I, T>>();
-        if (!read(in, held)) return false;
-        value.template emplace<I>(std::move(held));
-        return true;
-    }
-}
-
-inline bool read_error(reader& in, skein::error& value) {
-    errc code{};
-    std::string text, where, cause, hint;
-    constexpr std::size_t parts = 256; // what an error keeps on the heap
-    if (!in.charge(1, parts)) return false;
-    if (!in.fixed(code) || !read(in, text) || !read(in, where) || !read(in, cause) ||
-        !read(in, hint))
-        return false;
-    value = skein::error(code, std::move(text));
-    if (!where.empty()) value.with_where(std::move(where));
-    if (!cause.empty()) value.with_cause(std::move(cause));
-    if (!hint.empty()) value.with_hint(std::move(hint));
-    return true;
-}
-
-template <class T>
-bool read_result(reader& in, T& value) {
-    bool has_value = false;
-    if (!read_bool(in, has_value)) return false;
-    if (!has_value) {
-        auto e = fresh<skein::error>();
-        if (!read_error(in, e)) return false;
-        value = T(std::move(e));
-    } else if constexpr (std::is_void_v<typename T::value_type>) {
-        value = T{};
-    } else {
-        const depth_guard deeper(in);
-        auto held = fresh<typename T::value_type>();
-        if (!deeper.entered || !read(in, held)) return false;
-        value = T(std::move(held));
-    }
-    return true;
-}
-
-template <class T>
-bool read_span(reader& in, T& value) {
-    using item = std::remove_const_t<typename T::element_type>;
-    static_assert(std::is_const_v<typename T::element_type>,
-                  "decode into std::span<const T>: the view points into the input");
-    static_assert(alignof(item) <= 8, "views are aligned to 8 bytes at most");
-    byte_span block;
-    std::size_t n = 0;
-    if (!read_block<item>(in, block, n)) return false;
-    if (!is_aligned_for<item>(block.data()))
-        return in.fail(errc::invalid_argument, "the input does not start at a multiple of 8 in "
-                                               "memory, so its elements cannot be viewed in place; "
-                                               "decode into a vector");
-    value = T(reinterpret_cast<const item*>(block.data()), n);
-    return true;
-}
-
-template <class T>
-bool read(reader& in, T& value) {
-    if constexpr (custom<T>) {
-        if (auto done = codec<T>::decode(in, value); !done) return in.fail(done.error());
-        return in.ok();
-    } else if constexpr (std::is_same_v<T, skein::error>) {
-        return read_error(in, value);
-    } else if constexpr (std::is_same_v<T, bool>) {
-        return read_bool(in, value);
-    } else if constexpr (is_fixed<T>()) {
-        return in.fixed(value);
-    } else if constexpr (is_text<T>) {
-        byte_span block;
-        std::size_t n = 0;
-        if (!read_block<char>(in, block, n)) return false;
-        value = as_text(block);
-        return true;
-    } else if constexpr (is_span<T>) {
-        return read_span(in, value);
-    } else if constexpr (is_a<T, std::vector>) {
-        return read_vector(in, value);
-    } else if constexpr (is_array<T>) {
-        return std::all_of(value.begin(), value.end(), [&](auto& item) { return read(in, item); });
-    } else if constexpr (is_map<T> || is_set<T>) {
-        return read_keyed(in, value);
-    } else if constexpr (is_a<T, std::optional>) {
-        bool has_value = false;
-        if (!read_bool(in, has_value)) return false;
-        value.reset();
-        if (!has_value) return true;
-        const depth_guard deeper(in);
-        if (!deeper.entered) return false;
-        value.emplace(fresh<typename T::value_type>());
-        return read(in, *value);
-    } else if constexpr (is_a<T, result>) {
-        return read_result(in, value);
-    } else if constexpr (is_a<T, std::variant>) {
-        std::uint8_t index = 0;
-        const depth_guard deeper(in);
-        return deeper.entered && in.fixed(index) && read_alternative(in, index, value);
-    } else if constexpr (is_tuple<T>) {
-        return std::apply([&](auto&... items) { return (read(in, items) && ...); }, value);
-    } else if constexpr (std::is_same_v<T, std::monostate>) {
-        return true;
-    } else {
-        return std::apply([&](auto&... fields) { return (read(in, fields) && ...); },
-                          tie_fields(value));
-    }
-}
-
-} // namespace detail
-
-/// Reads the next value; `into` is unspecified (but valid) after a failure.
-template <encodable T>
-result<void> decode(reader& in, T& into) {
-    detail::read(in, into);
-    return in.status();
-}
-
-/// Reads the next value.
-template <encodable T>
-result<T> decode(reader& in) {
-    static_assert(!std::is_same_v<T, skein::error>,
-                  "decode an error into an object: decode(in, e)");
-    auto value = detail::fresh<T>();
-    if (!detail::read(in, value)) return in.status().error();
-    return value;
-}
-
-/// Decodes a whole message; bytes left over are malformed.
-template <encodable T>
-result<void> decode(byte_span bytes, T& into, limits bounds = {}) {
-    reader in(bytes, bounds);
-    if (detail::read(in, into)) in.finish();
-    return in.status();
-}
-
-/// Decodes a whole message; bytes left over are malformed.
-template <encodable T>
-result<T> decode(byte_span bytes, limits bounds = {}) {
-    static_assert(!std::is_same_v<T, skein::error>,
-                  "decode an error into an object: decode(bytes, e)");
-    reader in(bytes, bounds);
-    auto value = detail::fresh<T>();
-    if (detail::read(in, value) && in.finish()) return value;
-    return in.status().error();
-}
-
-} // namespace skein::wire
 
 // ======== skein/wire/encode.hpp
 // Values to bytes. The format is in docs/wire.md: little endian, no type information, lengths as
@@ -7963,61 +8681,6 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 // The token file and the addresses of cluster/meeting.hpp.
 
 
-// ======== skein/core/unique_fd.hpp
-// A file descriptor with one owner, and the pipe that is most often behind it.
-//
-//     auto [to_read, to_write] = skein::make_pipe();
-
-
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein {
-
-/// Closes its file descriptor in the destructor; -1 is none.
-class unique_fd {
-public:
-    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
-    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
-    unique_fd& operator=(unique_fd&& other) noexcept {
-        reset(other.release());
-        return *this;
-    }
-    ~unique_fd() { reset(); }
-
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-    /// The caller owns it from here on.
-    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-    /// Closes what it has and takes fd.
-    void reset(int fd = -1) noexcept {
-        const int old = std::exchange(fd_, fd);
-        if (old >= 0) ::close(old);
-    }
-
-private:
-    int fd_;
-};
-
-/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
-/// descriptors left.
-[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/meeting.ipp, continued
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9471,511 +10134,6 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 
 } // namespace skein::net
 
-// ======== skein/rt/process.hpp
-// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
-// that a loop can wait for, and it can hand its parent one last text that says why it left.
-//
-//     rt::process_options how;
-//     how.argv = {"/proc/self/exe", "--worker"};
-//     auto child = rt::child_process::spawn(how);
-//     child.kill(SIGTERM);
-//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
-//
-// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
-
-
-#include <csignal>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <sys/types.h>
-#include <sys/wait.h>
-
-namespace skein::rt {
-
-/// "SIGKILL" for 9; "signal 64" for one without a name.
-[[nodiscard]] std::string signal_name(int number);
-
-/// How a process ended.
-class exit_status {
-public:
-    /// raw: what waitpid() gave.
-    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
-
-    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
-    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
-    /// The exit code; -1 if a signal ended it.
-    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
-    /// The signal that ended it; 0 if it exited.
-    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
-    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
-    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
-    [[nodiscard]] std::string describe() const;
-
-private:
-    int raw_;
-};
-
-/// How this host calls itself.
-[[nodiscard]] std::string host_name();
-
-/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
-[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
-
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
-void name_process(std::string_view part);
-
-/// What to start and how.
-struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
-    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
-    bool own_group = false;
-    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
-    bool last_words = true;      ///< give it a pipe for leave_last_words()
-};
-
-/// The variable that names the pipe of leave_last_words().
-inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
-
-/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
-bool leave_last_words(std::string_view text) noexcept;
-
-/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
-class child_process {
-public:
-    child_process() noexcept = default;
-
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
-    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
-    [[nodiscard]] static child_process spawn(process_options how);
-
-    child_process(child_process&& other) noexcept;
-    child_process& operator=(child_process&& other) noexcept;
-    ~child_process();
-
-    /// -1 for a default-constructed object. Kept after the end for messages.
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-    /// Readable when the process has ended; owned by this object.
-    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-    /// True until its end was seen by one of the waits or try_wait().
-    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
-    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
-
-    /// Sends a signal; nothing happens if it has ended.
-    void kill(int signal) noexcept;
-    /// Sends a signal to its process group (needs own_group); reaches its children too.
-    void kill_group(int signal) noexcept;
-
-    /// The exit status if it has ended; does not block.
-    std::optional<exit_status> try_wait() noexcept;
-    /// Blocks the thread until it ends.
-    exit_status wait_blocking();
-
-    /// The text the child left with leave_last_words(); call it after its end. May be empty.
-    [[nodiscard]] std::string last_words();
-
-private:
-    void reap(int flags) noexcept;
-
-    pid_t pid_ = -1;
-    bool own_group_ = false;
-    unique_fd pidfd_, words_;
-    std::optional<exit_status> status_;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/process.ipp
-// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
-
-
-// ======== skein/rt/detail/process.hpp
-// What other bodies need of rt/detail/process.ipp.
-
-
-#include <string_view>
-
-namespace skein::rt::detail {
-
-/// What spawn() throws. Running out of descriptors has a limit with a name.
-[[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
-
-/// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
-/// close-on-exec at the first call.
-int adopt_last_words() noexcept;
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/process.ipp, continued
-#include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <tuple>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-extern char** environ;
-
-namespace skein::rt {
-
-SKEIN_INLINE std::string signal_name(int number) {
-    switch (number) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGTRAP: return "SIGTRAP";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGXCPU: return "SIGXCPU";
-    default: return "signal " + std::to_string(number);
-    }
-}
-
-SKEIN_INLINE std::string exit_status::describe() const {
-    if (exited()) return fmt::format("exited with {}", code());
-    return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
-                       dumped_core() ? ", core dumped" : "");
-}
-
-SKEIN_INLINE std::string host_name() {
-    char text[256] = {};
-    ::gethostname(text, sizeof text - 1);
-    return text;
-}
-
-SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
-}
-
-SKEIN_INLINE void name_process(std::string_view part) {
-    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
-}
-
-SKEIN_INLINE int detail::adopt_last_words() noexcept {
-    static const int adopted = [] {
-        const char* number = std::getenv(last_words_variable);
-        if (number == nullptr) return -1;
-        const int fd = std::atoi(number);
-        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
-        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
-    }();
-    return adopted;
-}
-
-SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
-    const int to = detail::adopt_last_words();
-    if (to < 0) return false;
-    const auto bytes = std::min<std::size_t>(text.size(), 4096);
-    return ::write(to, text.data(), bytes) >= 0;
-}
-
-namespace detail {
-
-/// Everything the child needs between fork and exec, prepared before it: no allocation there.
-struct child_plan {
-    const char* executable;
-    char* const* argv;
-    char* const* env;
-    const char* cwd;
-    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
-    int first_free;                       // above every target
-    const char *out_file, *err_file;
-    bool null_stdin, own_group, die_with_parent;
-    pid_t parent;
-    int report; // write {step, errno} here if something fails
-};
-
-[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
-    int message[2] = {step, errno};
-    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
-    ::_exit(127);
-}
-
-/// What spawn() throws. Running out of descriptors has a limit with a name.
-SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
-    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
-                                number == EMFILE ? "too many open files" : std::strerror(number)));
-    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
-    return why;
-}
-
-/// Closes (on exec) all descriptors but the standard three.
-SKEIN_INLINE void close_others_on_exec(int first) noexcept {
-#ifdef SYS_close_range
-    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
-#endif
-    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
-    int fd = ::open(path, flags | O_CLOEXEC, 0644);
-    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
-    // dup2 onto itself would keep close-on-exec.
-    if (fd == target) ::fcntl(fd, F_SETFD, 0);
-}
-
-/// Runs in the child; only async-signal-safe calls.
-[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
-    if (plan.own_group) ::setpgid(0, 0);
-    if (plan.die_with_parent) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        // The parent may have died before the line above took effect.
-        if (::getppid() != plan.parent) ::_exit(127);
-    }
-    close_others_on_exec(3);
-    for (auto& [source, target] : plan.fds) {
-        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
-        if (source < 0) child_failed(plan, 1);
-    }
-    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
-    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
-    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
-    for (auto& [source, target] : plan.fds)
-        if (::dup2(source, target) < 0) child_failed(plan, 1);
-    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
-    // none of it: what it opened next would take the number, and what it prints would go there.
-    for (int fd = 0; fd < 3; ++fd)
-        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
-            open_over(plan, "/dev/null", fd, O_RDWR);
-    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
-
-    // Ignored signals and the mask survive exec: give the child the defaults.
-    ::signal(SIGPIPE, SIG_DFL);
-    ::signal(SIGINT, SIG_DFL);
-    ::signal(SIGTERM, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::execve(plan.executable, plan.argv, plan.env);
-    child_failed(plan, 4);
-}
-
-SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
-    auto replaced = [&](std::string_view entry) {
-        auto name = entry.substr(0, entry.find('='));
-        for (auto& [key, value] : how.env)
-            if (key == name) return true;
-        for (auto& key : how.unset_env)
-            if (key == name) return true;
-        return name == last_words_variable;
-    };
-    std::vector<std::string> out;
-    for (char** entry = environ; *entry != nullptr; ++entry)
-        if (!replaced(*entry)) out.emplace_back(*entry);
-    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
-    return out;
-}
-
-SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
-    std::vector<char*> out;
-    for (auto& s : strings) out.push_back(s.data());
-    out.push_back(nullptr);
-    return out;
-}
-
-/// What spawn() makes before the fork, and keeps until the child has become the other program.
-struct prepared_child {
-    explicit prepared_child(process_options options) : how(std::move(options)) {
-        if (how.executable.empty()) how.executable = how.argv[0];
-        int words_target = -1;
-        int first_free = 3;
-        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
-        if (how.last_words) {
-            std::tie(words_in, words_out) = make_pipe();
-            words_target = first_free++;
-            how.fds.emplace_back(words_out.get(), words_target);
-        }
-        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
-        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
-
-        environment = merged_environment(how);
-        if (how.last_words)
-            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
-        env = c_strings(environment);
-        argv = c_strings(how.argv);
-        std::tie(report_in, report_out) = make_pipe();
-        // The report must not sit on a number that the child gives to something else.
-        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
-        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
-
-        plan.executable = how.executable.c_str();
-        plan.argv = argv.data();
-        plan.env = env.data();
-        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
-        plan.fds = how.fds;
-        plan.first_free = first_free;
-        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
-        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
-        plan.null_stdin = !how.keep_stdin;
-        plan.own_group = how.own_group;
-        plan.die_with_parent = how.die_with_parent;
-        plan.parent = ::getpid();
-        plan.report = report_out.get();
-    }
-
-    process_options how;
-    std::vector<std::string> environment;
-    std::vector<char*> env, argv;
-    unique_fd words_in, words_out, report_in, report_out;
-    child_plan plan{};
-};
-
-/// Forks; in the child it does not return.
-SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
-    // No signal handler of ours may run in the child.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    const pid_t pid = ::fork();
-    if (pid == 0) become(prepared.plan);
-    const int fork_error = errno;
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
-                                          std::strerror(fork_error)));
-    return pid;
-}
-
-} // namespace detail
-
-SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
-    *this = std::move(other);
-}
-
-SKEIN_INLINE child_process& child_process::operator=(child_process&& other) noexcept {
-    std::swap(pid_, other.pid_);
-    std::swap(own_group_, other.own_group_);
-    std::swap(pidfd_, other.pidfd_);
-    std::swap(words_, other.words_);
-    std::swap(status_, other.status_);
-    return *this;
-}
-
-SKEIN_INLINE child_process::~child_process() {
-    if (!running()) return;
-    kill(SIGKILL);
-    wait_blocking();
-}
-
-SKEIN_INLINE void child_process::kill(int signal) noexcept {
-    if (running()) ::kill(pid_, signal);
-}
-
-SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
-    if (!running()) return;
-    if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
-}
-
-SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
-    if (running()) reap(WNOHANG);
-    return status_;
-}
-
-SKEIN_INLINE exit_status child_process::wait_blocking() {
-    SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
-    if (running()) reap(0);
-    return *status_;
-}
-
-SKEIN_INLINE std::string child_process::last_words() {
-    std::string text;
-    char piece[4096];
-    for (;;) {
-        auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
-        if (n <= 0 || text.size() > 65536) return text;
-        text.append(piece, std::size_t(n));
-    }
-}
-
-SKEIN_INLINE void child_process::reap(int flags) noexcept {
-    int raw = 0;
-    pid_t got = 0;
-    if (own_group_) {
-        // Seen, but not yet reaped: until then the group's number belongs to nobody else.
-        siginfo_t seen{};
-        while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
-               errno == EINTR) {}
-        if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
-    }
-    do {
-        got = ::waitpid(pid_, &raw, flags);
-    } while (got < 0 && errno == EINTR);
-    if (got == pid_) status_ = exit_status(raw);
-    // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
-    if (got < 0) status_ = exit_status(0xff00);
-}
-
-SKEIN_INLINE child_process child_process::spawn(process_options how) {
-    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
-    detail::prepared_child prepared(std::move(how));
-    const auto& executable = prepared.how.executable;
-    child_process child;
-    child.pid_ = detail::fork_into(prepared);
-    child.own_group_ = prepared.how.own_group;
-    prepared.report_out.reset();
-    // Until exec the report pipe is open in the child; its closing without a message is success.
-    pollfd waits{prepared.report_in.get(), POLLIN, 0};
-    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
-    int message[2];
-    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
-        child.wait_blocking();
-        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
-                                                "change to its folder", "execute"};
-        throw detail::cannot_start(executable, steps[message[0]], message[1]);
-    }
-    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
-    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
-        throw detail::cannot_start(executable, "pidfd_open", errno);
-    if (child.pidfd_.get() < 0)
-        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
-                                                     "is needed)",
-                                                     std::strerror(errno)));
-    child.words_ = std::move(prepared.words_in);
-    return child;
-}
-
-} // namespace skein::rt
-
 
 // ======== skein/cluster/detail/membership.ipp, continued
 #include <unistd.h>
@@ -10369,6 +10527,145 @@ private:
 
 } // namespace skein
 
+// ======== skein/rt/children.hpp
+// Child processes as one part: starting copies of this program with a boot message, seeing their end,
+// asking them to leave and insisting. What is above decides what they are for and when one is started
+// again.
+//
+//     rt::local_children here(loop);
+//     rt::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = rt::stop(*worker, 100ms, 2s);
+//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
+
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::rt {
+
+/// What is started.
+struct child_options {
+    std::string role;                          ///< what the child asks rt::take_boot() for
+    std::string name;                          ///< as messages name it: "worker-2"
+    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    bool socket = true;                        ///< a connected socket between it and us
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv;             ///< empty: those of this process
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env;
+};
+
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
+public:
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
+    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
+    ///           too_large: the message
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+};
+
+/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
+/// from the terminal: that is for the parent, which tells them.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+
+private:
+    net::real_loop& loop_;
+};
+
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                          ///< restarts in a row
+    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
+    int factor = 2;                                        ///< of each pause to the one before
+    duration longest_pause = std::chrono::seconds(60);     ///
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/children.ipp
+// The bodies of rt/children.hpp: the processes of this host.
+
+
 // ======== skein/core/this_process.hpp
 // What the kernel says of this process and of the host it runs on.
 //
@@ -10420,6 +10717,80 @@ namespace skein {
 
 } // namespace skein
 
+// ======== skein/net/socket_pair.hpp
+// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
+//
+//     auto pair = net::make_socket_pair();
+//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
+//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+/// Both ends of a connected stream; close-on-exec.
+struct socket_pair {
+    unique_fd ours, theirs;
+};
+
+///   errors  io: the process has no descriptors left
+[[nodiscard]] socket_pair make_socket_pair();
+
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
+/// then the stream ends, whichever process still holds the other end. False: it is no socket.
+bool end_input(int socket) noexcept;
+
+/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
+class connected_network final : public network {
+public:
+    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
+    task<std::unique_ptr<stream>> connect(address to) override;
+    ///   errors  not_supported
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    std::unique_ptr<stream> stream_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/socket_pair.ipp
+// The bodies of net/socket_pair.hpp.
+
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+SKEIN_INLINE socket_pair make_socket_pair() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
+            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
+    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
+    co_return std::move(stream_);
+}
+
+SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
+    throw error(errc::not_supported, "not supported: listening on an inherited stream");
+}
+
+} // namespace skein::net
+
 // ======== skein/rt/process_wait.hpp
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
 //
@@ -10458,9 +10829,135 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 } // namespace skein::rt
 
 
+// ======== skein/rt/detail/children.ipp, continued
+#include <algorithm>
+#include <csignal>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE child::~child() = default;
+SKEIN_INLINE children::~children() = default;
+
+namespace detail {
+
+/// A process of this host.
+class local_child final : public child {
+public:
+    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
+        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+        if (!socket) return;
+        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
+    }
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return process_.pid(); }
+    bool running() const noexcept override { return process_.running(); }
+
+    task<child_end> ended() override {
+        auto waited = wait(loop_, process_);
+        const auto status = co_await waited;
+        if (!end_) {
+            end_ = child_end{status, process_.last_words()};
+            // A child that it left behind may hold the other end: an end behind the last byte.
+            if (socket_) net::end_input(socket_.get());
+            socket_.reset();
+        }
+        co_return *end_;
+    }
+
+    void signal(int number) noexcept override { process_.kill(number); }
+    void kill() noexcept override { process_.kill_group(SIGKILL); }
+    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+
+private:
+    net::real_loop& loop_;
+    std::string name_;
+    child_process process_;
+    unique_fd socket_; // once more
+    std::unique_ptr<net::stream> stream_;
+    std::optional<child_end> end_;
+};
+
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
+/// child never waits, and its end of file needs nobody.
+SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
+    constexpr std::size_t most = 32
+                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
+    if (how.message.size() > most)
+        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
+                                                 "are allowed",
+                                                 how.name, how.message.size(), most));
+    boot_message text;
+    text.role = how.role;
+    text.name = how.name;
+    text.message = how.message;
+    if (how.socket) text.socket = socket_file;
+    const auto bytes = wire::encode(text);
+    auto [read_end, write_end] = make_pipe();
+    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
+    return std::move(read_end);
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
+    process_options plan;
+    plan.executable = how.executable;
+    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    if (plan.argv.empty()) plan.argv.emplace_back("skein");
+    plan.env = how.env;
+    plan.own_group = true;
+    const auto message = detail::boot_pipe(how);
+    plan.fds.emplace_back(message.get(), detail::boot_file);
+    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    net::socket_pair link;
+    if (how.socket) {
+        link = net::make_socket_pair();
+        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
+    }
+    auto process = child_process::spawn(std::move(plan));
+    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
+                                                    std::move(link.ours));
+}
+
+SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+    for (const bool insist : {false, true}) {
+        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+        auto asked = as_result(std::move(in_time));
+        auto end = co_await asked;
+        if (end) co_return std::move(*end);
+        if (end.error().code() != errc::timeout) throw end.error();
+        if (insist)
+            which.kill();
+        else
+            which.signal(SIGTERM);
+    }
+    auto gone = which.ended();
+    co_return co_await gone;
+}
+
+SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
+    ++failures_;
+    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
+    duration pause = rules_.first_pause;
+    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
+    return std::min(pause, rules_.longest_pause);
+}
+
+} // namespace skein::rt
+
+
 // ======== skein/cluster/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10481,11 +10978,8 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop),
-          signals_(second_signal::is_counted) {
-        if (options_.argv.empty()) options_.argv = own_arguments();
-        if (options_.argv.empty()) options_.argv.emplace_back("skein");
-    }
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
+          signals_(second_signal::is_counted) {}
 
     task<supervisor_outcome> run() {
         scope watching;
@@ -10510,7 +11004,7 @@ private:
     static constexpr auto moment = std::chrono::milliseconds(50);
 
     struct rank_process {
-        rt::child_process process;
+        std::unique_ptr<rt::child> process;
         bool running = false;
         bool killed_by_us = false;
         std::optional<error> why; ///< of a bad end
@@ -10530,13 +11024,17 @@ private:
     };
 
     task<void> run_attempts() {
-        auto pause = options_.backoff;
+        rt::restart_rules rules;
+        rules.most = options_.max_failures;
+        rules.first_pause = options_.backoff;
+        rt::restart_policy restarts(rules);
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
-            if (number >= options_.max_failures) {
+            const auto pause = restarts.failed(*failure);
+            if (!pause) {
                 if (number > 0) {
                     auto hint =
                         fmt::format("the job was restarted {} time{} already; --resume goes on "
@@ -10550,10 +11048,9 @@ private:
             ++outcome_.restarts;
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
-            pause *= 2;
         }
     }
 
@@ -10582,7 +11079,8 @@ private:
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                start_rank(now, r, number, at, group.secret);
+                auto starting = start_rank(&now, r, group, at);
+                co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
@@ -10599,26 +11097,29 @@ private:
         co_return verdict(now);
     }
 
-    void start_rank(attempt& now, int rank, int number, const net::address& at,
-                    const net::token& secret) {
-        rt::process_options how;
-        how.argv = options_.argv;
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
+        const std::map<std::string, std::string> mine{
+            {"SKEIN_RANK", std::to_string(rank)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
+            {"SKEIN_JOB_ID", group.job},
+            {group_variable, net::to_string(at)},
+            {token_variable, group.secret.to_hex()}};
+        rt::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(mine);
+        how.socket = false;
         how.executable = options_.executable;
+        how.argv = options_.argv;
         how.env = options_.env;
-        const auto add = [&](const char* key, std::string value) {
-            how.env.emplace_back(key, std::move(value));
-        };
-        add("SKEIN_RANK", std::to_string(rank));
-        add("SKEIN_WORLD_SIZE", std::to_string(options_.workers));
-        add("SKEIN_LOCAL_RANK", std::to_string(rank));
-        add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
-        add("SKEIN_ATTEMPT", std::to_string(number));
-        add("SKEIN_JOB_ID", job_id_);
-        add(group_variable, net::to_string(at));
-        add(token_variable, secret.to_hex());
-        how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
-        auto& place = now.ranks[static_cast<std::size_t>(rank)];
-        place.process = rt::child_process::spawn(std::move(how));
+        auto starting = children_.start(std::move(how));
+        auto& place = now->ranks[static_cast<std::size_t>(rank)];
+        place.process = co_await starting;
         place.running = true;
     }
 
@@ -10636,15 +11137,16 @@ private:
 
     task<void> watch_rank(attempt* now, int rank) {
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
-        auto waited = rt::wait(loop_, self.process);
-        const auto status = co_await waited;
+        auto ended = self.process->ended();
+        const auto end = co_await ended;
+        const auto& status = end.status;
         // What a program that was stopped in order returns.
         const bool as_asked = stop_signal_ != 0 && status.code() == 128 + stop_signal_;
         if (!status.success() && !as_asked && !self.killed_by_us) {
-            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
-                                                            self.process.pid(), status.describe()));
-            if (const auto words = self.process.last_words(); !words.empty())
-                self.why->with_cause(words);
+            self.why =
+                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                     self.process->pid(), status.describe()));
+            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -10688,7 +11190,7 @@ private:
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 for (auto& r : now->ranks) {
-                    if (r.running) r.process.kill(stop_signal_);
+                    if (r.running) r.process->signal(stop_signal_);
                 }
             }
             now->changed.reset();
@@ -10712,7 +11214,7 @@ private:
     static void kill(rank_process& r) {
         if (!r.running) return;
         r.killed_by_us = true;
-        r.process.kill_group(SIGKILL);
+        r.process->kill();
     }
 
     /// The best account of what went wrong.
@@ -10750,6 +11252,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
+    rt::local_children children_;
     stop_signals signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
@@ -12331,80 +12834,6 @@ SKEIN_INLINE void offload_pool::main() {
 SKEIN_INLINE task<void> detail::pause(duration length) {
     auto sleeping = sleep_for(length);
     co_await sleeping;
-}
-
-} // namespace skein::net
-
-// ======== skein/net/socket_pair.hpp
-// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
-//
-//     auto pair = net::make_socket_pair();
-//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
-//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
-
-
-#include <memory>
-#include <utility>
-
-namespace skein::net {
-
-/// Both ends of a connected stream; close-on-exec.
-struct socket_pair {
-    unique_fd ours, theirs;
-};
-
-///   errors  io: the process has no descriptors left
-[[nodiscard]] socket_pair make_socket_pair();
-
-/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
-/// then the stream ends, whichever process still holds the other end. False: it is no socket.
-bool end_input(int socket) noexcept;
-
-/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
-class connected_network final : public network {
-public:
-    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
-    task<std::unique_ptr<stream>> connect(address to) override;
-    ///   errors  not_supported
-    std::unique_ptr<listener> listen(address at) override;
-
-private:
-    std::unique_ptr<stream> stream_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/socket_pair.ipp
-// The bodies of net/socket_pair.hpp.
-
-
-#include <cerrno>
-#include <cstring>
-
-#include <sys/socket.h>
-
-#include <fmt/format.h>
-
-namespace skein::net {
-
-SKEIN_INLINE socket_pair make_socket_pair() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
-            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
-
-SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
-
-SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
-    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
-    co_return std::move(stream_);
-}
-
-SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
-    throw error(errc::not_supported, "not supported: listening on an inherited stream");
 }
 
 } // namespace skein::net
@@ -15588,158 +16017,6 @@ struct skein::wire::codec<skein::actor_handle<T>> {
     }
 };
 
-// ======== skein/rt/boot.hpp
-// The child's side of rt/children.hpp: what a process was started with.
-//
-//     if (rt::started_as("worker")) {
-//         rt::boot mine = *rt::take_boot("worker");
-//         auto order = wire::decode<my_order>(mine.message);
-//     }
-//
-// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
-// /proc/PID/environ. At the first question the variables that name the inherited files leave the
-// environment, and the files become close-on-exec: a program that this process starts is no child of
-// ours by mistake, and cannot write into its pipes.
-
-
-#include <optional>
-#include <string>
-#include <string_view>
-
-namespace skein::rt {
-
-/// The variable that names the pipe with the boot message.
-inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
-
-/// What the parent gave this process.
-struct boot {
-    std::string role, name; ///< those of child_options
-    byte_buffer message;
-    unique_fd socket; ///< connected with the parent; none if it did not want one
-};
-
-/// True if children started this process in that role; also if what it was started with cannot be read:
-/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
-[[nodiscard]] bool started_as(std::string_view role) noexcept;
-
-/// The boot message of this process, once; nothing if it was not started in that role, or when it has
-/// been taken.
-///   errors  malformed: something else is in the place of the message
-[[nodiscard]] std::optional<boot> take_boot(std::string_view role);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/boot.ipp
-// The bodies of rt/boot.hpp.
-
-
-// ======== skein/rt/detail/boot_message.hpp
-// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::rt::detail {
-
-struct boot_message {
-    std::string role, name;
-    byte_buffer message;
-    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
-};
-
-/// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4;
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/boot.ipp, continued
-#include <atomic>
-#include <charconv>
-#include <cstdlib>
-#include <utility>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// What this process was started with: read once, taken once.
-struct inherited_boot {
-    bool is_child = false;
-    std::optional<boot> mine;
-    std::optional<error> unreadable;
-    std::atomic_flag taken = ATOMIC_FLAG_INIT;
-};
-
-SKEIN_INLINE result<boot> read_boot(std::string_view number) {
-    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
-    std::from_chars(number.data(), number.data() + number.size(), inherited);
-    const unique_fd file(inherited < boot_file ? -1 : inherited);
-    byte_buffer text;
-    std::byte piece[4096];
-    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
-        append(text, byte_span(piece, static_cast<std::size_t>(n)));
-    auto got = wire::decode<boot_message>(text);
-    if (!got)
-        return error(errc::malformed, "the boot message of this process cannot be read")
-            .with_hint(
-                fmt::format("{} is set by skein for its children only: unset it", boot_variable));
-    boot mine;
-    mine.role = std::move(got->role);
-    mine.name = std::move(got->name);
-    mine.message = std::move(got->message);
-    if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
-        mine.socket = unique_fd(got->socket);
-    return mine;
-}
-
-SKEIN_INLINE inherited_boot& boot_of_this_process() {
-    static inherited_boot here;
-    static const bool read = [] {
-        adopt_last_words();
-        const char* number = std::getenv(boot_variable);
-        if (number == nullptr) return false;
-        here.is_child = true;
-        auto got = read_boot(number);
-        if (got)
-            here.mine = std::move(*got);
-        else
-            here.unreadable = got.error();
-        ::unsetenv(boot_variable);
-        return true;
-    }();
-    (void)read;
-    return here;
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool started_as(std::string_view role) noexcept {
-    static const std::string mine = [] { // the role stays known when the boot has been taken
-        const auto& here = detail::boot_of_this_process();
-        return here.mine ? here.mine->role : std::string();
-    }();
-    const auto& here = detail::boot_of_this_process();
-    return here.unreadable || (here.is_child && mine == role);
-}
-
-SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
-    if (!started_as(role)) return std::nullopt;
-    auto& here = detail::boot_of_this_process();
-    if (here.unreadable) throw *here.unreadable;
-    if (here.taken.test_and_set()) return std::nullopt;
-    return std::move(here.mine);
-}
-
-} // namespace skein::rt
-
 // ======== skein/rt/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon as
 // one byte of code or constants differs. Compared before anything is decoded from a worker.
@@ -15828,286 +16105,6 @@ SKEIN_INLINE std::uint64_t build_id() {
         return found;
     }();
     return id;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/children.hpp
-// Child processes as one part: starting copies of this program with a boot message, seeing their end,
-// asking them to leave and insisting. What is above decides what they are for and when one is started
-// again.
-//
-//     rt::local_children here(loop);
-//     rt::child_options how;
-//     how.role = "worker";
-//     how.name = "worker-1";
-//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
-//     auto starting = here.start(std::move(how));
-//     auto worker = co_await starting;
-//     auto stream = worker->take_stream();            // connected with the child's socket
-//     auto leaving = rt::stop(*worker, 100ms, 2s);
-//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
-//
-// `children` is an interface: processes of this host here, those of other hosts or of a simulated
-// world elsewhere.
-
-
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-class real_loop;
-}
-
-namespace skein::rt {
-
-/// What is started.
-struct child_options {
-    std::string role;                          ///< what the child asks rt::take_boot() for
-    std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most 32 KiB
-    bool socket = true;                        ///< a connected socket between it and us
-    std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv;             ///< empty: those of this process
-    /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env;
-};
-
-/// How a child ended.
-struct child_end {
-    exit_status status;
-    std::string last_words; ///< why it left, if it said so with leave_last_words()
-};
-
-/// A process that was started. Destroying it kills it, and waits until it is gone.
-class child {
-public:
-    child() = default;
-    child(const child&) = delete;
-    child& operator=(const child&) = delete;
-    virtual ~child();
-
-    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
-    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
-    /// False as soon as its end was seen by ended().
-    [[nodiscard]] virtual bool running() const noexcept = 0;
-
-    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
-    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
-    ///   errors  cancelled: the child is not touched, wait again later
-    [[nodiscard]] virtual task<child_end> ended() = 0;
-
-    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
-    virtual void signal(int number) noexcept = 0;
-    /// Ends it now, with all that it has started and that did not leave its process group.
-    virtual void kill() noexcept = 0;
-
-    /// Our end of its socket; nullptr if it has none, or when it has been taken.
-    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
-};
-
-/// Where children run.
-class children {
-public:
-    children() = default;
-    children(const children&) = delete;
-    children& operator=(const children&) = delete;
-    virtual ~children();
-
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
-    ///           too_large: the message
-    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
-};
-
-/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
-/// from the terminal: that is for the parent, which tells them.
-class local_children final : public children {
-public:
-    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
-    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-
-private:
-    net::real_loop& loop_;
-};
-
-/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
-///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
-
-/// argv of this process, as the kernel keeps it.
-[[nodiscard]] std::vector<std::string> own_arguments();
-
-/// When something that failed is started again, and after how long.
-struct restart_rules {
-    int most = 3;                                          ///< restarts in a row
-    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
-    int factor = 2;                                        ///< of each pause to the one before
-    duration longest_pause = std::chrono::seconds(60);     ///
-    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
-};
-class restart_policy {
-public:
-    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
-
-    /// It has failed: the pause before it is started again; nothing: it is given up.
-    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
-    /// It has worked: failures are counted anew.
-    void worked() noexcept { failures_ = 0; }
-    /// In a row.
-    [[nodiscard]] int failures() const noexcept { return failures_; }
-
-private:
-    restart_rules rules_;
-    int failures_ = 0;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/children.ipp
-// The bodies of rt/children.hpp: the processes of this host.
-
-
-#include <algorithm>
-#include <csignal>
-#include <fstream>
-#include <iterator>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE child::~child() = default;
-SKEIN_INLINE children::~children() = default;
-
-namespace detail {
-
-/// A process of this host.
-class local_child final : public child {
-public:
-    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
-        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
-        if (!socket) return;
-        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
-        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
-    }
-
-    const std::string& name() const noexcept override { return name_; }
-    std::int64_t pid() const noexcept override { return process_.pid(); }
-    bool running() const noexcept override { return process_.running(); }
-
-    task<child_end> ended() override {
-        auto waited = wait(loop_, process_);
-        const auto status = co_await waited;
-        if (!end_) {
-            end_ = child_end{status, process_.last_words()};
-            // A child that it left behind may hold the other end: an end behind the last byte.
-            if (socket_) net::end_input(socket_.get());
-            socket_.reset();
-        }
-        co_return *end_;
-    }
-
-    void signal(int number) noexcept override { process_.kill(number); }
-    void kill() noexcept override { process_.kill_group(SIGKILL); }
-    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
-
-private:
-    net::real_loop& loop_;
-    std::string name_;
-    child_process process_;
-    unique_fd socket_; // once more
-    std::unique_ptr<net::stream> stream_;
-    std::optional<child_end> end_;
-};
-
-/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
-/// child never waits, and its end of file needs nobody.
-SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
-    constexpr std::size_t most = 32
-                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
-    if (how.message.size() > most)
-        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
-                                                 "are allowed",
-                                                 how.name, how.message.size(), most));
-    boot_message text;
-    text.role = how.role;
-    text.name = how.name;
-    text.message = how.message;
-    if (how.socket) text.socket = socket_file;
-    const auto bytes = wire::encode(text);
-    auto [read_end, write_end] = make_pipe();
-    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
-        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
-    return std::move(read_end);
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
-    process_options plan;
-    plan.executable = how.executable;
-    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
-    plan.env = how.env;
-    plan.own_group = true;
-    const auto message = detail::boot_pipe(how);
-    plan.fds.emplace_back(message.get(), detail::boot_file);
-    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
-    net::socket_pair link;
-    if (how.socket) {
-        link = net::make_socket_pair();
-        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
-    }
-    auto process = child_process::spawn(std::move(plan));
-    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
-                                                    std::move(link.ours));
-}
-
-SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
-        auto asked = as_result(std::move(in_time));
-        auto end = co_await asked;
-        if (end) co_return std::move(*end);
-        if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
-            which.signal(SIGTERM);
-    }
-    auto gone = which.ended();
-    co_return co_await gone;
-}
-
-SKEIN_INLINE std::vector<std::string> own_arguments() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = all.find('\0', at);
-        argv.push_back(all.substr(at, end - at));
-        if (end == std::string::npos) break;
-        at = end + 1;
-    }
-    if (argv.empty()) argv.emplace_back("skein");
-    return argv;
-}
-
-SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
-    ++failures_;
-    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    duration pause = rules_.first_pause;
-    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
-    return std::min(pause, rules_.longest_pause);
 }
 
 } // namespace skein::rt

@@ -26,7 +26,8 @@
 
 
 // ======== skein/dist/bootstrap.hpp
-// From a rendezvous to a communicator: who is on which host, addresses, shared segments, connections.
+// From a rendezvous to a communicator: who is on which host, addresses, shared segments,
+// connections.
 //
 //     auto comm = make_comm_thread(world, {});          // one call per rank, on its compute thread
 //     comm->all_reduce(view, reduce_op::mean).wait();
@@ -49,10 +50,10 @@
 // ======== skein/dist/communicator.hpp
 // The communicator: what N ranks can do together, and the words every model of it shares.
 //
-// Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also on
-// the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between them),
-// and what a program adds (models.hpp). A process may have several at once, over the same or other
-// ranks; each has its own order of collectives.
+// Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
+// on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
+// them), and what a program adds (models.hpp). A process may have several at once, over the same or
+// other ranks; each has its own order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
 //     auto sum = comm->all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);
@@ -60,7 +61,8 @@
 
 
 // ======== skein/dist/buffer.hpp
-// What collectives work on: elements of a few types in memory of the caller, and how they are reduced.
+// What collectives work on: elements of a few types in memory of the caller, and how they are
+// reduced.
 
 
 #include <bit>
@@ -231,9 +233,9 @@ struct collective_options {
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
-/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach are
-/// refused with errc::not_supported before anything is sent. abort() may be called from any thread,
-/// everything else from the thread of the loop.
+/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach
+/// are refused with errc::not_supported before anything is sent. abort() may be called from any
+/// thread, everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;
@@ -306,7 +308,8 @@ class loop_thread;
 
 namespace skein::dist {
 
-/// The end of one submitted operation, one pointer large. Copies share it; any thread may ask or wait.
+/// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
+/// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
 public:
     /// An already finished one.
@@ -342,8 +345,8 @@ struct comm_stats {
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
 public:
-    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back what
-    /// others may still call (rendezvous::on_lost).
+    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
+    /// what others may still call (rendezvous::on_lost).
     comm_thread(std::unique_ptr<net::loop_thread> worker, std::unique_ptr<communicator> comm,
                 unique_function<void()> at_end = {});
     comm_thread(const comm_thread&) = delete;
@@ -354,8 +357,8 @@ public:
     [[nodiscard]] int world_size() const noexcept { return world_size_; }
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-    /// Any work on the communicator as an operation; returns at once. What `start` holds lives until
-    /// the operation has ended.
+    /// Any work on the communicator as an operation; returns at once. What `start` holds lives
+    /// until the operation has ended.
     ///   bytes  of the buffers, for stats()
     ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
 
@@ -371,8 +374,8 @@ public:
 
     /// Any thread: fails the running, the queued and every later operation, here and at the peers.
     void abort(error why) noexcept;
-    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it before
-    /// they go away, after abort() when nobody may wait for peers any more.
+    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it
+    /// before they go away, after abort() when nobody may wait for peers any more.
     void drain() noexcept;
     /// For the operations submitted after it.
     void set_deadline(duration limit);
@@ -421,10 +424,10 @@ private:
 //     sleeper:  wait_at(bell, spin, until, ready)      ringer:  counter.store(n); bell.ring();
 //
 // States of asleep: 0 the owner looks by itself, nobody needs to ring; 1 it is about to sleep or
-// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks once
-// more (acquire loads will do after the fence), then sleeps if the bell is still the same; a ringer
-// changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the ringer
-// sees 1 and rings, or the sleeper sees the change.
+// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks
+// once more (acquire loads will do after the fence), then sleeps if the bell is still the same; a
+// ringer changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the
+// ringer sees 1 and rings, or the sleeper sees the change.
 
 
 #include <algorithm>
@@ -460,8 +463,8 @@ struct alignas(128) doorbell {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
-/// How long to look before sleeping: long while waits turn out to be short, else hardly at all, since
-/// looking costs a core that somebody may compute on.
+/// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
+/// since looking costs a core that somebody may compute on.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
@@ -690,8 +693,8 @@ SKEIN_INLINE comm_stats comm_thread::stats() const {
 //                           .fits = [](const comm_site& site) { return comm_fit{.score = 200}; },
 //                           .make = [](const comm_site& site) { return make_mine(site); }});
 //
-// automatic takes the model with the highest score among those that fit. Of skein's own: one rank ->
-// stub; all on one host -> shm; one per host -> ring; else hierarchical.
+// automatic takes the model with the highest score among those that fit. Of skein's own: one rank
+// -> stub; all on one host -> shm; one per host -> ring; else hierarchical.
 
 
 // ======== skein/dist/placement.hpp
@@ -756,7 +759,8 @@ SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, 
 } // namespace skein::dist
 
 // ======== skein/dist/ring.hpp
-// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one before.
+// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one
+// before.
 //
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
@@ -808,8 +812,8 @@ enum class op_kind : std::uint8_t {
     return "?";
 }
 
-/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies in
-/// shared memory and in frame headers.
+/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies
+/// in shared memory and in frame headers.
 struct signature {
     std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
@@ -1024,7 +1028,8 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a neighbour reads.
+/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a
+/// neighbour reads.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
     const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
     const error bounded = error(why.code(), cut(why.text(), 2000))
@@ -1107,30 +1112,34 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 } // namespace skein::dist::detail
 
 // ======== skein/dist/links.hpp
-// Streams between the ranks of a world, opened when first needed, authenticated by the world's token.
+// Streams between the ranks of a world, opened when first needed, authenticated by the world's
+// token.
 //
-// Every rank listens once and knows everybody's address. A link has a direction: the rank that sends
-// opens it, the rank that receives accepts it, so no two ranks race to open the same one.
+// Every rank listens once and knows everybody's address. A link has a direction: the rank that
+// sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
+// Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret);
-//     net->start();
-//     auto opening = net->to(3, links::ring, until); // rank 3 awaits net->from(rank, ring, until)
-//     net::stream* s = co_await std::move(opening);
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
+//     "world"); net->start();
+//     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank,
+//     ring) net::stream* s = co_await std::move(opening);
 
 
-#include <array>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace skein::net {
+class acceptor;
+class admission;
 class listener;
 class network;
 class stream;
+struct connection_options;
 } // namespace skein::net
 
 namespace skein::dist {
@@ -1140,10 +1149,10 @@ class links {
 public:
     enum channel : std::uint32_t { ring = 1, messages = 2 };
 
-    /// addresses: by world rank. nonces: random bytes, the simulated world gives a seeded source.
+    /// addresses: by world rank. group: what the links are for, the same on all ranks that meet
+    /// here.
     links(std::shared_ptr<net::network> network, std::unique_ptr<net::listener> listener, int rank,
-          std::vector<net::address> addresses, net::token secret,
-          random_source& nonces = system_random());
+          std::vector<net::address> addresses, net::token secret, std::string group);
     links(const links&) = delete;
     links& operator=(const links&) = delete;
     ~links();
@@ -1168,36 +1177,33 @@ public:
     [[nodiscard]] int world_size() const noexcept { return static_cast<int>(addresses_.size()); }
 
 private:
-    using key = std::pair<int, std::uint32_t>;
-
-    std::array<std::byte, 32> nonce();
-
-    task<std::unique_ptr<net::stream>> open(int peer, channel use);
-    task<std::unique_ptr<net::stream>> open_once(int peer, channel use);
-
-    task<net::stream*> await_incoming(key k);
-
-    task<void> accept_loop();
-    task<void> greet(std::unique_ptr<net::stream> s);
-
-    static constexpr duration hello_deadline = std::chrono::seconds(5);
-
-    std::shared_ptr<net::network> network_;
-    std::unique_ptr<net::listener> listener_;
-    int rank_;
-    std::vector<net::address> addresses_;
-    net::token secret_;
-    random_source& nonces_;
-    std::optional<error> last_failure_; // of the last try to connect, for the message
+    struct key {
+        int peer = 0;
+        std::uint32_t channel = 0;
+        auto operator<=>(const key&) const = default;
+    };
     struct accepted {
         std::unique_ptr<net::stream> stream;
         bool taken = false; ///< from() has given it out
     };
+
+    [[nodiscard]] net::connection_options as(channel use) const;
+    task<net::stream*> await_incoming(key k);
+    task<void> greet(std::unique_ptr<net::stream> s, net::admission* place);
+    static task<void> serve(links* self);
+
+    std::shared_ptr<net::network> network_;
+    std::unique_ptr<net::acceptor> door_;
+    int rank_;
+    std::vector<net::address> addresses_;
+    net::token secret_;
+    std::string group_;
     std::map<key, accepted> incoming_;
     std::map<key, std::unique_ptr<net::stream>> outgoing_;
     wait_queue changed_;
     bool stopped_ = false;
     std::optional<error> abandoned_;
+    cancel_source give_up_; // ends connecting when abandoned
     scope tasks_;
 };
 
@@ -1208,116 +1214,7 @@ private:
 // How links are opened and accepted.
 
 
-// ======== skein/dist/detail/link_hello.ipp
-// The first bytes on a stream between two ranks: who calls, for which channel, and the proof that both
-// know the token. After it the stream belongs to the collectives.
-//
-//     caller -> acceptor   hello { magic, version, rank, channel, nonce }
-//     acceptor -> caller   answer { nonce, HMAC(token, "accept", hello, nonce) }
-//     caller -> acceptor   HMAC(token, "call", hello, nonce)
-//     acceptor -> caller   one byte: welcome
-//
-// Nothing is allocated for a peer before it has proven the token.
-
-
-#include <array>
-#include <cstdint>
-#include <utility>
-
-namespace skein::dist::detail {
-
-struct link_hello {
-    static constexpr std::uint32_t magic = 0x6b6c7364, version = 1; // "dslk"
-    static constexpr std::size_t bytes = 48;
-    std::uint32_t rank = 0, channel = 0;
-    std::array<std::byte, 32> nonce{};
-
-    void encode(std::byte* to) const noexcept {
-        store_le(to, magic);
-        store_le(to + 4, version);
-        store_le(to + 8, rank);
-        store_le(to + 12, channel);
-        std::copy(nonce.begin(), nonce.end(), to + 16);
-    }
-    static link_hello decode(const std::byte* from) {
-        if (load_le<std::uint32_t>(from) != magic) {
-            throw error(errc::malformed, "the peer does not speak the protocol of collectives");
-        }
-        if (load_le<std::uint32_t>(from + 4) != version) {
-            throw error(errc::mismatch,
-                        fmt::format("the peer speaks version {} of collectives, this is {}",
-                                    load_le<std::uint32_t>(from + 4), version))
-                .with_hint("run the same build on every rank");
-        }
-        link_hello h;
-        h.rank = load_le<std::uint32_t>(from + 8);
-        h.channel = load_le<std::uint32_t>(from + 12);
-        std::copy_n(from + 16, h.nonce.size(), h.nonce.begin());
-        return h;
-    }
-};
-
-[[nodiscard]] SKEIN_INLINE sha256_digest link_proof(const net::token& secret, std::string_view side,
-                                                    byte_span hello, byte_span nonce) {
-    return hmac_sha256(secret.bytes(), as_bytes(side), hello, nonce);
-}
-
-SKEIN_INLINE error wrong_token() {
-    return error(errc::permission_denied, "the peer does not know the token of this world")
-        .with_hint("ranks of two jobs must not use the same address");
-}
-
-/// The caller's side. nonce: fresh random bytes.
-SKEIN_INLINE task<void> call_hello(net::stream& s, net::token secret, link_hello hello) {
-    std::array<std::byte, link_hello::bytes> first{};
-    hello.encode(first.data());
-    auto sent = write_exact(s, first);
-    co_await std::move(sent);
-    std::array<std::byte, 64> answer{};
-    auto got = read_exact(s, answer);
-    co_await std::move(got);
-    const auto nonce = byte_span(answer).first(32);
-    if (!equal_constant_time(byte_span(answer).subspan(32),
-                             link_proof(secret, "accept", first, nonce))) {
-        throw wrong_token();
-    }
-    const auto proof = link_proof(secret, "call", first, nonce);
-    auto proven = write_exact(s, proof);
-    co_await std::move(proven);
-    std::array<std::byte, 1> welcome{};
-    auto last = read_exact(s, welcome);
-    co_await std::move(last);
-}
-
-/// The acceptor's side: who it is.
-SKEIN_INLINE task<link_hello> accept_hello(net::stream& s, net::token secret,
-                                           std::array<std::byte, 32> nonce) {
-    std::array<std::byte, link_hello::bytes> first{};
-    auto got = read_exact(s, first);
-    co_await std::move(got);
-    const link_hello hello = link_hello::decode(first.data());
-    std::array<std::byte, 64> answer{};
-    std::copy(nonce.begin(), nonce.end(), answer.begin());
-    const auto mine = link_proof(secret, "accept", first, nonce);
-    std::copy(mine.begin(), mine.end(), answer.begin() + 32);
-    auto sent = write_exact(s, answer);
-    co_await std::move(sent);
-    std::array<std::byte, 32> theirs{};
-    auto proof = read_exact(s, theirs);
-    co_await std::move(proof);
-    if (!equal_constant_time(theirs, link_proof(secret, "call", first, nonce))) throw wrong_token();
-    const std::array<std::byte, 1> welcome{std::byte{1}};
-    auto last = write_exact(s, welcome);
-    co_await std::move(last);
-    co_return hello;
-}
-
-} // namespace skein::dist::detail
-
-
-// ======== skein/dist/detail/links.ipp, continued
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -1327,41 +1224,90 @@ SKEIN_INLINE task<link_hello> accept_hello(net::stream& s, net::token secret,
 
 namespace skein::dist {
 
+namespace detail {
+
+/// Who calls, and for which channel: the dist part of an identity.
+struct link_card {
+    std::uint32_t rank = 0, channel = 0;
+
+    [[nodiscard]] byte_buffer encode() const {
+        byte_buffer bytes(8);
+        store_le(bytes.data(), rank);
+        store_le(bytes.data() + 4, channel);
+        return bytes;
+    }
+    [[nodiscard]] static link_card decode(byte_span bytes) {
+        if (bytes.size() != 8)
+            throw error(errc::malformed, "the peer does not say which rank it is");
+        return {load_le<std::uint32_t>(bytes.data()), load_le<std::uint32_t>(bytes.data() + 4)};
+    }
+};
+
+} // namespace detail
+
 SKEIN_INLINE links::links(std::shared_ptr<net::network> network,
                           std::unique_ptr<net::listener> listener, int rank,
-                          std::vector<net::address> addresses, net::token secret,
-                          random_source& nonces)
-    : network_(std::move(network)), listener_(std::move(listener)), rank_(rank),
-      addresses_(std::move(addresses)), secret_(secret), nonces_(nonces) {}
-
+                          std::vector<net::address> addresses, net::token secret, std::string group)
+    : network_(std::move(network)), rank_(rank), addresses_(std::move(addresses)), secret_(secret),
+      group_(std::move(group)) {
+    net::acceptor_options bounds; // all ranks may come at once, and from one address
+    bounds.places += 2 * addresses_.size();
+    bounds.places_per_address += 2 * addresses_.size();
+    door_ = std::make_unique<net::acceptor>(std::move(listener), bounds);
+}
 SKEIN_INLINE links::~links() = default;
 
-SKEIN_INLINE void links::start() { tasks_.spawn(accept_loop()); }
+SKEIN_INLINE void links::start() { tasks_.spawn(serve(this)); }
+
+SKEIN_INLINE task<void> links::serve(links* self) {
+    auto serving =
+        as_result(self->door_->serve([self](std::unique_ptr<net::stream> s, net::admission* place) {
+            return self->greet(std::move(s), place);
+        }));
+    auto ended = co_await std::move(serving);
+    if (ended || self->stopped_ || ended.error().code() == errc::cancelled) co_return;
+    logging::warn("dist", "no more links can be accepted", {{"why", ended.error().what()}});
+}
+
+SKEIN_INLINE net::connection_options links::as(channel use) const {
+    net::connection_options options;
+    options.secret = secret_;
+    options.self.name = fmt::format("rank {}", rank_);
+    options.self.purpose = "collectives of " + group_;
+    options.self.extra =
+        detail::link_card{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(use)}
+            .encode();
+    return options;
+}
 
 SKEIN_INLINE task<net::stream*> links::to(int peer, channel use, time_point until) {
     const key k{peer, use};
     if (const auto found = outgoing_.find(k); found != outgoing_.end())
         co_return found->second.get();
-    auto opening = with_deadline(open(peer, use), until);
-    auto outcome = as_result(std::move(opening));
-    auto opened = co_await std::move(outcome);
+    if (abandoned_) throw *abandoned_;
+    const auto& at = addresses_[static_cast<std::size_t>(peer)];
+    net::reconnect_policy policy;
+    policy.max_tries = 0;
+    policy.until = until;
+    policy.worth_another = &net::reconnect_policy::is_no_refusal;
+    auto dialing = net::dial_patiently(*network_, at, as(use), policy);
+    auto stoppable = as_result(with_cancel(give_up_.token(), std::move(dialing)));
+    auto opened = co_await std::move(stoppable);
+    if (abandoned_) throw *abandoned_;
     if (!opened) {
         const auto& why = opened.error();
-        if (abandoned_) throw *abandoned_;
         if (why.code() == errc::cancelled) throw why;
-        throw error(why.code(),
-                    fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
-                                net::to_string(addresses_[static_cast<std::size_t>(peer)])))
-            .with_cause(last_failure_ ? last_failure_->what() : why.what());
+        throw error(why.code(), fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
+                                            net::to_string(at)))
+            .with_cause(why.what());
     }
-    auto* stream = opened->get();
-    outgoing_[k] = std::move(*opened);
+    auto* stream = opened->stream.get();
+    outgoing_[k] = std::move(opened->stream);
     co_return stream;
 }
 
 SKEIN_INLINE task<net::stream*> links::from(int peer, channel use, time_point until) {
-    const key k{peer, use};
-    auto waiting = with_deadline(await_incoming(k), until);
+    auto waiting = with_deadline(await_incoming(key{peer, use}), until);
     auto outcome = as_result(std::move(waiting));
     auto came = co_await std::move(outcome);
     if (!came) {
@@ -1370,63 +1316,6 @@ SKEIN_INLINE task<net::stream*> links::from(int peer, channel use, time_point un
                     fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
     }
     co_return *came;
-}
-
-SKEIN_INLINE void links::abandon(error why) {
-    abandoned_ = std::move(why);
-    changed_.wake_all();
-}
-
-SKEIN_INLINE task<void> links::stop() {
-    stopped_ = true;
-    if (listener_) listener_->close();
-    tasks_.cancel();
-    for (auto& [k, s] : incoming_) s.stream->close();
-    for (auto& [k, s] : outgoing_) s->close();
-    changed_.wake_all();
-    auto joined = as_result(shield(tasks_.join()));
-    auto ignored = co_await std::move(joined);
-    (void)ignored;
-    incoming_.clear();
-    outgoing_.clear();
-    listener_.reset();
-}
-
-SKEIN_INLINE std::array<std::byte, 32> links::nonce() {
-    std::array<std::byte, 32> n{};
-    nonces_.fill(n);
-    return n;
-}
-
-SKEIN_INLINE task<std::unique_ptr<net::stream>> links::open(int peer, channel use) {
-    duration pause = std::chrono::milliseconds(5);
-    last_failure_.reset();
-    for (;;) {
-        if (abandoned_) throw *abandoned_;
-        auto attempt = as_result(open_once(peer, use));
-        auto opened = co_await std::move(attempt);
-        if (opened) co_return std::move(*opened);
-        const errc code = opened.error().code();
-        if (code == errc::cancelled || code == errc::permission_denied || code == errc::mismatch) {
-            throw opened.error();
-        }
-        last_failure_ = opened.error(); // not there yet, or the connection broke: again
-        auto nap = sleep_for(pause);
-        co_await nap;
-        pause = std::min<duration>(pause * 2, std::chrono::milliseconds(500));
-    }
-}
-
-SKEIN_INLINE task<std::unique_ptr<net::stream>> links::open_once(int peer, channel use) {
-    auto connecting = network_->connect(addresses_[static_cast<std::size_t>(peer)]);
-    auto stream = co_await std::move(connecting);
-    detail::link_hello hello;
-    hello.rank = static_cast<std::uint32_t>(rank_);
-    hello.channel = use;
-    hello.nonce = nonce();
-    auto greeting = with_timeout(detail::call_hello(*stream, secret_, hello), hello_deadline);
-    co_await std::move(greeting);
-    co_return std::move(stream);
 }
 
 SKEIN_INLINE task<net::stream*> links::await_incoming(key k) {
@@ -1441,40 +1330,36 @@ SKEIN_INLINE task<net::stream*> links::await_incoming(key k) {
     co_return found.stream.get();
 }
 
-SKEIN_INLINE task<void> links::accept_loop() {
-    for (;;) {
-        auto next = as_result(listener_->accept());
-        auto came = co_await std::move(next);
-        if (!came) {
-            if (stopped_ || came.error().code() == errc::closed ||
-                came.error().code() == errc::cancelled) {
-                co_return;
-            }
-            auto nap = sleep_for(std::chrono::milliseconds(10)); // out of descriptors, say
-            co_await nap;
-            continue;
-        }
-        // Strangers must not cost more than this many handshakes; a rank that is dropped comes again.
-        if (tasks_.size() < 2 * addresses_.size() + 64) tasks_.spawn(greet(std::move(*came)));
-    }
+SKEIN_INLINE void links::abandon(error why) {
+    abandoned_ = std::move(why);
+    give_up_.request();
+    changed_.wake_all();
 }
 
-SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s) {
-    auto hello = with_timeout(detail::accept_hello(*s, secret_, nonce()), hello_deadline);
-    auto outcome = as_result(std::move(hello));
-    auto who = co_await std::move(outcome);
-    if (!who) {
-        if (who.error().code() != errc::cancelled) {
-            logging::warn("dist", "a connection was refused",
-                          {{"peer", s->peer_name()}, {"why", who.error().what()}});
-        }
-        s->close();
-        co_return;
-    }
-    const key k{static_cast<int>(who->rank), who->channel};
+SKEIN_INLINE task<void> links::stop() {
+    stopped_ = true;
+    if (door_) door_->close();
+    tasks_.cancel();
+    for (auto& [k, s] : incoming_) s.stream->close();
+    for (auto& [k, s] : outgoing_) s->close();
+    changed_.wake_all();
+    auto joined = as_result(shield(tasks_.join()));
+    auto ignored = co_await std::move(joined);
+    (void)ignored;
+    incoming_.clear();
+    outgoing_.clear();
+    door_.reset();
+}
+
+SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s, net::admission* place) {
+    auto greeting = net::authenticate(*s, net::side::accepting, as(ring));
+    const net::identity who = co_await std::move(greeting);
+    const auto card = detail::link_card::decode(who.extra);
+    place->authenticated();
+    const key k{static_cast<int>(card.rank), card.channel};
     const auto old = incoming_.find(k);
     const bool in_use = old != incoming_.end() && old->second.taken;
-    if (stopped_ || k.first < 0 || k.first >= world_size() || in_use) {
+    if (stopped_ || k.peer < 0 || k.peer >= world_size() || in_use) {
         s->close();
         co_return;
     }
@@ -1574,8 +1459,8 @@ void reduce(void* dst, const void* a, const void* b, std::size_t n, dtype type, 
 
 
 // ======== skein/dist/detail/reduce_loops.hpp
-// The loops of reduce(). Their order of operations is the same at every optimisation level; their speed
-// needs -O2 and no -ffast-math.
+// The loops of reduce(). Their order of operations is the same at every optimisation level; their
+// speed needs -O2 and no -ffast-math.
 
 
 #include <algorithm>
@@ -1614,8 +1499,9 @@ template <reduce_op Op, class W>
     }
 }
 
-// One pass: dst[i] = f(a[i], b[i]). dst may be a or b. The inner loop has a constant length, so that
-// g++ -O2 vectorises it as clang does; the pragmas say what the caller promises: no partial overlap.
+// One pass: dst[i] = f(a[i], b[i]). dst may be a or b. The inner loop has a constant length, so
+// that g++ -O2 vectorises it as clang does; the pragmas say what the caller promises: no partial
+// overlap.
 inline constexpr std::size_t lanes = 32;
 
 template <class D, class A, class B, class F>
@@ -2081,16 +1967,17 @@ SKEIN_INLINE void ring_communicator::core::throw_if_failed() const {
 // ======== skein/dist/detail/ring_steps.ipp
 // One collective of a ring as frames.
 //
-// A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends slice
-// r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is complete at
-// rank c. In a gathering step t it sends slice r-t and receives r-1-t. So a frame may be sent as soon as
-// the same piece of the step before has arrived: sender and receiver run side by side, coupled only by
-// the number of frames received.
+// A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends
+// slice r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is
+// complete at rank c. In a gathering step t it sends slice r-t and receives r-1-t. So a frame may
+// be sent as soon as the same piece of the step before has arrived: sender and receiver run side by
+// side, coupled only by the number of frames received.
 
 
 // ======== skein/dist/detail/host_call.hpp
-// A call of a collective as its signature, for models that work in the host's memory. Checked: sizes that
-// do not fit are a bug of the caller; memory that is not the host's is errc::not_supported.
+// A call of a collective as its signature, for models that work in the host's memory. Checked:
+// sizes that do not fit are a bug of the caller; memory that is not the host's is
+// errc::not_supported.
 
 
 #include <cstddef>
@@ -2384,8 +2271,8 @@ SKEIN_INLINE task<void> ring_communicator::core::receive_frame(std::uint32_t ste
     throw came.error();
 }
 
-/// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in
-/// scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
+/// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the
+/// header in scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
 SKEIN_INLINE task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n,
                                                             std::byte* direct) {
     constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;
@@ -2635,10 +2522,10 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 // ======== skein/dist/shm.hpp
 // Collectives between ranks of one host, through shared memory.
 //
-// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its own
-// slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and then
-// everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring, but
-// without a system call. Small operations take one exchange: all publish all, all reduce all.
+// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its
+// own slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and
+// then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
+// but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -2651,7 +2538,8 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 //     head | rank_block[N] | per rank: small[2] in[2] out[2] | pair_block[N*N] | pair data[N*N][2]
 //
 // Everything starts as zero bytes. A rank writes only its own block and slots; the abort record is
-// written once by whoever wins the exchange on head::aborted. Pages that are never used cost nothing.
+// written once by whoever wins the exchange on head::aborted. Pages that are never used cost
+// nothing.
 
 
 #include <atomic>
@@ -2663,9 +2551,9 @@ namespace skein::dist {
 
 /// Sizes of the pieces in which data passes through shared memory.
 struct shm_options {
-    /// One slot of one rank; two are in flight. Larger than the second cache of a core on purpose: bytes
-    /// that the writer's cache has handed down to the shared one arrive twice as fast as dirty ones
-    /// (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
+    /// One slot of one rank; two are in flight. Larger than the second cache of a core on purpose:
+    /// bytes that the writer's cache has handed down to the shared one arrive twice as fast as
+    /// dirty ones (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
     std::size_t chunk_bytes = std::size_t{1} << 20;
     std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
@@ -2759,9 +2647,9 @@ private:
 // ======== skein/dist/shared_memory.hpp
 // Memory shared by processes of one host that nothing can leave behind.
 //
-// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes with
-// the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd> while
-// the creator holds it open; the same works between threads of one process.
+// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes
+// with the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd>
+// while the creator holds it open; the same works between threads of one process.
 
 
 #include <cstddef>
@@ -2896,7 +2784,8 @@ namespace skein::dist {
 /// have attached (bootstrap.hpp does it).
 class shm_communicator final : public communicator {
 public:
-    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
+    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
+    /// ranks).
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {});
     shm_communicator(const shm_communicator&) = delete;
@@ -2904,7 +2793,8 @@ public:
     ~shm_communicator() override;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {});
-    /// Once every member has been constructed: from here on the death of their processes is noticed.
+    /// Once every member has been constructed: from here on the death of their processes is
+    /// noticed.
     void join();
 
     [[nodiscard]] int rank() const noexcept override { return rank_; }
@@ -2926,7 +2816,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
+    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
+    /// lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
 
 private:
@@ -2984,11 +2875,12 @@ private:
 // ======== skein/dist/detail/shm_steps.ipp
 // How data passes through the segment of a shm_communicator.
 //
-// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines one
-// slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by parity of k:
+// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines
+// one slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by
+// parity of k:
 //   publish(k) needs reduced >= k-1 of all (step k-2 has been read)
-//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been read)
-//   fetch(k)   needs reduced >= k+1 of all
+//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been
+//   read) fetch(k)   needs reduced >= k+1 of all
 // They run as publish(k+1), reduce(k), fetch(k-1), so nobody waits for a peer that keeps pace.
 
 
@@ -3020,7 +2912,8 @@ void shm_communicator::wait_until(Reached reached) {
         }
         return true;
     };
-    // Whoever aborts has stored its counters before: what it has done its part of ends well here too.
+    // Whoever aborts has stored its counters before: what it has done its part of ends well here
+    // too.
     const auto ready = [&] {
         const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
         return all_reached() || aborted;
@@ -3036,8 +2929,8 @@ SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value)
     });
 }
 
-/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
-/// leave and end while this one looks at it: hence the second look at what it did.
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its
+/// part, leave and end while this one looks at it: hence the second look at what it did.
 template <class Ready, class Reached>
 void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
     const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };
@@ -3575,8 +3468,8 @@ struct comm_options {
     collective_options limits;
     shm_options shm;
     ring_options ring;
-    /// The name or address under which other hosts reach this one. Empty: loopback when all ranks share
-    /// this machine's network, else rendezvous::host().
+    /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
+    /// share this machine's network, else rendezvous::host().
     std::string advertise;
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
 };
@@ -3617,8 +3510,8 @@ void add_comm_model(comm_model model);
 ///   errors  invalid_argument; its hint has all names
 [[nodiscard]] result<std::string> checked_comm_model(std::string_view name);
 
-/// The model that options.model means at this site; a world of one rank that asks for a model that needs
-/// two gets the stub.
+/// The model that options.model means at this site; a world of one rank that asks for a model that
+/// needs two gets the stub.
 ///   errors  not_supported: it does not fit here, and why; invalid_argument: no such model
 [[nodiscard]] comm_model choose_comm_model(const comm_site& site);
 
@@ -3646,8 +3539,8 @@ void add_comm_model(comm_model model);
 namespace skein::dist::detail {
 
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
-/// Two exchanges: where the first member's segment is, then who has it. A failure of one rank is the
-/// error of all of them.
+/// Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
+/// the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
     shm_options pieces, collective_options limits) {
@@ -3703,11 +3596,13 @@ namespace skein::dist::detail {
 // ======== skein/dist/hierarchical.hpp
 // Collectives over several hosts with several ranks each: shared memory inside, a ring between.
 //
-// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes around
-// the ring of leaders, and is handed out inside every host; so only one stream of data crosses each
-// network link, however many ranks a host has. The order of the sums depends on the placement only.
+// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
+// around the ring of leaders, and is handed out inside every host; so only one stream of data
+// crosses each network link, however many ranks a host has. The order of the sums depends on the
+// placement only.
 //
-// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the other.
+// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
+// other.
 
 
 #include <memory>
@@ -3727,8 +3622,8 @@ class ring_communicator;
 class shm_communicator;
 
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
-/// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
-/// messages between hosts.
+/// between: leaders only, when there are two hosts or more; made with divisor = world size. net
+/// carries messages between hosts.
 class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
@@ -3765,9 +3660,9 @@ private:
     };
     static void stop_messages(stop_state& s, links* net, const error& why);
     [[nodiscard]] int place_here(int world_rank) const;
-    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others has
-    /// to outlast theirs, so that the rank that is really missing gets named: ring after host, the
-    /// leader's return after the ring.
+    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others
+    /// has to outlast theirs, so that the rank that is really missing gets named: ring after host,
+    /// the leader's return after the ring.
     void begin(detail::signature what);
     [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;
@@ -4284,13 +4179,13 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     std::vector<net::address> addresses;
     for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
     auto made = std::make_shared<links>(std::move(network), std::move(listener), site.world.rank(),
-                                        std::move(addresses), site.world.secret());
+                                        std::move(addresses), site.world.secret(), site.key);
     site.worker.run([made] { return start_links(made); });
     return made;
 }
 
-/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank that
-/// is not one of them, or the only one.
+/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank
+/// that is not one of them, or the only one.
 SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& site,
                                                              std::shared_ptr<links> net,
                                                              std::vector<int> group) {
@@ -4474,7 +4369,8 @@ class rendezvous;
 
 namespace skein::dist {
 
-/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute thread.
+/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute
+/// thread.
 ///   errors  peer_lost, timeout, refused, permission_denied; not_supported: the model does not fit
 ///           these ranks; invalid_argument: no such model
 [[nodiscard]] std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,
@@ -4522,19 +4418,11 @@ struct place_card {
 
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include <unistd.h>
 
 namespace skein::dist::detail {
-
-SKEIN_INLINE std::string read_line(const char* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
 
 /// A namespace of this process, e.g. "net:[4026531840]".
 SKEIN_INLINE std::string namespace_of(const char* path) {
@@ -4543,7 +4431,7 @@ SKEIN_INLINE std::string namespace_of(const char* path) {
 }
 
 SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
-    const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
+    const std::string boot = boot_id();
     return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
             boot + "|" + namespace_of("/proc/self/ns/net")};
 }
@@ -8194,7 +8082,6 @@ void require_same(const context& ctx, std::uint64_t hash, std::string_view what)
 
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include <fmt/core.h>
@@ -8270,7 +8157,7 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
     return checkpoint_world{
         .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
             if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            ctx.comm()->set_deadline(std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
             auto all = gather_bytes(ctx, mine);
             ctx.comm()->set_deadline(usual);
             return all;
@@ -8949,7 +8836,7 @@ struct run_config {
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
     std::chrono::nanoseconds restart_backoff =
         std::chrono::milliseconds(200); ///< doubles each time
-    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
@@ -8981,20 +8868,14 @@ using train::run_config;
 
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 
 SKEIN_INLINE std::string command_line() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     std::string out;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        const auto word = all.substr(at, end - at);
+    for (const auto& word : own_arguments()) {
         const bool plain =
             !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
         out += out.empty() ? "" : " ";
@@ -9005,7 +8886,6 @@ SKEIN_INLINE std::string command_line() {
             for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
             out += '\'';
         }
-        at = end + 1;
     }
     return out;
 }
@@ -9098,6 +8978,7 @@ using rank_function = std::function<void(context&)>;
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -9173,17 +9054,17 @@ private:
 };
 
 /// The communicator that was asked for.
-SKEIN_INLINE dist::comm_kind comm_kind_of(const run_config& config) {
-    auto kind = dist::parse_comm_kind(config.communicator);
-    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
-    return *kind;
+SKEIN_INLINE std::string comm_model_of(const run_config& config) {
+    auto model = dist::checked_comm_model(config.communicator);
+    if (!model) throw error(errc::usage, model.error().text()).with_hint(model.error().hint());
+    return *model;
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
-        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        (void)comm_model_of(config); // a mistake also where nobody is to talk to
         const stop_notice notice(stops, config);
         auto here = context::single();
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -9210,7 +9091,7 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
-        (void)comm_kind_of(config);
+        (void)comm_model_of(config);
         const auto outcome = cluster::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
@@ -9231,12 +9112,47 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
            code == errc::closed || code == errc::timeout;
 }
 
+/// What every rank must have alike of its configuration; the model, its optimizer and the data are
+/// compared when training begins.
+SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+    const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    return {{"max_steps", text(c.max_steps)},
+            {"global_batch", text(c.global_batch)},
+            {"accumulation", text(c.accumulation)},
+            {"seed", text(c.seed)},
+            {"clip", text(c.clip)},
+            {"threads", text(std::max(c.threads, 1))},
+            {"precision", c.precision},
+            {"eval_every", text(c.eval_every)},
+            {"eval_samples", text(c.eval_samples)},
+            {"eval_batch", text(c.eval_batch)},
+            {"checkpoint_every", text(c.checkpoint_every)},
+            {"checkpoints", text(c.checkpoints)},
+            {"keep_last", text(c.keep_last)},
+            {"keep_best", text(c.keep_best)},
+            {"best_metric", c.best_metric},
+            {"best_is_lowest", text(c.best_is_lowest)},
+            {"resume", text(c.resume == resume_mode::latest)},
+            {"communicator", c.communicator}};
+}
+
+/// A number of workers that was asked for, where a launcher has started another.
+SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
+                                     const run_config& config) {
+    if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
+        config.workers == where.world_size || config.output == output_mode::quiet)
+        return;
+    fmt::print(stderr, "note: {} workers were asked for, but {} has started a world of {}\n",
+               config.workers, where.source, where.world_size);
+    std::fflush(stderr);
+}
+
 /// Everything of a rank that has to be undone in order.
 SKEIN_INLINE void train_as_rank(cluster::membership& world,
                                 const cluster::launch_environment& where, const run_config& config,
                                 const rank_function& body, const stop_signals& stops) {
     dist::comm_options options;
-    options.kind = comm_kind_of(config);
+    options.model = comm_model_of(config);
     options.limits.deadline = config.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
@@ -9270,10 +9186,11 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
-        // A supervisor's token is for this process; what the training starts has no business with it.
-        if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
-        world = std::make_unique<cluster::membership>(where, secret);
+        cluster::membership_options meeting;
+        meeting.settings = detail::settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<cluster::membership>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
@@ -9281,6 +9198,12 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         return stops.exit_code();
     } catch (...) {
         const auto why = to_error(std::current_exception());
+        if (!world && stops.asked()) {
+            if (!supervised)
+                fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
+                           rt::signal_name(stops.which()));
+            return stops.exit_code();
+        }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
         const bool echo =
             world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
@@ -9297,12 +9220,16 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     rt::open_standard_files();
     cluster::launch_environment where;
     try {
+        cluster::take_launch_variables();
         where = cluster::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
         return exit_code::usage;
     }
-    if (where.is_launched()) return run_as_rank(where, config, body);
+    if (where.is_launched()) {
+        detail::say_unused_workers(where, config);
+        return run_as_rank(where, config, body);
+    }
     if (config.workers == 1) return detail::run_alone(config, body);
     return detail::run_supervised(config);
 }
@@ -9620,13 +9547,11 @@ SKEIN_INLINE json config_json(const run_config& c) {
 SKEIN_INLINE std::string job_of(const context& ctx) {
     if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
     const auto parent = ::getppid();
-    std::string stat, boot;
-    std::getline(std::ifstream(fmt::format("/proc/{}/stat", parent)), stat);
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    const auto stat = read_small_file(fmt::format("/proc/{}/stat", parent).c_str());
     std::istringstream after_name(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     std::string started; // field 22, the name being field 2
     for (int field = 3; field <= 22; ++field) after_name >> started;
-    return fmt::format("{}/{}/{}", boot, parent, started);
+    return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
 SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& config) {

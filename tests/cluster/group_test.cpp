@@ -3,6 +3,7 @@
 // tests/sim/cluster_group_scenario.cpp.
 #include <skein/cluster/group.hpp>
 
+#include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
@@ -496,4 +497,126 @@ TEST_CASE("a rank that gives up while the ranks meet says so") {
     CHECK(seen.outcome.reported);
     CHECK(seen.outcome.culprit == 0);
     CHECK(to_seconds(w.loop.elapsed()) < 5);
+}
+
+namespace {
+
+/// A host whose listeners fail so many accepts, as one without free descriptors does.
+class starved_host final : public net::network {
+public:
+    starved_host(net::network& real, int failures) : real_(real), failures_(failures) {}
+    task<std::unique_ptr<net::stream>> connect(net::address to) override {
+        return real_.connect(std::move(to));
+    }
+    std::unique_ptr<net::listener> listen(net::address at) override {
+        return std::make_unique<starved_listener>(real_.listen(std::move(at)), &failures_);
+    }
+    [[nodiscard]] int failures_left() const { return failures_; }
+
+private:
+    class starved_listener final : public net::listener {
+    public:
+        starved_listener(std::unique_ptr<net::listener> real, int* failures)
+            : real_(std::move(real)), failures_(failures) {}
+        task<std::unique_ptr<net::stream>> accept() override {
+            auto accepting = real_->accept();
+            auto next = co_await accepting;
+            if (*failures_ > 0 && --*failures_ >= 0)
+                throw error(errc::exhausted, "accept: too many open files");
+            co_return next;
+        }
+        net::address local() const override { return real_->local(); }
+        void close() noexcept override { real_->close(); }
+
+    private:
+        std::unique_ptr<net::listener> real_;
+        int* failures_;
+    };
+    net::network& real_;
+    int failures_;
+};
+
+task<void> knock_and_fail(world* w, net::address at, int times) {
+    for (int i = 0; i < times; ++i) {
+        auto knocking = w->host(9).connect(at);
+        const auto stranger = co_await knocking;
+        co_await sleep_for(200ms);
+    }
+}
+
+} // namespace
+
+TEST_CASE("accepts that fail in the middle of the work end no group") {
+    world w;
+    starved_host boss(w.network.host("boss"), 5);
+    std::optional<group_outcome> outcome;
+    std::vector<rank_end> ends(2);
+    auto all = [](world* w, starved_host* boss, std::optional<group_outcome>* outcome,
+                  std::vector<rank_end>* ends) -> task<void> {
+        group_server server(*boss, net::address::sim("boss", 0), w->options(2));
+        scope serving, ranks;
+        serving.spawn(serve_into(&server, outcome));
+        const auto at = server.local();
+        auto knocking = knock_and_fail(w, at, 3); // three fail before the ranks come
+        co_await knocking;
+        for (int r = 0; r < 2; ++r) { // their first tries fail, too
+            ranks.spawn(live(w, r, 2, at, exchange_twice, &(*ends)[static_cast<std::size_t>(r)]));
+        }
+        auto joined = ranks.join();
+        co_await joined;
+        auto served = serving.join();
+        co_await served;
+    };
+    w.loop.run(all(&w, &boss, &outcome, &ends));
+    CHECK(boss.failures_left() == 0);
+    CHECK_FALSE(outcome->failure);
+    for (const auto& e : ends) CHECK_FALSE(e.why);
+}
+
+namespace {
+/// Keeps a connection open without a word, and opens another when it is dropped.
+task<void> sit_idle(world* w, net::address at, bool* over) {
+    while (!*over) {
+        try {
+            auto knocking = w->host(9).connect(at);
+            const auto stranger = co_await knocking;
+            byte_buffer into(16);
+            auto reading = stranger->read_some(into);
+            (void)co_await reading;
+        } catch (const error&) { // it is over
+        }
+        co_await sleep_for(1ms);
+    }
+}
+} // namespace
+
+TEST_CASE("eighty idle strangers, who come again when they are dropped, keep no rank out") {
+    world w;
+    std::optional<group_outcome> outcome;
+    std::vector<rank_end> ends(2);
+    auto all = [](world* w, std::optional<group_outcome>* outcome,
+                  std::vector<rank_end>* ends) -> task<void> {
+        group_server server(w->network.host("boss"), net::address::sim("boss", 0), w->options(2));
+        scope serving, ranks, strangers;
+        bool over = false;
+        serving.spawn(serve_into(&server, outcome));
+        const auto at = server.local();
+        for (int i = 0; i < 80; ++i) strangers.spawn(sit_idle(w, at, &over));
+        co_await sleep_for(1s);
+        for (int r = 0; r < 2; ++r) {
+            ranks.spawn(live(w, r, 2, at, exchange_name, &(*ends)[static_cast<std::size_t>(r)]));
+        }
+        auto joined = ranks.join();
+        co_await joined;
+        over = true;
+        auto served = serving.join();
+        co_await served;
+        strangers.cancel();
+        auto gone = as_result(strangers.join());
+        (void)co_await gone;
+    };
+    w.loop.run(all(&w, &outcome, &ends));
+    CHECK_FALSE(outcome->failure);
+    for (const auto& e : ends) CHECK_FALSE(e.why);
+    CHECK(to_seconds(w.loop.elapsed()) < 10);
 }

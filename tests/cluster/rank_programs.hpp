@@ -5,20 +5,47 @@
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/this_process.hpp>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <string>
 #include <string_view>
 
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/// What a program prints that this process starts.
+inline std::string output_of(const std::string& command) {
+    std::string all;
+    std::FILE* const from = ::popen(command.c_str(), "r");
+    char part[4096];
+    for (std::size_t n = 0; from && (n = std::fread(part, 1, sizeof part, from)) > 0;)
+        all.append(part, n);
+    if (from) ::pclose(from);
+    return all;
+}
+
+/// What a rank's children see of its being a rank: the environment they get, and what this very program
+/// takes itself for when the rank starts it again.
+inline std::string seen_by_children() {
+    const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
+    std::string seen = output_of("env | grep ^SKEIN_ | grep -v ^SKEIN_TEST_");
+    seen += output_of("ls -l /proc/self/fd | grep -e pipe -e socket | grep -v ' 1 ->'");
+    return seen + output_of("SKEIN_TEST_PROGRAM='says what it is' '" + self + "' rank");
+}
+
 inline int run_rank_program(std::string_view program) {
     using namespace skein;
     ::prctl(PR_SET_DUMPABLE, 0); // no core files from the tests that crash
     const auto where = cluster::discover();
+    if (program == "says what it is") {
+        std::printf("%s\n", where.is_launched() ? "a rank" : "nobody's rank");
+        return 0;
+    }
     const bool second = where.rank == 1;
     const bool first_attempt = where.attempt == 0;
     if (program == "exits before it joins" && second) ::_exit(3);
@@ -50,6 +77,13 @@ inline int run_rank_program(std::string_view program) {
             if (second && world.wait_lost(std::chrono::milliseconds(3500))) return 1;
             if (second) ::kill(::getppid(), SIGCONT);
         }
+        if (program == "starts other programs" && second) {
+            const auto secret = world.secret().to_hex();
+            const auto environment = read_small_file("/proc/self/environ");
+            std::ofstream(std::getenv("SKEIN_TEST_FILE"))
+                << seen_by_children()
+                << (environment.find(secret) == std::string::npos ? "no token" : "the token");
+        }
         if (program == "has no reader" && second) ::raise(SIGPIPE);
         if (program == "returns without leaving" && second) std::_Exit(0);
         if (program == "fails" && second) {
@@ -61,7 +95,8 @@ inline int run_rank_program(std::string_view program) {
             return 1;
         }
         const bool reports = program == "writes a report after it has left";
-        if (program != "is fine" && program != "stops its supervisor for a while" && !reports)
+        if (program != "is fine" && program != "stops its supervisor for a while" &&
+            program != "starts other programs" && !reports)
             (void)world.exchange("again", as_bytes(mine)); // waits for the lost rank
         world.leave();
         if (reports && second) {

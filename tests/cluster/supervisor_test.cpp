@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/cluster/supervisor.hpp>
+#include <skein/core/this_process.hpp>
 #include <tests/support/temporary_folder.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -54,6 +55,15 @@ TEST_CASE("a rank may go on working after all have left") {
     const auto t = supervise_program("writes a report after it has left", 2, 0, options);
     CHECK_FALSE(t.outcome.failure);
     CHECK(std::filesystem::exists(folder.path + "/report"));
+}
+
+TEST_CASE("nothing of a rank reaches the programs it starts, and its token no environment") {
+    const test::temporary_folder folder;
+    supervisor_options options;
+    options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/seen");
+    const auto t = supervise_program("starts other programs", 2, 0, options);
+    CHECK_FALSE(t.outcome.failure);
+    CHECK(read_small_file((folder.path + "/seen").c_str()) == "nobody's rank\nno token");
 }
 
 TEST_CASE("a job of one rank is a job") {

@@ -21,14 +21,13 @@ namespace {
 std::string automatic_name(std::vector<std::string> hosts) {
     std::string name;
     std::mutex guard;
-    const auto errors =
-        ranks::group(std::move(hosts), comm_kind::automatic, [&](ranks::rank_view& c) {
-            std::vector<double> v(10, c.rank);
-            c.all_reduce(view_of(std::span(v)), reduce_op::max);
-            if (v[9] != c.size - 1) throw error(errc::internal, "wrong maximum");
-            const std::lock_guard lock(guard);
-            name = c.comm.name();
-        });
+    const auto errors = ranks::group(std::move(hosts), "automatic", [&](ranks::rank_view& c) {
+        std::vector<double> v(10, c.rank);
+        c.all_reduce(view_of(std::span(v)), reduce_op::max);
+        if (v[9] != c.size - 1) throw error(errc::internal, "wrong maximum");
+        const std::lock_guard lock(guard);
+        name = c.comm.name();
+    });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
     return name;
@@ -68,18 +67,71 @@ TEST_CASE("the automatic choice follows who shares a host") {
 }
 
 TEST_CASE("shared memory across hosts is refused on every rank") {
-    const auto errors = ranks::group({"a", "b"}, comm_kind::shm, [](ranks::rank_view&) {});
+    const auto errors = ranks::group({"a", "b"}, "shm", [](ranks::rank_view&) {});
     for (const auto& e : errors) {
         REQUIRE(e);
         CHECK(e->code() == errc::not_supported);
     }
 }
 
-TEST_CASE("kinds are read by name and a wrong name shows the right ones") {
-    CHECK(parse_comm_kind("ring").value() == comm_kind::ring);
-    const auto wrong = parse_comm_kind("rings");
-    REQUIRE(!wrong);
-    CHECK(std::string(wrong.error().what()).find("hierarchical") != std::string::npos);
+TEST_CASE("two communicators work in one world at the same time, each with its own order") {
+    const std::string model = GENERATE(std::string("shm"), std::string("ring"));
+    local_world world(ranks::hosts_for(model, 3));
+    const auto errors = ranks::each(3, [&](int r) {
+        auto gradients = make_comm_thread(world.at(r), {.model = model});
+        auto control = make_comm_thread(world.at(r), {.model = "ring", .name = "control"});
+        for (int round = 0; round < 20; ++round) {
+            std::vector<float> large(20000, 1.0f);
+            std::vector<double> small(3, r);
+            std::vector<ticket> ends;
+            const auto reduce = [&] {
+                ends.push_back(gradients->all_reduce(view_of(std::span(large)), reduce_op::sum));
+            };
+            if (r != 1) reduce(); // the ranks do not agree which one comes first, nor need to
+            ends.push_back(control->all_reduce(view_of(std::span(small)), reduce_op::max));
+            if (r == 1) reduce();
+            for (auto& end : ends) end.wait();
+            if (large.back() != 3.0f || small.back() != 2.0)
+                throw error(errc::internal, "wrong values");
+        }
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE(
+    "a lost rank ends every communicator of its world, also when one of them is gone already") {
+    local_world world({"a", "b", "c"});
+    const auto errors = ranks::each(3, [&](int r) {
+        auto first = make_comm_thread(world.at(r));
+        auto brief = make_comm_thread(world.at(r), {.name = "brief"});
+        auto last = make_comm_thread(world.at(r), {.name = "last"});
+        first->barrier().wait();
+        last->barrier().wait();
+        brief->barrier().wait();
+        brief.reset(); // takes its own subscription back, not those of the others
+        if (r == 2) {
+            first->barrier().wait();
+            world.lose(2, error(errc::peer_lost, "killed by signal 9"));
+            first->barrier().wait();
+            return;
+        }
+        first->barrier().wait();
+        for (auto* comm : {first.get(), last.get()}) {
+            try {
+                comm->barrier().wait();
+                throw error(errc::internal, "it went on");
+            } catch (const error& e) {
+                const std::string text = e.what();
+                if (e.code() != errc::peer_lost || text.find("rank 2 is lost") == text.npos) throw;
+            }
+        }
+    });
+    for (const int r : {0, 1}) {
+        const auto& e = errors[static_cast<std::size_t>(r)];
+        INFO((e ? e->what() : ""));
+        CHECK(!e);
+    }
 }
 
 TEST_CASE("a communicator can be made again and again, and leaves no thread or descriptor") {
@@ -92,7 +144,7 @@ TEST_CASE("a communicator can be made again and again, and leaves no thread or d
         return n;
     };
     const auto once = [] {
-        for (const auto kind : {comm_kind::shm, comm_kind::ring, comm_kind::hierarchical}) {
+        for (const char* kind : {"shm", "ring", "hierarchical"}) {
             const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind,
                                              [](ranks::rank_view& c) { c.barrier(); });
             CHECK(ranks::first_error(errors).empty());
@@ -109,13 +161,13 @@ TEST_CASE("a rank that is lost while the others connect is not waited for") {
     const auto begin = std::chrono::steady_clock::now();
     const auto errors = ranks::each(2, [&](int r) {
         comm_options options;
-        options.kind = comm_kind::ring;
+        options.model = "ring";
         if (r == 0) {
             auto comm = make_comm_thread(world.at(0), options);
         } else { // goes through the first exchanges, listens nowhere and dies
             const std::string card = dist::detail::place_card::of(world.at(1)).encode();
-            world.at(1).exchange("skein-comm-0/places", as_bytes(std::string_view(card)));
-            world.at(1).exchange("skein-comm-0/addresses",
+            world.at(1).exchange("skein-comm-0-world/places", as_bytes(std::string_view(card)));
+            world.at(1).exchange("skein-comm-0-world/addresses",
                                  as_bytes(std::string_view("tcp:127.0.0.1:1")));
             world.lose(1, error(errc::peer_lost, "killed by signal 9"));
         }
@@ -129,11 +181,11 @@ TEST_CASE("a rank that is lost while the others connect is not waited for") {
 }
 
 TEST_CASE("a rank that is lost when all have connected is an error of the others, not their end") {
-    const auto kind = GENERATE(comm_kind::ring, comm_kind::hierarchical);
+    const auto kind = GENERATE(std::string("ring"), std::string("hierarchical"));
     local_world world({"a", "b", "b"});
     const auto errors = ranks::each(3, [&](int r) {
         comm_options options;
-        options.kind = kind;
+        options.model = kind;
         lossy mine(world.at(r));
         auto comm = make_comm_thread(mine, options);
     });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The laws of the communicator concept, for every model: values, bits, mismatches, aborts, deadlines.
+// The laws of the communicator concept, for every model: values, bits, mismatches, aborts,
+// deadlines.
 #include "ranks.hpp"
 
 #include <skein/dist/reduce.hpp>
@@ -191,7 +192,7 @@ std::vector<T> random_values(std::uint64_t seed, std::size_t n) {
 
 /// The bits that every rank ends with; fails if two ranks differ.
 template <class T>
-std::vector<std::byte> bits_of(comm_kind kind, int n, reduce_op op, std::size_t count) {
+std::vector<std::byte> bits_of(const std::string& kind, int n, reduce_op op, std::size_t count) {
     std::vector<std::byte> bits;
     std::mutex guard;
     bool same = true;
@@ -215,7 +216,8 @@ std::vector<std::byte> bits_of(comm_kind kind, int n, reduce_op op, std::size_t 
 } // namespace
 
 TEST_CASE("every collective of every model gives the reference values") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const int n = GENERATE(1, 2, 3, 4, 5);
     const auto errors = ranks::group(
         ranks::hosts_for(kind, n), kind,
@@ -233,13 +235,13 @@ TEST_CASE("every collective of every model gives the reference values") {
             for (int i = 0; i < 20; ++i) c.barrier();
         },
         small_pieces());
-    INFO(to_string(kind) << " x" << n << ": " << ranks::first_error(errors));
+    INFO(kind << " x" << n << ": " << ranks::first_error(errors));
     REQUIRE(ranks::first_error(errors).empty());
 }
 
 TEST_CASE("ranks of one host need not be neighbours in rank order") {
     const auto errors = ranks::group(
-        {"a", "b", "a", "c", "b"}, comm_kind::automatic,
+        {"a", "b", "a", "c", "b"}, "automatic",
         [](ranks::rank_view& c) {
             require(c.comm.name() == "hierarchical x5 on 3 hosts", c.comm.name());
             check_reductions<float>(c);
@@ -255,9 +257,9 @@ TEST_CASE("two ranks get the same bits from shared memory, ring and hierarchy") 
     const auto op = GENERATE(reduce_op::sum, reduce_op::mean, reduce_op::max, reduce_op::min);
     for (const std::size_t count : {5u, 100u, 30001u}) {
         const auto check = [&]<class T>(T) {
-            const auto shm = bits_of<T>(comm_kind::shm, 2, op, count);
-            CHECK(shm == bits_of<T>(comm_kind::ring, 2, op, count));
-            CHECK(shm == bits_of<T>(comm_kind::hierarchical, 2, op, count));
+            const auto shm = bits_of<T>("shm", 2, op, count);
+            CHECK(shm == bits_of<T>("ring", 2, op, count));
+            CHECK(shm == bits_of<T>("hierarchical", 2, op, count));
         };
         check(float{});
         check(double{});
@@ -267,7 +269,8 @@ TEST_CASE("two ranks get the same bits from shared memory, ring and hierarchy") 
 }
 
 TEST_CASE("the same inputs give the same bits in every run, whoever comes late") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const int n = GENERATE(3, 4);
     const auto first = bits_of<float>(kind, n, reduce_op::mean, 20000);
     for (int run = 0; run < 3; ++run)
@@ -275,7 +278,7 @@ TEST_CASE("the same inputs give the same bits in every run, whoever comes late")
 }
 
 TEST_CASE("ranks that do different things get an error that names both sides") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring);
+    const auto kind = GENERATE(std::string("shm"), std::string("ring"));
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(c.rank == 1 ? 101 : 100);
         c.all_reduce(view_of(std::span(v)), reduce_op::sum);
@@ -291,7 +294,8 @@ TEST_CASE("ranks that do different things get an error that names both sides") {
 }
 
 TEST_CASE("another operation, type or root is a mismatch") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const int variant = GENERATE(0, 1, 2, 3, 4);
     const auto errors =
         ranks::group(ranks::hosts_for(kind, 2), kind, [variant](ranks::rank_view& c) {
@@ -321,7 +325,8 @@ TEST_CASE("another operation, type or root is a mismatch") {
 }
 
 TEST_CASE("an abort from any thread ends the waiting of all ranks with its error") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(50000, 1.0f);
         c.all_reduce(view_of(std::span(v)), reduce_op::sum);
@@ -337,7 +342,8 @@ TEST_CASE("an abort from any thread ends the waiting of all ranks with its error
 }
 
 TEST_CASE("what all have done their part of ends well, also when one aborts right after") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     for (int round = 0; round < 40; ++round) {
         const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [](ranks::rank_view& c) {
             std::vector<float> v(10, 1.0f);
@@ -350,7 +356,8 @@ TEST_CASE("what all have done their part of ends well, also when one aborts righ
 }
 
 TEST_CASE("a rank that does not come is named on all ranks after the deadline") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const std::size_t count = GENERATE(10u, 400000u);
     comm_options options;
     options.limits.deadline = 300ms;
@@ -384,7 +391,8 @@ TEST_CASE("a rank that does not come is named on all ranks after the deadline") 
 }
 
 TEST_CASE("a rank that leaves early is named by those who go on") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(30000, 1.0f);
         c.all_reduce(view_of(std::span(v)), reduce_op::sum);
@@ -401,7 +409,8 @@ TEST_CASE("a rank that leaves early is named by those who go on") {
 }
 
 TEST_CASE("a rank whose compute thread throws takes the group with it at once") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(30000, 1.0f);
         if (c.rank == 0) throw error(errc::invalid_argument, "bad luck");
@@ -418,10 +427,11 @@ TEST_CASE("a rank whose compute thread throws takes the group with it at once") 
 }
 
 TEST_CASE("the loss of a member reported by the rendezvous ends the group") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     local_world world(ranks::hosts_for(kind, 3));
     comm_options options;
-    options.kind = kind;
+    options.model = kind;
     const auto errors = ranks::each(3, [&](int r) {
         auto comm = make_comm_thread(world.at(r), options);
         std::vector<float> v(1000, 1.0f);
@@ -442,7 +452,8 @@ TEST_CASE("the loss of a member reported by the rendezvous ends the group") {
 }
 
 TEST_CASE("after an error every later call gives it again") {
-    const auto kind = GENERATE(comm_kind::shm, comm_kind::ring, comm_kind::hierarchical);
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
     const auto errors = ranks::group(ranks::hosts_for(kind, 3), kind, [](ranks::rank_view& c) {
         std::vector<float> v(10);
         c.comm.abort(error(errc::aborted, "enough"));
@@ -457,4 +468,52 @@ TEST_CASE("after an error every later call gives it again") {
     });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("memory of a device is refused by models that work in the host's, and nothing is sent") {
+    const auto kind = GENERATE(std::string("stub"), std::string("shm"), std::string("ring"),
+                               std::string("hierarchical"));
+    const int n = kind == "stub" ? 1 : 2;
+    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [](ranks::rank_view& c) {
+        std::vector<float> v(10, 1.0f);
+        auto far = view_of(std::span(v));
+        far.where = device::cuda(1);
+        for (int variant = 0; variant < 3; ++variant) {
+            try {
+                if (variant == 0) c.all_reduce(far, reduce_op::sum);
+                if (variant == 1) c.broadcast(far, 0);
+                if (variant == 2 && c.size > 1) c.send(far, 1 - c.rank);
+                if (variant < 2 || c.size > 1) throw error(errc::internal, "it was taken");
+            } catch (const error& e) {
+                require(e.code() == errc::not_supported, e.what());
+                require(e.text().find("not supported: ") == 0, e.what());
+                require(e.text().find("cuda:1") != std::string::npos, e.what());
+            }
+        }
+        c.all_reduce(view_of(std::span(v)), reduce_op::sum); // the group goes on
+        require(v[0] == static_cast<float>(c.size), "wrong sum");
+    });
+    INFO(kind << ": " << ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("an abort comes with its cause and its hint, also around a ring") {
+    const auto kind = GENERATE(std::string("ring"), std::string("hierarchical"));
+    const auto errors = ranks::group({"a", "b", "c"}, kind, [](ranks::rank_view& c) {
+        c.barrier();
+        if (c.rank == 2)
+            c.comm.abort(error(errc::disk_full, "cannot save")
+                             .with_cause("no space left " + std::string(5000, '!'))
+                             .with_hint("make some"));
+        c.barrier();
+        c.barrier();
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == errc::disk_full);
+        CHECK(e->text() == "cannot save");
+        CHECK(e->cause().starts_with("no space left !"));
+        CHECK(e->hint() == "make some");
+    }
+    CHECK(errors[0]->cause().size() <= 1000); // what travels is bounded
 }

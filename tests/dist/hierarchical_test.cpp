@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placement, and failures that have to cross from one side to the other. The laws of collectives are in
+// Failures that have to cross from one side to the other. The laws of collectives are in
 // communicator_test.cpp.
 #include "ranks.hpp"
 
@@ -13,22 +13,12 @@ using namespace skein;
 using namespace skein::dist;
 using namespace std::chrono_literals;
 
-static_assert(communicator<hierarchical_communicator>);
-
-TEST_CASE("hosts are ordered by their first rank and ranks ascend inside") {
-    const auto p = placement::from({"b", "a", "b", "c", "a"}, 4);
-    CHECK(p.hosts == std::vector<std::vector<int>>{{0, 2}, {1, 4}, {3}});
-    CHECK(p.my_host == 1);
-    CHECK(p.my_place == 1);
-    CHECK(p.leaders() == std::vector<int>{0, 1, 3});
-}
-
 TEST_CASE("a follower that is missing on one host is named on all hosts") {
     ranks::event_gate gate;
     comm_options options;
     options.limits.deadline = 300ms;
     const auto errors = ranks::group(
-        {"a", "a", "b", "b", "c"}, comm_kind::hierarchical,
+        {"a", "a", "b", "b", "c"}, "hierarchical",
         [&](ranks::rank_view& c) {
             std::vector<float> v(20000, 1.0f);
             c.all_reduce(view_of(std::span(v)), reduce_op::mean);
@@ -59,7 +49,7 @@ TEST_CASE("an abort ends a message between hosts at once, and every later one") 
     const auto begin = std::chrono::steady_clock::now();
     ranks::event_gate gate;
     const auto errors =
-        ranks::group({"a", "a", "b", "b"}, comm_kind::hierarchical, [&](ranks::rank_view& c) {
+        ranks::group({"a", "a", "b", "b"}, "hierarchical", [&](ranks::rank_view& c) {
             std::vector<float> v(10, 1.0f);
             c.barrier();
             const auto view = view_of(std::span(v));

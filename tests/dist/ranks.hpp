@@ -78,10 +78,10 @@ struct rank_view {
 };
 
 /// A group of one kind over fake hosts; body once per rank.
-inline outcome group(std::vector<std::string> hosts, comm_kind kind,
+inline outcome group(std::vector<std::string> hosts, const std::string& kind,
                      const std::function<void(rank_view&)>& body, comm_options options = {}) {
     local_world world(std::move(hosts));
-    options.kind = kind;
+    options.model = kind;
     return each(world.size(), [&](int r) {
         auto comm = make_comm_thread(world.at(r), options);
         rank_view view{*comm, r, world.size()};
@@ -90,12 +90,12 @@ inline outcome group(std::vector<std::string> hosts, comm_kind kind,
 }
 
 /// The hosts for a model: shm all on one, ring one each, hierarchical two per host.
-inline std::vector<std::string> hosts_for(comm_kind kind, int n) {
+inline std::vector<std::string> hosts_for(const std::string& kind, int n) {
     std::vector<std::string> hosts;
     for (int r = 0; r < n; ++r) {
-        if (kind == comm_kind::ring)
+        if (kind == "ring")
             hosts.push_back("host-" + std::to_string(r));
-        else if (kind == comm_kind::hierarchical)
+        else if (kind == "hierarchical")
             hosts.push_back("host-" + std::to_string(r / 2));
         else
             hosts.push_back("host-0");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ring in virtual time: neighbours that die, fall silent or are cut off. The laws of collectives are
-// in communicator_test.cpp, random faults in tests/sim/dist_ring_scenario.cpp.
+// The ring in virtual time: neighbours that die, fall silent or are cut off. The laws of
+// collectives are in communicator_test.cpp, random faults in tests/sim/dist_ring_scenario.cpp.
 #include <skein/dist/ring.hpp>
 
 #include <skein/core/all.hpp>
@@ -24,8 +24,6 @@
 using namespace skein;
 using namespace skein::dist;
 using namespace std::chrono_literals;
-
-static_assert(communicator<ring_communicator>);
 
 namespace {
 
@@ -56,7 +54,7 @@ task<void> life(ring_world* w, int rank, int victim, int fault, std::size_t coun
     auto net =
         std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
                                 std::move(w->listeners[static_cast<std::size_t>(rank)]), rank,
-                                w->addresses, w->secret, w->loop.random());
+                                w->addresses, w->secret, "test");
     net->start();
     collective_options limits;
     limits.deadline = 10s;
@@ -123,7 +121,7 @@ TEST_CASE("a ring that cannot be closed says which rank was not there") {
         auto net =
             std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
                                     std::move(world->listeners[static_cast<std::size_t>(rank)]),
-                                    rank, world->addresses, world->secret, world->loop.random());
+                                    rank, world->addresses, world->secret, "test");
         net->start();
         collective_options limits;
         limits.deadline = 5s;

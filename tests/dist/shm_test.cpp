@@ -21,8 +21,6 @@ using namespace skein;
 using namespace skein::dist;
 using namespace std::chrono_literals;
 
-static_assert(communicator<shm_communicator>);
-
 namespace {
 
 /// A forked rank 1 and this process as rank 0, joined to one segment.

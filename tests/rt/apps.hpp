@@ -19,6 +19,8 @@
 
 namespace rt_test {
 
+/// What the child of children_test.cpp does.
+int helper_main();
 /// Runs one of the programs below as skein::run would; gives its exit code.
 int run_app(const std::string& name, int argc, char** argv);
 

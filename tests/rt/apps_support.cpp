@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/rt/apps.hpp>
 
+#include <skein/rt/boot.hpp>
+#include <skein/rt/process.hpp>
+
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -138,6 +142,32 @@ skein::task<int> needs_worker() {
 }
 
 } // namespace
+
+int helper_main() {
+    const auto mine = skein::rt::take_boot("test-helper");
+    if (!mine || skein::rt::take_boot("test-helper")) return 90;
+    const auto say = [&](std::string_view text) {
+        return ::write(mine->socket.get(), text.data(), text.size()) == ssize_t(text.size());
+    };
+    const auto order = skein::to_string(mine->message);
+    if (order == "echo") {
+        (void)skein::rt::leave_last_words("done with it");
+        return say(mine->role + " " + mine->name) ? 3 : 91;
+    }
+    if (order == "look around") {
+        // A copy, so that the inner program has an output: the socket itself must not reach it.
+        if (::dup2(mine->socket.get(), 1) < 0) return 92;
+        return std::system("env; printf 'files:'; for f in /proc/self/fd/*; do "
+                           "printf ' %s' \"${f##*/}\"; done; echo");
+    }
+    if (order == "leave a child") {
+        (void)fork_child();
+        return say("bye") ? 0 : 93;
+    }
+    for (const int s : {SIGTERM, SIGINT}) ::signal(s, SIG_IGN);
+    (void)say("r");
+    for (;;) ::pause();
+}
 
 int run_app(const std::string& name, int argc, char** argv) {
     if (name == "wait") return skein::run(argc, argv, print_pids_and_wait);

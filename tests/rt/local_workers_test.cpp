@@ -192,20 +192,6 @@ TEST_CASE("workers that are still loading do not hold up the end", "[rt][local_w
     CHECK(std::chrono::steady_clock::now() - begin < 30s);
 }
 
-TEST_CASE("a boot message that is nonsense is refused", "[rt][local_workers]") {
-    rt::process_options how;
-    how.executable = "/proc/self/exe";
-    how.argv = {"rt_tests"};
-    auto [in, out] = make_pipe();
-    REQUIRE(::write(out.get(), "hello", 5) == 5);
-    out.reset();
-    how.fds.emplace_back(in.get(), 3);
-    how.env.emplace_back(rt::detail::boot_variable, "3");
-    auto child = rt::child_process::spawn(how);
-    CHECK(child.wait_blocking().code() == 1);
-    CHECK(child.last_words().find("boot message") != std::string::npos);
-}
-
 TEST_CASE("a numbered worker has a short name, another keeps its own", "[rt][workers]") {
     CHECK(rt::detail::short_worker_name("worker-12") == "w12");
     CHECK(rt::detail::short_worker_name("named-by-somebody-else") == "named-by-somebody-else");

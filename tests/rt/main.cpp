@@ -2,6 +2,7 @@
 // The test program is also the worker of its own tests, and, on request, a driver to be killed.
 #include <tests/rt/apps.hpp>
 
+#include <skein/rt/boot.hpp>
 #include <skein/rt/run.hpp>
 
 #include <cstdlib>
@@ -14,6 +15,7 @@ int main(int argc, char** argv) {
     // The workers of most apps, and of the tests, do not need to go through run().
     const bool enters_run = name != nullptr && std::string_view(name) == "twice";
     if (skein::rt::is_worker() && !enters_run) return skein::rt::worker_main();
+    if (skein::rt::started_as("test-helper")) return rt_test::helper_main();
     if (name != nullptr) return rt_test::run_app(name, argc, argv);
     return Catch::Session().run(argc, argv);
 }

@@ -4,6 +4,7 @@
 #include <tests/support/temporary_folder.hpp>
 
 #include <skein/core/random.hpp>
+#include <skein/rt/boot.hpp>
 #include <skein/rt/process.hpp>
 
 #include <array>
@@ -353,12 +354,12 @@ TEST_CASE("an app that throws anything at all ends with an error line", "[rt][ru
 TEST_CASE("the variable that makes a worker, set by hand, is an error that names it", "[rt][run]") {
     for (const char* value : {"0", "99", "abc", "", "-1"}) {
         auto how = app_options("seven", {});
-        how.env.emplace_back(rt::detail::boot_variable, value);
+        how.env.emplace_back(rt::boot_variable, value);
         how.last_words = false; // nobody listens
         const auto r = run_to_end(how);
         CHECK(r.code == 1);
         CHECK(contains(r.err, "error: "));
-        CHECK(contains(r.err, rt::detail::boot_variable));
+        CHECK(contains(r.err, rt::boot_variable));
     }
 }
 

@@ -144,7 +144,7 @@ task<void> dist_ring(sim::world& w) {
         auto net =
             std::make_shared<links>(std::shared_ptr<net::network>(std::shared_ptr<void>(), &host),
                                     std::move(listeners[static_cast<std::size_t>(r)]), r,
-                                    plan.addresses, plan.secret, w.loop.random());
+                                    plan.addresses, plan.secret, "test");
         all.spawn(rank_life(&w, &plan, r, std::move(net), &records[static_cast<std::size_t>(r)]));
     }
     auto joined = with_timeout(all.join(), 200s);

@@ -18,18 +18,17 @@ namespace {
 
 /// body(ctx) on two ranks of one host; the errors by rank.
 ranks::outcome two(const std::function<void(context&)>& body) {
-    return ranks::group(ranks::hosts_for(dist::comm_kind::shm, 2), dist::comm_kind::shm,
-                        [&](ranks::rank_view& r) {
-                            context ctx({.rank = r.rank,
-                                         .world_size = 2,
-                                         .local_rank = r.rank,
-                                         .local_size = 2,
-                                         .attempt = 0,
-                                         .host = "h",
-                                         .job_id = ""},
-                                        nullptr, &r.comm);
-                            body(ctx);
-                        });
+    return ranks::group(ranks::hosts_for("shm", 2), "shm", [&](ranks::rank_view& r) {
+        context ctx({.rank = r.rank,
+                     .world_size = 2,
+                     .local_rank = r.rank,
+                     .local_size = 2,
+                     .attempt = 0,
+                     .host = "h",
+                     .job_id = ""},
+                    nullptr, &r.comm);
+        body(ctx);
+    });
 }
 
 } // namespace

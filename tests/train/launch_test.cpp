@@ -11,11 +11,15 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace skein;
@@ -105,6 +109,100 @@ TEST_CASE("two ranks get a communicator that works") {
     });
     CHECK(codes == std::vector<int>{0, 0});
     CHECK(sum == 6);
+}
+
+TEST_CASE("ranks with another seed do not train: both end with an error") {
+    static std::atomic<int> number{0};
+    std::atomic<int> trained{0};
+    ::setenv("SKEIN_GROUP",
+             fmt::format("unix-abstract:@skein-launch-seed-{}-{}", ::getpid(), number++).c_str(),
+             1);
+    ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);
+    std::vector<int> codes(2, -1);
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; ++r) {
+        ranks.emplace_back([&, r] {
+            cluster::launch_environment where;
+            where.source = "torch";
+            where.rank = where.local_rank = r;
+            where.world_size = where.local_size = 2;
+            auto config = quiet_config();
+            config.seed = static_cast<std::uint64_t>(r) + 1;
+            codes[static_cast<std::size_t>(r)] =
+                run_as_rank(where, config, [&](context&) { ++trained; });
+        });
+    }
+    for (auto& r : ranks) r.join();
+    ::unsetenv("SKEIN_GROUP");
+    ::unsetenv("SKEIN_TOKEN");
+    CHECK(codes == std::vector<int>{1, 1});
+    CHECK(trained == 0);
+}
+
+TEST_CASE("SIGTERM ends a rank that waits for its world, with 143") {
+    ::setenv("SKEIN_GROUP", fmt::format("unix-abstract:@skein-launch-stop-{}", ::getpid()).c_str(),
+             1);
+    ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);
+    struct sigaction before{}, now{};
+    ::sigaction(SIGTERM, nullptr, &before);
+    int code = -1;
+    std::thread waits([&] {
+        cluster::launch_environment where;
+        where.source = "torch";
+        where.world_size = where.local_size = 2; // the other one never comes
+        code = run_as_rank(where, quiet_config(), [](context&) { FAIL("called"); });
+    });
+    do {
+        std::this_thread::yield();
+        ::sigaction(SIGTERM, nullptr, &now);
+    } while (now.sa_handler == before.sa_handler);
+    ::kill(::getpid(), SIGTERM);
+    waits.join();
+    ::unsetenv("SKEIN_GROUP");
+    ::unsetenv("SKEIN_TOKEN");
+    CHECK(code == 143);
+}
+
+namespace {
+
+/// A world of one rank, as torchrun starts it; in a process of its own, because launch() takes what
+/// says so out of the environment for good. What it prints goes to `said`.
+[[noreturn]] void live_as_torch_rank(std::FILE* said) {
+    for (const auto& [name, value] :
+         std::vector<std::pair<const char*, const char*>>{{"RANK", "0"},
+                                                          {"WORLD_SIZE", "1"},
+                                                          {"LOCAL_RANK", "0"},
+                                                          {"LOCAL_WORLD_SIZE", "1"},
+                                                          {"MASTER_ADDR", "localhost"},
+                                                          {"MASTER_PORT", "29999"}})
+        ::setenv(name, value, 1);
+    ::setenv("SKEIN_GROUP", fmt::format("unix-abstract:@skein-launch-n-{}", ::getpid()).c_str(), 1);
+    ::setenv("SKEIN_TOKEN", std::string(64, '5').c_str(), 1);
+    ::dup2(::fileno(said), STDERR_FILENO);
+    auto config = quiet_config();
+    config.output = output_mode::plain;
+    config.workers = 3;
+    const int code = launch(config, [](context&) {});
+    ::_exit(std::getenv("SKEIN_TOKEN") == nullptr ? code : 77);
+}
+
+} // namespace
+
+TEST_CASE("a number of workers that a launcher overrules is said not to be used") {
+    std::FILE* const said = std::tmpfile();
+    REQUIRE(said != nullptr);
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) live_as_torch_rank(said);
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(WEXITSTATUS(status) == 0);
+    char text[512] = "";
+    std::rewind(said);
+    (void)!std::fread(text, 1, sizeof text - 1, said);
+    std::fclose(said);
+    CHECK(std::string(text).find("3 workers were asked for, but torch has started a world of 1") !=
+          std::string::npos);
 }
 
 TEST_CASE("a rank is named after its program and its number") {

@@ -120,7 +120,8 @@ TEST_CASE("clipping leaves short gradients alone and brings long ones to the lim
     CHECK(std::abs(4.0 / c.scale - 1.0) < 1e-6);
 }
 
-TEST_CASE("a parameter that has no gradient in some steps is left out of them, as torch::optim does") {
+TEST_CASE(
+    "a parameter that has no gradient in some steps is left out of them, as torch::optim does") {
     struct branches : torch::nn::Module {
         branches() : a(8, 4), b(8, 4) {
             register_module("a", a);
@@ -139,7 +140,8 @@ TEST_CASE("a parameter that has no gradient in some steps is left out of them, a
         flat_storage flat(mine);
         const auto options =
             adam ? optimizer_options(sk::AdamW{.weight_decay = 0.3, .decay_vectors = true})
-                 : optimizer_options(sk::SGD{.momentum = 0.9, .weight_decay = 0.3, .decay_vectors = true});
+                 : optimizer_options(
+                       sk::SGD{.momentum = 0.9, .weight_decay = 0.3, .decay_vectors = true});
         flat_optimizer opt(options, flat);
         torch::optim::AdamW torch_adam(theirs.parameters(),
                                        torch::optim::AdamWOptions(1e-2).weight_decay(0.3));

@@ -94,7 +94,8 @@ TEST_CASE("a submodule that is in eval mode on purpose stays there, in training 
     CHECK(net->norm->is_training());
 }
 
-TEST_CASE("a parameter frozen during training stays as it is, one unfrozen then is refused by name") {
+TEST_CASE(
+    "a parameter frozen during training stays as it is, one unfrozen then is refused by name") {
     scratch dir;
     auto config = quiet_config(dir.path);
     config.max_steps = 6;
@@ -158,7 +159,8 @@ TEST_CASE("a parameter that no rank's loss depends on is not decayed, also over 
         });
 }
 
-TEST_CASE("numbers that a loss reports are there when the evaluation set is smaller than the world") {
+TEST_CASE(
+    "numbers that a loss reports are there when the evaluation set is smaller than the world") {
     scratch dir;
     auto config = quiet_config(dir.path);
     config.max_steps = 1;
@@ -183,7 +185,8 @@ TEST_CASE("numbers that a loss reports are there when the evaluation set is smal
     CHECK(*find_metric(seen, "val_id") == 0.5);
 }
 
-TEST_CASE("checkpoints that are never evaluated are told at the start when the best are to be kept") {
+TEST_CASE(
+    "checkpoints that are never evaluated are told at the start when the best are to be kept") {
     run_config c;
     c.checkpoint_every = 3;
     c.eval_every = 4;
@@ -220,9 +223,8 @@ TEST_CASE("a resume with every checkpoint damaged is refused and cuts nothing") 
     auto config = written_config(dir);
     REQUIRE_FALSE(fit_alone(config, class_loss));
     for (const char* step : {"2", "4"})
-        std::filesystem::resize_file(dir.path + "/run/checkpoints/step-0000000" + step +
-                                         "/manifest.json",
-                                     3);
+        std::filesystem::resize_file(
+            dir.path + "/run/checkpoints/step-0000000" + step + "/manifest.json", 3);
     const auto before = all_files(dir.path);
     config.resume = resume_mode::latest;
     for (int again = 0; again < 2; ++again) {
@@ -268,7 +270,8 @@ TEST_CASE("a best_metric that no evaluation gives is refused with the names ther
     CHECK_FALSE(fit_alone(config, class_loss));
 }
 
-TEST_CASE("what loss or data throw is named with type, rank and step, and is no reason to try again") {
+TEST_CASE(
+    "what loss or data throw is named with type, rank and step, and is no reason to try again") {
     scratch dir;
     const auto config = quiet_config(dir.path);
     int calls = 0;
@@ -295,9 +298,9 @@ TEST_CASE("what loss or data throw is named with type, rank and step, and is no 
         return m->forward(torch::zeros({2, 5})).mean();
     });
     REQUIRE(torchs);
-    CHECK_THAT(torchs->what(),
-               ContainsSubstring("c10::") && ContainsSubstring("rank 0 at step 1") &&
-                   !ContainsSubstring("Exception raised from"));
+    CHECK_THAT(torchs->what(), ContainsSubstring("c10::") &&
+                                   ContainsSubstring("rank 0 at step 1") &&
+                                   !ContainsSubstring("Exception raised from"));
 }
 
 TEST_CASE("a loss that is no single number is an error with its shape") {
@@ -308,8 +311,7 @@ TEST_CASE("a loss that is no single number is an error with its shape") {
     REQUIRE(why);
     CHECK_THAT(why->what(), ContainsSubstring("it has the shape [12, 4]") &&
                                 ContainsSubstring("rank 0 at step 1"));
-    const auto none =
-        fit_alone(config, [](Net&, const sample_batch&) { return torch::Tensor(); });
+    const auto none = fit_alone(config, [](Net&, const sample_batch&) { return torch::Tensor(); });
     REQUIRE(none);
     CHECK_THAT(none->what(), ContainsSubstring("no tensor"));
 }
@@ -345,26 +347,28 @@ TEST_CASE("files that cannot be written for a while do not end the training, and
 
 TEST_CASE("ranks with different settings or data are refused with the setting and both values") {
     scratch dir;
-    const auto refused = [&](const std::function<void(context&, run_config&, double&, numbers&)>& change) {
-        auto errors = try_world(2, [&](context& ctx) {
-            auto config = quiet_config(dir.path);
-            double lr = 1e-3;
-            numbers data{64};
-            if (ctx.rank() == 1) change(ctx, config, lr, data);
-            auto net = make_net();
-            sk::Trainer<sk::DDP<>> trainer(ctx, config);
-            (void)trainer.fit(net, sk::AdamW{}, constant_rate{lr}, class_loss, data, numbers{4});
-        });
-        REQUIRE(errors[0]);
-        REQUIRE(errors[1]);
-        CHECK(errors[0]->code() == sk::errc::mismatch);
-        CHECK(errors[1]->code() == sk::errc::mismatch);
-        return std::string(errors[0]->what());
-    };
+    const auto refused =
+        [&](const std::function<void(context&, run_config&, double&, numbers&)>& change) {
+            auto errors = try_world(2, [&](context& ctx) {
+                auto config = quiet_config(dir.path);
+                double lr = 1e-3;
+                numbers data{64};
+                if (ctx.rank() == 1) change(ctx, config, lr, data);
+                auto net = make_net();
+                sk::Trainer<sk::DDP<>> trainer(ctx, config);
+                (void)trainer.fit(net, sk::AdamW{}, constant_rate{lr}, class_loss, data,
+                                  numbers{4});
+            });
+            REQUIRE(errors[0]);
+            REQUIRE(errors[1]);
+            CHECK(errors[0]->code() == sk::errc::mismatch);
+            CHECK(errors[1]->code() == sk::errc::mismatch);
+            return std::string(errors[0]->what());
+        };
     CHECK_THAT(refused([](context&, run_config&, double& lr, numbers&) { lr = 0.25; }),
                ContainsSubstring("rank 1 has learning rate 0.25, rank 0 has 0.001"));
     CHECK_THAT(refused([](context&, run_config& c, double&, numbers&) { c.global_batch = 16; }),
-               ContainsSubstring("rank 1 has batch 16, rank 0 has 12"));
+               ContainsSubstring("rank 1 has global_batch 16, rank 0 has 12"));
     CHECK_THAT(refused([](context&, run_config& c, double&, numbers&) { c.seed = 9; }),
                ContainsSubstring("rank 1 has seed 9, rank 0 has 1"));
     CHECK_THAT(refused([](context&, run_config&, double&, numbers& d) { d.n = 60; }),
@@ -389,8 +393,9 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
     std::fclose(to);
     CHECK_FALSE(why);
     const auto text = dir.text("out");
-    CHECK_THAT(text, ContainsSubstring("{\"event\":\"eval\",\"step\":2,\"metrics\":{\"val_loss\":") &&
-                         ContainsSubstring("\"val_hits\":") &&
-                         ContainsSubstring("{\"event\":\"checkpoint\",\"step\":4,\"path\":") &&
-                         ContainsSubstring("\"grad_norm\":") && ContainsSubstring("\"hits\":2.0"));
+    CHECK_THAT(text,
+               ContainsSubstring("{\"event\":\"eval\",\"step\":2,\"metrics\":{\"val_loss\":") &&
+                   ContainsSubstring("\"val_hits\":") &&
+                   ContainsSubstring("{\"event\":\"checkpoint\",\"step\":4,\"path\":") &&
+                   ContainsSubstring("\"grad_norm\":") && ContainsSubstring("\"hits\":2.0"));
 }

@@ -46,9 +46,7 @@ TEST_CASE("the strategy concept takes its archetype and ours, and refuses a near
     STATIC_CHECK_FALSE(strategy<int>);
 }
 
-TEST_CASE("Single keeps the laws of a strategy") {
-    train_test::strategy_laws<Single>({1});
-}
+TEST_CASE("Single keeps the laws of a strategy") { train_test::strategy_laws<Single>({1}); }
 
 TEST_CASE("DDP keeps the laws of a strategy in worlds of one, two and three") {
     train_test::strategy_laws<DDP<train_test::tiny_buckets>>({1, 2, 3});

@@ -39,13 +39,14 @@ using skein::test::expect;
 using scratch = skein::test::temporary_folder;
 
 /// Runs body(ctx) on n threads that form one world; the errors by rank.
-inline std::vector<std::optional<sk::error>> try_world(
-    int n, const std::function<void(context&)>& body,
-    sk::dist::comm_kind kind = sk::dist::comm_kind::shm, int attempt = 0,
-    const std::string& job = {}) {
+inline std::vector<std::optional<sk::error>> try_world(int n,
+                                                       const std::function<void(context&)>& body,
+                                                       const std::string& model = "shm",
+                                                       int attempt = 0,
+                                                       const std::string& job = {}) {
     std::vector<std::string> hosts;
     for (int r = 0; r < n; ++r) {
-        const bool apart = kind == sk::dist::comm_kind::ring;
+        const bool apart = model == "ring";
         hosts.push_back("host-" + std::to_string(apart ? r : 0));
     }
     sk::sim::local_world world(hosts);
@@ -55,7 +56,7 @@ inline std::vector<std::optional<sk::error>> try_world(
         threads.emplace_back([&, r] {
             try {
                 sk::dist::comm_options options;
-                options.kind = kind;
+                options.model = model;
                 auto comm = sk::dist::make_comm_thread(world.at(r), options);
                 world_info where{.rank = r,
                                  .world_size = n,
@@ -76,7 +77,7 @@ inline std::vector<std::optional<sk::error>> try_world(
 
 /// The same; the first rank's error is thrown.
 inline void run_world(int n, const std::function<void(context&)>& body,
-                      sk::dist::comm_kind kind = sk::dist::comm_kind::shm, int attempt = 0,
+                      const std::string& model = "shm", int attempt = 0,
                       const std::string& job = {}) {
     if (n == 1) {
         context ctx({.rank = 0,
@@ -89,7 +90,7 @@ inline void run_world(int n, const std::function<void(context&)>& body,
                     nullptr, nullptr);
         return body(ctx);
     }
-    for (const auto& e : try_world(n, body, kind, attempt, job))
+    for (const auto& e : try_world(n, body, model, attempt, job))
         if (e) throw *e;
 }
 

@@ -9,7 +9,6 @@
 #include <mutex>
 
 using namespace train_test;
-using sk::dist::comm_kind;
 
 namespace {
 
@@ -38,7 +37,7 @@ struct note_losses {
 /// Trains a Net and returns rank 0's view of it.
 template <class Strategy>
 outcome train(int world, const run_config& config, optimizer_options options = sk::AdamW{},
-              comm_kind kind = comm_kind::shm, int attempt = 0, const std::string& job = {},
+              const std::string& model = "shm", int attempt = 0, const std::string& job = {},
               std::uint64_t stop_after = 0) {
     outcome out;
     std::atomic<bool> stop{false};
@@ -69,7 +68,7 @@ outcome train(int world, const run_config& config, optimizer_options options = s
                 out.result = r;
             }
         },
-        kind, attempt, job);
+        model, attempt, job);
     for (auto& [step, ranks] : seen)
         for (auto& [rank, ids] : ranks) out.order.insert(out.order.end(), ids.begin(), ids.end());
     return out;
@@ -125,9 +124,9 @@ TEST_CASE("two runs with the same seed are bit-identical, another seed is not") 
 TEST_CASE("shared memory, ring and hierarchical runs of two workers are bit-identical") {
     scratch dir;
     const auto config = quiet_config(dir.path);
-    const auto shm = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, comm_kind::shm);
-    for (auto kind : {comm_kind::ring, comm_kind::hierarchical}) {
-        const auto other = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, kind);
+    const auto shm = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, "shm");
+    for (const char* model : {"ring", "hierarchical"}) {
+        const auto other = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, model);
         CHECK(other.weights == shm.weights);
         CHECK(other.losses == shm.losses);
     }
@@ -143,8 +142,8 @@ TEST_CASE("a run that was interrupted and resumed is bit-identical to an undistu
         const auto whole = train<sk::DDP<tiny_buckets>>(world, config);
 
         config.runs_dir = two.path;
-        const auto first = train<sk::DDP<tiny_buckets>>(world, config, sk::AdamW{}, comm_kind::shm,
-                                                        0, {}, /*stop_after=*/11);
+        const auto first = train<sk::DDP<tiny_buckets>>(world, config, sk::AdamW{}, "shm", 0, {},
+                                                        /*stop_after=*/11);
         CHECK(first.result.stopped);
         config.resume = resume_mode::latest;
         const auto second = train<sk::DDP<tiny_buckets>>(world, config);
@@ -190,10 +189,10 @@ TEST_CASE("a restarted job finds its own folder and goes on, though the name was
     config.checkpoints = true;
     config.max_steps = 5;
     (void)train<sk::DDP<>>(1, config); // somebody else's "run"
-    const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 0, "job-7");
+    const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 0, "job-7");
     CHECK(first.result.run_name == "run.2");
     config.max_steps = 8;
-    const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, comm_kind::shm, 1, "job-7");
+    const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 1, "job-7");
     CHECK(again.result.run_name == "run.2");
     CHECK(again.result.first_step == 5);
     CHECK(again.losses.size() == 3);

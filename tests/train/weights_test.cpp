@@ -93,7 +93,8 @@ TEST_CASE("another model or no checkpoint at all is said with the tensor or the 
     CHECK(std::string(nothing.what()).find("nowhere") != std::string::npos);
 }
 
-TEST_CASE("tensors of a checkpoint that the module has not are refused by name, unless told otherwise") {
+TEST_CASE(
+    "tensors of a checkpoint that the module has not are refused by name, unless told otherwise") {
     scratch dir;
     tied trained;
     (void)save_twice(*trained, dir.path);

@@ -32,10 +32,14 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
 /// Reads one variable; nothing if it is not set.
 using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// The variables of this process, those that take_launch_variables() has taken before all others.
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
 
 /// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From a rendezvous to a communicator: who is on which host, addresses, shared segments, connections.
+// From a rendezvous to a communicator: who is on which host, addresses, shared segments,
+// connections.
 //
 //     auto comm = make_comm_thread(world, {});          // one call per rank, on its compute thread
 //     comm->all_reduce(view, reduce_op::mean).wait();
@@ -20,7 +21,8 @@ class rendezvous;
 
 namespace skein::dist {
 
-/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute thread.
+/// Makes this rank's communicator on worker's loop; every rank calls it. Blocking, on the compute
+/// thread.
 ///   errors  peer_lost, timeout, refused, permission_denied; not_supported: the model does not fit
 ///           these ranks; invalid_argument: no such model
 [[nodiscard]] std::unique_ptr<communicator> make_communicator(cluster::rendezvous& world,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What collectives work on: elements of a few types in memory of the caller, and how they are reduced.
+// What collectives work on: elements of a few types in memory of the caller, and how they are
+// reduced.
 
 #include <skein/core/config.hpp>
 

@@ -33,7 +33,8 @@ class loop_thread;
 
 namespace skein::dist {
 
-/// The end of one submitted operation, one pointer large. Copies share it; any thread may ask or wait.
+/// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
+/// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
 public:
     /// An already finished one.
@@ -69,8 +70,8 @@ struct comm_stats {
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
 public:
-    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back what
-    /// others may still call (rendezvous::on_lost).
+    /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
+    /// what others may still call (rendezvous::on_lost).
     comm_thread(std::unique_ptr<net::loop_thread> worker, std::unique_ptr<communicator> comm,
                 unique_function<void()> at_end = {});
     comm_thread(const comm_thread&) = delete;
@@ -81,8 +82,8 @@ public:
     [[nodiscard]] int world_size() const noexcept { return world_size_; }
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-    /// Any work on the communicator as an operation; returns at once. What `start` holds lives until
-    /// the operation has ended.
+    /// Any work on the communicator as an operation; returns at once. What `start` holds lives
+    /// until the operation has ended.
     ///   bytes  of the buffers, for stats()
     ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
 
@@ -98,8 +99,8 @@ public:
 
     /// Any thread: fails the running, the queued and every later operation, here and at the peers.
     void abort(error why) noexcept;
-    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it before
-    /// they go away, after abort() when nobody may wait for peers any more.
+    /// Blocks until everything submitted has ended, well or not. Whoever owns buffers calls it
+    /// before they go away, after abort() when nobody may wait for peers any more.
     void drain() noexcept;
     /// For the operations submitted after it.
     void set_deadline(duration limit);

@@ -2,10 +2,10 @@
 #pragma once
 // The communicator: what N ranks can do together, and the words every model of it shares.
 //
-// Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also on
-// the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between them),
-// and what a program adds (models.hpp). A process may have several at once, over the same or other
-// ranks; each has its own order of collectives.
+// Models: stub_communicator (one rank), shm_communicator (one host), ring_communicator (TCP, also
+// on the simulated network), hierarchical_communicator (shared memory inside hosts, a ring between
+// them), and what a program adds (models.hpp). A process may have several at once, over the same or
+// other ranks; each has its own order of collectives.
 //
 //     std::unique_ptr<communicator> comm = ...;                // on its loop; comm_thread has one
 //     auto sum = comm->all_reduce(view_of(std::span<float>(grads)), reduce_op::mean);
@@ -37,9 +37,9 @@ struct collective_options {
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
-/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach are
-/// refused with errc::not_supported before anything is sent. abort() may be called from any thread,
-/// everything else from the thread of the loop.
+/// device's, by what is put on the device's stream from then on. Buffers that a model cannot reach
+/// are refused with errc::not_supported before anything is sent. abort() may be called from any
+/// thread, everything else from the thread of the loop.
 class communicator {
 public:
     communicator(const communicator&) = delete;

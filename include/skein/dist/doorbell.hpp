@@ -6,10 +6,10 @@
 //     sleeper:  wait_at(bell, spin, until, ready)      ringer:  counter.store(n); bell.ring();
 //
 // States of asleep: 0 the owner looks by itself, nobody needs to ring; 1 it is about to sleep or
-// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks once
-// more (acquire loads will do after the fence), then sleeps if the bell is still the same; a ringer
-// changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the ringer
-// sees 1 and rings, or the sleeper sees the change.
+// sleeps. Invariant: the sleeper sets asleep = 1, passes a seq_cst fence, reads the bell, looks
+// once more (acquire loads will do after the fence), then sleeps if the bell is still the same; a
+// ringer changes the world by a seq_cst store, then reads asleep with a seq_cst load. So either the
+// ringer sees 1 and rings, or the sleeper sees the change.
 
 #include <skein/core/clock.hpp>
 #include <skein/core/time.hpp>
@@ -47,8 +47,8 @@ struct alignas(128) doorbell {
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
-/// How long to look before sleeping: long while waits turn out to be short, else hardly at all, since
-/// looking costs a core that somebody may compute on.
+/// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
+/// since looking costs a core that somebody may compute on.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }

@@ -2,11 +2,13 @@
 #pragma once
 // Collectives over several hosts with several ranks each: shared memory inside, a ring between.
 //
-// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes around
-// the ring of leaders, and is handed out inside every host; so only one stream of data crosses each
-// network link, however many ranks a host has. The order of the sums depends on the placement only.
+// The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
+// around the ring of leaders, and is handed out inside every host; so only one stream of data
+// crosses each network link, however many ranks a host has. The order of the sums depends on the
+// placement only.
 //
-// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the other.
+// Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
+// other.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>
@@ -31,8 +33,8 @@ class ring_communicator;
 class shm_communicator;
 
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
-/// between: leaders only, when there are two hosts or more; made with divisor = world size. net carries
-/// messages between hosts.
+/// between: leaders only, when there are two hosts or more; made with divisor = world size. net
+/// carries messages between hosts.
 class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
@@ -69,9 +71,9 @@ private:
     };
     static void stop_messages(stop_state& s, links* net, const error& why);
     [[nodiscard]] int place_here(int world_rank) const;
-    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others has
-    /// to outlast theirs, so that the rank that is really missing gets named: ring after host, the
-    /// leader's return after the ring.
+    /// Sets what errors say this rank is doing, and how long each part may take. A wait for others
+    /// has to outlast theirs, so that the rank that is really missing gets named: ring after host,
+    /// the leader's return after the ring.
     void begin(detail::signature what);
     [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;

@@ -6,8 +6,8 @@
 //                           .fits = [](const comm_site& site) { return comm_fit{.score = 200}; },
 //                           .make = [](const comm_site& site) { return make_mine(site); }});
 //
-// automatic takes the model with the highest score among those that fit. Of skein's own: one rank ->
-// stub; all on one host -> shm; one per host -> ring; else hierarchical.
+// automatic takes the model with the highest score among those that fit. Of skein's own: one rank
+// -> stub; all on one host -> shm; one per host -> ring; else hierarchical.
 
 #include <skein/core/constants.hpp>
 #include <skein/core/result.hpp>
@@ -40,8 +40,8 @@ struct comm_options {
     collective_options limits;
     shm_options shm;
     ring_options ring;
-    /// The name or address under which other hosts reach this one. Empty: loopback when all ranks share
-    /// this machine's network, else rendezvous::host().
+    /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
+    /// share this machine's network, else rendezvous::host().
     std::string advertise;
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
 };
@@ -82,8 +82,8 @@ void add_comm_model(comm_model model);
 ///   errors  invalid_argument; its hint has all names
 [[nodiscard]] result<std::string> checked_comm_model(std::string_view name);
 
-/// The model that options.model means at this site; a world of one rank that asks for a model that needs
-/// two gets the stub.
+/// The model that options.model means at this site; a world of one rank that asks for a model that
+/// needs two gets the stub.
 ///   errors  not_supported: it does not fit here, and why; invalid_argument: no such model
 [[nodiscard]] comm_model choose_comm_model(const comm_site& site);
 

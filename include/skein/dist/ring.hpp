@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one before.
+// Collectives between hosts: a ring of streams, each rank sends to the next and hears the one
+// before.
 //
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.

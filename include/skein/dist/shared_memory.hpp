@@ -2,9 +2,9 @@
 #pragma once
 // Memory shared by processes of one host that nothing can leave behind.
 //
-// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes with
-// the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd> while
-// the creator holds it open; the same works between threads of one process.
+// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes
+// with the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd>
+// while the creator holds it open; the same works between threads of one process.
 
 #include <skein/core/config.hpp>
 #include <skein/core/unique_fd.hpp>

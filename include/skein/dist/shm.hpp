@@ -2,10 +2,10 @@
 #pragma once
 // Collectives between ranks of one host, through shared memory.
 //
-// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its own
-// slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and then
-// everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring, but
-// without a system call. Small operations take one exchange: all publish all, all reduce all.
+// Data passes in cache-sized pieces through two slots per rank. Of every piece rank r reduces its
+// own slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and
+// then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
+// but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -28,7 +28,8 @@ namespace skein::dist {
 /// have attached (bootstrap.hpp does it).
 class shm_communicator final : public communicator {
 public:
-    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world ranks).
+    /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
+    /// ranks).
     shm_communicator(shared_memory segment, int rank, int size, std::vector<int> labels = {},
                      shm_options pieces = {}, collective_options limits = {});
     shm_communicator(const shm_communicator&) = delete;
@@ -36,7 +37,8 @@ public:
     ~shm_communicator() override;
 
     [[nodiscard]] static std::size_t segment_bytes(int size, shm_options pieces = {});
-    /// Once every member has been constructed: from here on the death of their processes is noticed.
+    /// Once every member has been constructed: from here on the death of their processes is
+    /// noticed.
     void join();
 
     [[nodiscard]] int rank() const noexcept override { return rank_; }
@@ -58,7 +60,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is lost.
+    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
+    /// lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
 
 private:

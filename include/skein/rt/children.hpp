@@ -113,9 +113,6 @@ private:
 ///   errors  cancelled: the child may still run
 [[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
 
-/// argv of this process, as the kernel keeps it.
-[[nodiscard]] std::vector<std::string> own_arguments();
-
 /// When something that failed is started again, and after how long.
 struct restart_rules {
     int most = 3;                                          ///< restarts in a row

@@ -15,6 +15,7 @@
 #include <skein/report/metrics.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/run_config.hpp>
 
 #include <cstdint>
 #include <span>
@@ -43,6 +44,10 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 
 /// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
 void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
+
+/// What every rank must have alike of its configuration; model, optimizer and data are compared with it
+/// when training begins.
+[[nodiscard]] std::vector<cluster::setting> settings_of(const run_config& config);
 
 /// Throws errc::mismatch on every rank, with the settings that differ and both values.
 void require_same(const context& ctx, const std::vector<cluster::setting>& mine);

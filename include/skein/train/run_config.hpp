@@ -6,7 +6,7 @@
 //
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
-#include <skein/core/config.hpp>
+#include <skein/core/constants.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -63,7 +63,7 @@ struct run_config {
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
     std::chrono::nanoseconds restart_backoff =
         std::chrono::milliseconds(200); ///< doubles each time
-    std::chrono::nanoseconds collective_timeout = std::chrono::seconds(60);
+    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
     std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical

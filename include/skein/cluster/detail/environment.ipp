@@ -6,11 +6,12 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
+#include <skein/rt/boot.hpp>
+#include <skein/wire/decode.hpp>
 #include <skein/wire/json.hpp>
 
 #include <charconv>
 #include <cstdlib>
-#include <functional>
 #include <initializer_list>
 #include <map>
 #include <optional>
@@ -25,19 +26,25 @@ namespace skein::cluster {
 
 namespace detail {
 
-/// Variables that are this process's alone. Written before there are threads, then only read.
-SKEIN_INLINE std::map<std::string, std::string, std::less<>>& own_variables() {
-    static std::map<std::string, std::string, std::less<>> mine;
+/// Variables that are this process's alone: a supervisor's boot message, and what was taken from the
+/// environment. Written before there are threads, then only read.
+SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+    static auto mine = [] {
+        const auto boot = rt::take_boot(rank_role);
+        return boot ? wire::decode<std::map<std::string, std::string>>(boot->message).value()
+                    : std::map<std::string, std::string>();
+    }();
     return mine;
 }
 
 } // namespace detail
 
 SKEIN_INLINE void take_launch_variables() {
+    auto& mine = detail::own_variables();
     for (const char* name :
          {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
           "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
-        if (const char* value = std::getenv(name)) detail::own_variables()[name] = value;
+        if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
         ::unsetenv(name);
     }
 }
@@ -45,7 +52,8 @@ SKEIN_INLINE void take_launch_variables() {
 SKEIN_INLINE variable_reader process_environment() {
     return [](std::string_view name) -> std::optional<std::string> {
         const auto& mine = detail::own_variables();
-        if (const auto found = mine.find(name); found != mine.end()) return found->second;
+        if (const auto found = mine.find(std::string(name)); found != mine.end())
+            return found->second;
         const char* value = std::getenv(std::string(name).c_str());
         if (value == nullptr) return std::nullopt;
         return std::string(value);

@@ -11,16 +11,16 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/stop_signals.hpp>
-#include <skein/core/this_process.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
-#include <skein/rt/process.hpp>
-#include <skein/rt/process_wait.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,11 +41,8 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop),
-          signals_(second_signal::is_counted) {
-        if (options_.argv.empty()) options_.argv = own_arguments();
-        if (options_.argv.empty()) options_.argv.emplace_back("skein");
-    }
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
+          signals_(second_signal::is_counted) {}
 
     task<supervisor_outcome> run() {
         scope watching;
@@ -70,7 +67,7 @@ private:
     static constexpr auto moment = std::chrono::milliseconds(50);
 
     struct rank_process {
-        rt::child_process process;
+        std::unique_ptr<rt::child> process;
         bool running = false;
         bool killed_by_us = false;
         std::optional<error> why; ///< of a bad end
@@ -90,13 +87,17 @@ private:
     };
 
     task<void> run_attempts() {
-        auto pause = options_.backoff;
+        rt::restart_rules rules;
+        rules.most = options_.max_failures;
+        rules.first_pause = options_.backoff;
+        rt::restart_policy restarts(rules);
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
-            if (number >= options_.max_failures) {
+            const auto pause = restarts.failed(*failure);
+            if (!pause) {
                 if (number > 0) {
                     auto hint =
                         fmt::format("the job was restarted {} time{} already; --resume goes on "
@@ -110,10 +111,9 @@ private:
             ++outcome_.restarts;
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
-            pause *= 2;
         }
     }
 
@@ -142,7 +142,8 @@ private:
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                start_rank(now, r, number, at, group.secret);
+                auto starting = start_rank(&now, r, group, at);
+                co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
@@ -159,26 +160,29 @@ private:
         co_return verdict(now);
     }
 
-    void start_rank(attempt& now, int rank, int number, const net::address& at,
-                    const net::token& secret) {
-        rt::process_options how;
-        how.argv = options_.argv;
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
+        const std::map<std::string, std::string> mine{
+            {"SKEIN_RANK", std::to_string(rank)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
+            {"SKEIN_JOB_ID", group.job},
+            {group_variable, net::to_string(at)},
+            {token_variable, group.secret.to_hex()}};
+        rt::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(mine);
+        how.socket = false;
         how.executable = options_.executable;
+        how.argv = options_.argv;
         how.env = options_.env;
-        const auto add = [&](const char* key, std::string value) {
-            how.env.emplace_back(key, std::move(value));
-        };
-        add("SKEIN_RANK", std::to_string(rank));
-        add("SKEIN_WORLD_SIZE", std::to_string(options_.workers));
-        add("SKEIN_LOCAL_RANK", std::to_string(rank));
-        add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
-        add("SKEIN_ATTEMPT", std::to_string(number));
-        add("SKEIN_JOB_ID", job_id_);
-        add(group_variable, net::to_string(at));
-        add(token_variable, secret.to_hex());
-        how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
-        auto& place = now.ranks[static_cast<std::size_t>(rank)];
-        place.process = rt::child_process::spawn(std::move(how));
+        auto starting = children_.start(std::move(how));
+        auto& place = now->ranks[static_cast<std::size_t>(rank)];
+        place.process = co_await starting;
         place.running = true;
     }
 
@@ -196,15 +200,16 @@ private:
 
     task<void> watch_rank(attempt* now, int rank) {
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
-        auto waited = rt::wait(loop_, self.process);
-        const auto status = co_await waited;
+        auto ended = self.process->ended();
+        const auto end = co_await ended;
+        const auto& status = end.status;
         // What a program that was stopped in order returns.
         const bool as_asked = stop_signal_ != 0 && status.code() == 128 + stop_signal_;
         if (!status.success() && !as_asked && !self.killed_by_us) {
-            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
-                                                            self.process.pid(), status.describe()));
-            if (const auto words = self.process.last_words(); !words.empty())
-                self.why->with_cause(words);
+            self.why =
+                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                     self.process->pid(), status.describe()));
+            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -248,7 +253,7 @@ private:
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 for (auto& r : now->ranks) {
-                    if (r.running) r.process.kill(stop_signal_);
+                    if (r.running) r.process->signal(stop_signal_);
                 }
             }
             now->changed.reset();
@@ -272,7 +277,7 @@ private:
     static void kill(rank_process& r) {
         if (!r.running) return;
         r.killed_by_us = true;
-        r.process.kill_group(SIGKILL);
+        r.process->kill();
     }
 
     /// The best account of what went wrong.
@@ -310,6 +315,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
+    rt::local_children children_;
     stop_signals signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;

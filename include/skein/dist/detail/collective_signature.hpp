@@ -40,8 +40,8 @@ enum class op_kind : std::uint8_t {
     return "?";
 }
 
-/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies in
-/// shared memory and in frame headers.
+/// The part of a collective call that must be the same on every rank. Trivially copyable: it lies
+/// in shared memory and in frame headers.
 struct signature {
     std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)

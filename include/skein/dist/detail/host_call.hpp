@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A call of a collective as its signature, for models that work in the host's memory. Checked: sizes that
-// do not fit are a bug of the caller; memory that is not the host's is errc::not_supported.
+// A call of a collective as its signature, for models that work in the host's memory. Checked:
+// sizes that do not fit are a bug of the caller; memory that is not the host's is
+// errc::not_supported.
 
 #include <skein/dist/buffer.hpp>
 #include <skein/dist/detail/collective_signature.hpp>

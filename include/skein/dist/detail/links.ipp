@@ -3,14 +3,16 @@
 // How links are opened and accepted.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/log.hpp>
-#include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
-#include <skein/dist/detail/link_hello.ipp>
+#include <skein/net/acceptor.hpp>
+#include <skein/net/dial.hpp>
+#include <skein/net/handshake.hpp>
 #include <skein/net/network.hpp>
+#include <skein/net/options.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -20,41 +22,90 @@
 
 namespace skein::dist {
 
+namespace detail {
+
+/// Who calls, and for which channel: the dist part of an identity.
+struct link_card {
+    std::uint32_t rank = 0, channel = 0;
+
+    [[nodiscard]] byte_buffer encode() const {
+        byte_buffer bytes(8);
+        store_le(bytes.data(), rank);
+        store_le(bytes.data() + 4, channel);
+        return bytes;
+    }
+    [[nodiscard]] static link_card decode(byte_span bytes) {
+        if (bytes.size() != 8)
+            throw error(errc::malformed, "the peer does not say which rank it is");
+        return {load_le<std::uint32_t>(bytes.data()), load_le<std::uint32_t>(bytes.data() + 4)};
+    }
+};
+
+} // namespace detail
+
 SKEIN_INLINE links::links(std::shared_ptr<net::network> network,
                           std::unique_ptr<net::listener> listener, int rank,
-                          std::vector<net::address> addresses, net::token secret,
-                          random_source& nonces)
-    : network_(std::move(network)), listener_(std::move(listener)), rank_(rank),
-      addresses_(std::move(addresses)), secret_(secret), nonces_(nonces) {}
-
+                          std::vector<net::address> addresses, net::token secret, std::string group)
+    : network_(std::move(network)), rank_(rank), addresses_(std::move(addresses)), secret_(secret),
+      group_(std::move(group)) {
+    net::acceptor_options bounds; // all ranks may come at once, and from one address
+    bounds.places += 2 * addresses_.size();
+    bounds.places_per_address += 2 * addresses_.size();
+    door_ = std::make_unique<net::acceptor>(std::move(listener), bounds);
+}
 SKEIN_INLINE links::~links() = default;
 
-SKEIN_INLINE void links::start() { tasks_.spawn(accept_loop()); }
+SKEIN_INLINE void links::start() { tasks_.spawn(serve(this)); }
+
+SKEIN_INLINE task<void> links::serve(links* self) {
+    auto serving =
+        as_result(self->door_->serve([self](std::unique_ptr<net::stream> s, net::admission* place) {
+            return self->greet(std::move(s), place);
+        }));
+    auto ended = co_await std::move(serving);
+    if (ended || self->stopped_ || ended.error().code() == errc::cancelled) co_return;
+    logging::warn("dist", "no more links can be accepted", {{"why", ended.error().what()}});
+}
+
+SKEIN_INLINE net::connection_options links::as(channel use) const {
+    net::connection_options options;
+    options.secret = secret_;
+    options.self.name = fmt::format("rank {}", rank_);
+    options.self.purpose = "collectives of " + group_;
+    options.self.extra =
+        detail::link_card{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(use)}
+            .encode();
+    return options;
+}
 
 SKEIN_INLINE task<net::stream*> links::to(int peer, channel use, time_point until) {
     const key k{peer, use};
     if (const auto found = outgoing_.find(k); found != outgoing_.end())
         co_return found->second.get();
-    auto opening = with_deadline(open(peer, use), until);
-    auto outcome = as_result(std::move(opening));
-    auto opened = co_await std::move(outcome);
+    if (abandoned_) throw *abandoned_;
+    const auto& at = addresses_[static_cast<std::size_t>(peer)];
+    net::reconnect_policy policy;
+    policy.max_tries = 0;
+    policy.until = until;
+    policy.worth_another = &net::reconnect_policy::is_no_refusal;
+    auto dialing = net::dial_patiently(*network_, at, as(use), policy);
+    auto stoppable = as_result(with_cancel(give_up_.token(), std::move(dialing)));
+    auto opened = co_await std::move(stoppable);
+    if (abandoned_) throw *abandoned_;
     if (!opened) {
         const auto& why = opened.error();
-        if (abandoned_) throw *abandoned_;
         if (why.code() == errc::cancelled) throw why;
-        throw error(why.code(),
-                    fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
-                                net::to_string(addresses_[static_cast<std::size_t>(peer)])))
-            .with_cause(last_failure_ ? last_failure_->what() : why.what());
+        throw error(why.code(), fmt::format("rank {} cannot reach rank {} at {}", rank_, peer,
+                                            net::to_string(at)))
+            .with_cause(why.what());
     }
-    auto* stream = opened->get();
-    outgoing_[k] = std::move(*opened);
+    auto* stream = opened->stream.get();
+    outgoing_[k] = std::move(opened->stream);
     co_return stream;
 }
 
 SKEIN_INLINE task<net::stream*> links::from(int peer, channel use, time_point until) {
-    const key k{peer, use};
-    auto waiting = with_deadline(await_incoming(k), until);
+    auto waiting = with_deadline(await_incoming(key{peer, use}), until);
     auto outcome = as_result(std::move(waiting));
     auto came = co_await std::move(outcome);
     if (!came) {
@@ -63,63 +114,6 @@ SKEIN_INLINE task<net::stream*> links::from(int peer, channel use, time_point un
                     fmt::format("rank {} has not connected to rank {} in time", peer, rank_));
     }
     co_return *came;
-}
-
-SKEIN_INLINE void links::abandon(error why) {
-    abandoned_ = std::move(why);
-    changed_.wake_all();
-}
-
-SKEIN_INLINE task<void> links::stop() {
-    stopped_ = true;
-    if (listener_) listener_->close();
-    tasks_.cancel();
-    for (auto& [k, s] : incoming_) s.stream->close();
-    for (auto& [k, s] : outgoing_) s->close();
-    changed_.wake_all();
-    auto joined = as_result(shield(tasks_.join()));
-    auto ignored = co_await std::move(joined);
-    (void)ignored;
-    incoming_.clear();
-    outgoing_.clear();
-    listener_.reset();
-}
-
-SKEIN_INLINE std::array<std::byte, 32> links::nonce() {
-    std::array<std::byte, 32> n{};
-    nonces_.fill(n);
-    return n;
-}
-
-SKEIN_INLINE task<std::unique_ptr<net::stream>> links::open(int peer, channel use) {
-    duration pause = std::chrono::milliseconds(5);
-    last_failure_.reset();
-    for (;;) {
-        if (abandoned_) throw *abandoned_;
-        auto attempt = as_result(open_once(peer, use));
-        auto opened = co_await std::move(attempt);
-        if (opened) co_return std::move(*opened);
-        const errc code = opened.error().code();
-        if (code == errc::cancelled || code == errc::permission_denied || code == errc::mismatch) {
-            throw opened.error();
-        }
-        last_failure_ = opened.error(); // not there yet, or the connection broke: again
-        auto nap = sleep_for(pause);
-        co_await nap;
-        pause = std::min<duration>(pause * 2, std::chrono::milliseconds(500));
-    }
-}
-
-SKEIN_INLINE task<std::unique_ptr<net::stream>> links::open_once(int peer, channel use) {
-    auto connecting = network_->connect(addresses_[static_cast<std::size_t>(peer)]);
-    auto stream = co_await std::move(connecting);
-    detail::link_hello hello;
-    hello.rank = static_cast<std::uint32_t>(rank_);
-    hello.channel = use;
-    hello.nonce = nonce();
-    auto greeting = with_timeout(detail::call_hello(*stream, secret_, hello), hello_deadline);
-    co_await std::move(greeting);
-    co_return std::move(stream);
 }
 
 SKEIN_INLINE task<net::stream*> links::await_incoming(key k) {
@@ -134,40 +128,36 @@ SKEIN_INLINE task<net::stream*> links::await_incoming(key k) {
     co_return found.stream.get();
 }
 
-SKEIN_INLINE task<void> links::accept_loop() {
-    for (;;) {
-        auto next = as_result(listener_->accept());
-        auto came = co_await std::move(next);
-        if (!came) {
-            if (stopped_ || came.error().code() == errc::closed ||
-                came.error().code() == errc::cancelled) {
-                co_return;
-            }
-            auto nap = sleep_for(std::chrono::milliseconds(10)); // out of descriptors, say
-            co_await nap;
-            continue;
-        }
-        // Strangers must not cost more than this many handshakes; a rank that is dropped comes again.
-        if (tasks_.size() < 2 * addresses_.size() + 64) tasks_.spawn(greet(std::move(*came)));
-    }
+SKEIN_INLINE void links::abandon(error why) {
+    abandoned_ = std::move(why);
+    give_up_.request();
+    changed_.wake_all();
 }
 
-SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s) {
-    auto hello = with_timeout(detail::accept_hello(*s, secret_, nonce()), hello_deadline);
-    auto outcome = as_result(std::move(hello));
-    auto who = co_await std::move(outcome);
-    if (!who) {
-        if (who.error().code() != errc::cancelled) {
-            logging::warn("dist", "a connection was refused",
-                          {{"peer", s->peer_name()}, {"why", who.error().what()}});
-        }
-        s->close();
-        co_return;
-    }
-    const key k{static_cast<int>(who->rank), who->channel};
+SKEIN_INLINE task<void> links::stop() {
+    stopped_ = true;
+    if (door_) door_->close();
+    tasks_.cancel();
+    for (auto& [k, s] : incoming_) s.stream->close();
+    for (auto& [k, s] : outgoing_) s->close();
+    changed_.wake_all();
+    auto joined = as_result(shield(tasks_.join()));
+    auto ignored = co_await std::move(joined);
+    (void)ignored;
+    incoming_.clear();
+    outgoing_.clear();
+    door_.reset();
+}
+
+SKEIN_INLINE task<void> links::greet(std::unique_ptr<net::stream> s, net::admission* place) {
+    auto greeting = net::authenticate(*s, net::side::accepting, as(ring));
+    const net::identity who = co_await std::move(greeting);
+    const auto card = detail::link_card::decode(who.extra);
+    place->authenticated();
+    const key k{static_cast<int>(card.rank), card.channel};
     const auto old = incoming_.find(k);
     const bool in_use = old != incoming_.end() && old->second.taken;
-    if (stopped_ || k.first < 0 || k.first >= world_size() || in_use) {
+    if (stopped_ || k.peer < 0 || k.peer >= world_size() || in_use) {
         s->close();
         co_return;
     }

@@ -66,13 +66,13 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     std::vector<net::address> addresses;
     for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
     auto made = std::make_shared<links>(std::move(network), std::move(listener), site.world.rank(),
-                                        std::move(addresses), site.world.secret());
+                                        std::move(addresses), site.world.secret(), site.key);
     site.worker.run([made] { return start_links(made); });
     return made;
 }
 
-/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank that
-/// is not one of them, or the only one.
+/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank
+/// that is not one of them, or the only one.
 SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& site,
                                                              std::shared_ptr<links> net,
                                                              std::vector<int> group) {

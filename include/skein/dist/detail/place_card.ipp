@@ -3,21 +3,14 @@
 // Where this process is: host, boot and the namespaces of its container.
 
 #include <skein/cluster/rendezvous.hpp>
+#include <skein/core/this_process.hpp>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include <unistd.h>
 
 namespace skein::dist::detail {
-
-SKEIN_INLINE std::string read_line(const char* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
 
 /// A namespace of this process, e.g. "net:[4026531840]".
 SKEIN_INLINE std::string namespace_of(const char* path) {
@@ -26,7 +19,7 @@ SKEIN_INLINE std::string namespace_of(const char* path) {
 }
 
 SKEIN_INLINE place_card place_card::of(const cluster::rendezvous& world) {
-    const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
+    const std::string boot = boot_id();
     return {world.host() + "|" + boot + "|" + namespace_of("/proc/self/ns/pid"),
             boot + "|" + namespace_of("/proc/self/ns/net")};
 }

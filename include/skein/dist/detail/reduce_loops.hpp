@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The loops of reduce(). Their order of operations is the same at every optimisation level; their speed
-// needs -O2 and no -ffast-math.
+// The loops of reduce(). Their order of operations is the same at every optimisation level; their
+// speed needs -O2 and no -ffast-math.
 
 #include <skein/dist/buffer.hpp>
 
@@ -41,8 +41,9 @@ template <reduce_op Op, class W>
     }
 }
 
-// One pass: dst[i] = f(a[i], b[i]). dst may be a or b. The inner loop has a constant length, so that
-// g++ -O2 vectorises it as clang does; the pragmas say what the caller promises: no partial overlap.
+// One pass: dst[i] = f(a[i], b[i]). dst may be a or b. The inner loop has a constant length, so
+// that g++ -O2 vectorises it as clang does; the pragmas say what the caller promises: no partial
+// overlap.
 inline constexpr std::size_t lanes = 32;
 
 template <class D, class A, class B, class F>

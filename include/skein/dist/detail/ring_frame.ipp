@@ -65,7 +65,8 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a neighbour reads.
+/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a
+/// neighbour reads.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
     const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
     const error bounded = error(why.code(), cut(why.text(), 2000))

@@ -2,11 +2,11 @@
 #pragma once
 // One collective of a ring as frames.
 //
-// A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends slice
-// r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is complete at
-// rank c. In a gathering step t it sends slice r-t and receives r-1-t. So a frame may be sent as soon as
-// the same piece of the step before has arrived: sender and receiver run side by side, coupled only by
-// the number of frames received.
+// A collective is a row of frames on each link: step s, piece i. In a reducing step rank r sends
+// slice r-1-s and adds what it receives to slice r-2-s, so that slice c starts at rank c+1 and is
+// complete at rank c. In a gathering step t it sends slice r-t and receives r-1-t. So a frame may
+// be sent as soon as the same piece of the step before has arrived: sender and receiver run side by
+// side, coupled only by the number of frames received.
 
 #include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/ring_core.ipp>
@@ -192,8 +192,8 @@ SKEIN_INLINE task<void> ring_communicator::core::receive_frame(std::uint32_t ste
     throw came.error();
 }
 
-/// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the header in
-/// scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
+/// Reads frame number `step` of `n` bytes from the previous rank, into `direct` or behind the
+/// header in scratch + 64. Throws what a notice says, mismatch, or the error of the stream.
 SKEIN_INLINE task<void> ring_communicator::core::read_frame(std::uint32_t step, std::size_t n,
                                                             std::byte* direct) {
     constexpr std::size_t head_size = detail::ring_header::size, head_at = 64 - head_size;

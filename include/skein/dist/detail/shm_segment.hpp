@@ -5,7 +5,8 @@
 //     head | rank_block[N] | per rank: small[2] in[2] out[2] | pair_block[N*N] | pair data[N*N][2]
 //
 // Everything starts as zero bytes. A rank writes only its own block and slots; the abort record is
-// written once by whoever wins the exchange on head::aborted. Pages that are never used cost nothing.
+// written once by whoever wins the exchange on head::aborted. Pages that are never used cost
+// nothing.
 
 #include <skein/dist/detail/collective_signature.hpp>
 #include <skein/dist/doorbell.hpp>
@@ -19,9 +20,9 @@ namespace skein::dist {
 
 /// Sizes of the pieces in which data passes through shared memory.
 struct shm_options {
-    /// One slot of one rank; two are in flight. Larger than the second cache of a core on purpose: bytes
-    /// that the writer's cache has handed down to the shared one arrive twice as fast as dirty ones
-    /// (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
+    /// One slot of one rank; two are in flight. Larger than the second cache of a core on purpose:
+    /// bytes that the writer's cache has handed down to the shared one arrive twice as fast as
+    /// dirty ones (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
     std::size_t chunk_bytes = std::size_t{1} << 20;
     std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv

@@ -2,11 +2,12 @@
 #pragma once
 // How data passes through the segment of a shm_communicator.
 //
-// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines one
-// slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by parity of k:
+// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines
+// one slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by
+// parity of k:
 //   publish(k) needs reduced >= k-1 of all (step k-2 has been read)
-//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been read)
-//   fetch(k)   needs reduced >= k+1 of all
+//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been
+//   read) fetch(k)   needs reduced >= k+1 of all
 // They run as publish(k+1), reduce(k), fetch(k-1), so nobody waits for a peer that keeps pace.
 
 #include <skein/dist/detail/shm_waiting.ipp>

@@ -29,7 +29,8 @@ void shm_communicator::wait_until(Reached reached) {
         }
         return true;
     };
-    // Whoever aborts has stored its counters before: what it has done its part of ends well here too.
+    // Whoever aborts has stored its counters before: what it has done its part of ends well here
+    // too.
     const auto ready = [&] {
         const bool aborted = head().aborted.load(std::memory_order_acquire) != 0;
         return all_reached() || aborted;
@@ -45,8 +46,8 @@ SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value)
     });
 }
 
-/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its part,
-/// leave and end while this one looks at it: hence the second look at what it did.
+/// Called between sleeps: throws if waiting for `behind` makes no sense any more. A rank may do its
+/// part, leave and end while this one looks at it: hence the second look at what it did.
 template <class Ready, class Reached>
 void shm_communicator::still_good(int behind, Ready ready, Reached reached) {
     const auto has_left = [&](int r) { return at(r).left.load(std::memory_order_seq_cst) != 0; };

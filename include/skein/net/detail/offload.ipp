@@ -2,6 +2,7 @@
 #pragma once
 // The threads of an offload_pool.
 
+#include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
 

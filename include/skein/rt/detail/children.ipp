@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
@@ -16,8 +17,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -97,6 +96,7 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
     process_options plan;
     plan.executable = how.executable;
     plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    if (plan.argv.empty()) plan.argv.emplace_back("skein");
     plan.env = how.env;
     plan.own_group = true;
     const auto message = detail::boot_pipe(how);
@@ -126,20 +126,6 @@ SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration
     }
     auto gone = which.ended();
     co_return co_await gone;
-}
-
-SKEIN_INLINE std::vector<std::string> own_arguments() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = all.find('\0', at);
-        argv.push_back(all.substr(at, end - at));
-        if (end == std::string::npos) break;
-        at = end + 1;
-    }
-    if (argv.empty()) argv.emplace_back("skein");
-    return argv;
 }
 
 SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {

@@ -2,13 +2,13 @@
 #pragma once
 // Bodies of <skein/train/collective.hpp>.
 
+#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include <fmt/core.h>
@@ -63,6 +63,28 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
+SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+    const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    return {{"max_steps", text(c.max_steps)},
+            {"global_batch", text(c.global_batch)},
+            {"accumulation", text(c.accumulation)},
+            {"seed", text(c.seed)},
+            {"clip", text(c.clip)},
+            {"threads", text(std::max(c.threads, 1))},
+            {"precision", c.precision},
+            {"eval_every", text(c.eval_every)},
+            {"eval_samples", text(c.eval_samples)},
+            {"eval_batch", text(c.eval_batch)},
+            {"checkpoint_every", text(c.checkpoint_every)},
+            {"checkpoints", text(c.checkpoints)},
+            {"keep_last", text(c.keep_last)},
+            {"keep_best", text(c.keep_best)},
+            {"best_metric", c.best_metric},
+            {"best_is_lowest", text(c.best_is_lowest)},
+            {"resume", text(c.resume == resume_mode::latest)},
+            {"communicator", c.communicator}};
+}
+
 SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
     if (ctx.world_size() == 1) return;
     byte_buffer hash(sizeof(std::uint64_t));
@@ -105,7 +127,8 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
     return checkpoint_world{
         .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
             if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, std::chrono::minutes(30)));
+            ctx.comm()->set_deadline(
+                std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
             auto all = gather_bytes(ctx, mine);
             ctx.comm()->set_deadline(usual);
             return all;

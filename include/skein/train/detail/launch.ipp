@@ -5,6 +5,7 @@
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/meeting.hpp>
 #include <skein/cluster/membership.hpp>
+#include <skein/cluster/settings.hpp>
 #include <skein/cluster/supervisor.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/constants.hpp>
@@ -29,6 +30,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -104,17 +106,17 @@ private:
 };
 
 /// The communicator that was asked for.
-SKEIN_INLINE dist::comm_kind comm_kind_of(const run_config& config) {
-    auto kind = dist::parse_comm_kind(config.communicator);
-    if (!kind) throw error(errc::usage, kind.error().text()).with_hint(kind.error().hint());
-    return *kind;
+SKEIN_INLINE std::string comm_model_of(const run_config& config) {
+    auto model = dist::checked_comm_model(config.communicator);
+    if (!model) throw error(errc::usage, model.error().text()).with_hint(model.error().hint());
+    return *model;
 }
 
 SKEIN_INLINE int run_alone(const run_config& config, const rank_function& body) {
     const stop_signals stops;
     try {
         validate(config, 1);
-        (void)comm_kind_of(config); // a mistake also where nobody is to talk to
+        (void)comm_model_of(config); // a mistake also where nobody is to talk to
         const stop_notice notice(stops, config);
         auto here = context::single();
         here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
@@ -141,7 +143,7 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     options.on_stop = [&] { say_stopping(config); };
     try {
         validate(config, config.workers);
-        (void)comm_kind_of(config);
+        (void)comm_model_of(config);
         const auto outcome = cluster::supervise(std::move(options));
         const bool stopped = outcome.stop_signal != 0;
         // A stop that went wrong has saved nothing, perhaps: say what happened.
@@ -156,12 +158,23 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     }
 }
 
+/// A number of workers that was asked for, where a launcher has started another.
+SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
+                                     const run_config& config) {
+    if (cluster::is_supervised() || where.rank != 0 || config.workers == 1 ||
+        config.workers == where.world_size || config.output == output_mode::quiet)
+        return;
+    fmt::print(stderr, "note: {} workers were asked for, but {} has started a world of {}\n",
+               config.workers, where.source, where.world_size);
+    std::fflush(stderr);
+}
+
 /// Everything of a rank that has to be undone in order.
 SKEIN_INLINE void train_as_rank(cluster::membership& world,
                                 const cluster::launch_environment& where, const run_config& config,
                                 const rank_function& body, const stop_signals& stops) {
     dist::comm_options options;
-    options.kind = comm_kind_of(config);
+    options.model = comm_model_of(config);
     options.limits.deadline = config.collective_timeout;
     if (const char* name = std::getenv("SKEIN_ADVERTISE")) options.advertise = name;
     auto comm = dist::make_comm_thread(world, options); // a lost rank aborts it
@@ -195,16 +208,11 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
     std::unique_ptr<cluster::membership> world;
     try {
         const auto secret = cluster::group_token();
-        // A supervisor's token is for this process; what the training starts has no business with it.
-        if (supervised) ::unsetenv(cluster::token_variable);
         validate(config, where.world_size);
-        if (config.workers > 1 && config.workers != where.world_size)
-            throw error(errc::usage,
-                        fmt::format("{} workers in a world of {} ranks that {} started",
-                                    config.workers, where.world_size, where.source))
-                .with_hint("the launcher's number counts: leave the other out");
-        world = std::make_unique<cluster::membership>(
-            where, secret, cluster::membership_options{.stop_fd = stops.fd()});
+        cluster::membership_options meeting;
+        meeting.settings = settings_of(config);
+        meeting.stop_fd = stops.fd();
+        world = std::make_unique<cluster::membership>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
         if (!supervised && where.rank == 0) notice.emplace(stops, config);
         detail::train_as_rank(*world, where, config, body, stops);
@@ -212,6 +220,12 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         return stops.exit_code();
     } catch (...) {
         const auto why = to_error(std::current_exception());
+        if (!world && stops.asked()) {
+            if (!supervised)
+                fmt::print(stderr, "{}: stopped by {} while the ranks were meeting\n", who,
+                           rt::signal_name(stops.which()));
+            return stops.exit_code();
+        }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
         const bool echo =
             world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
@@ -229,12 +243,16 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
     rt::open_standard_files();
     cluster::launch_environment where;
     try {
+        cluster::take_launch_variables();
         where = cluster::discover();
     } catch (const error& why) {
         detail::print_error(config, "", why);
         return exit_code::usage;
     }
-    if (where.is_launched()) return run_as_rank(where, config, body);
+    if (where.is_launched()) {
+        detail::say_unused_workers(where, config);
+        return run_as_rank(where, config, body);
+    }
     if (config.workers == 1) return detail::run_alone(config, body);
     return detail::run_supervised(config);
 }

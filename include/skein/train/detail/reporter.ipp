@@ -3,6 +3,7 @@
 // Bodies of <skein/train/reporter.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/dist/comm_thread.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
@@ -47,13 +48,11 @@ SKEIN_INLINE json config_json(const run_config& c) {
 SKEIN_INLINE std::string job_of(const context& ctx) {
     if (!ctx.job_id().empty() && ctx.job_id() != "none") return ctx.job_id();
     const auto parent = ::getppid();
-    std::string stat, boot;
-    std::getline(std::ifstream(fmt::format("/proc/{}/stat", parent)), stat);
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    const auto stat = read_small_file(fmt::format("/proc/{}/stat", parent).c_str());
     std::istringstream after_name(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     std::string started; // field 22, the name being field 2
     for (int field = 3; field <= 22; ++field) after_name >> started;
-    return fmt::format("{}/{}/{}", boot, parent, started);
+    return fmt::format("{}/{}/{}", boot_id(), parent, started);
 }
 
 SKEIN_INLINE report::run_dir open_run_dir(const context& ctx, const run_config& config) {

@@ -3,26 +3,19 @@
 // Bodies of <skein/train/run_config.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/this_process.hpp>
 #include <skein/report/summary.hpp>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 
 SKEIN_INLINE std::string command_line() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     std::string out;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = std::min(all.find('\0', at), all.size());
-        const auto word = all.substr(at, end - at);
+    for (const auto& word : own_arguments())
         out += (out.empty() ? "" : " ") + report::shell_word(word);
-        at = end + 1;
-    }
     return out;
 }
 

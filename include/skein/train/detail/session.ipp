@@ -350,7 +350,7 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
                                 const std::function<std::unique_ptr<fit_parts>()>& make) {
     const auto& ctx = *request.ctx;
     try {
-        require_same(ctx, settings_of(request));
+        require_same(ctx, all_settings(request));
         sampler order({.samples = request.samples,
                        .batch = static_cast<std::uint64_t>(request.config->global_batch),
                        .seed = request.config->seed},

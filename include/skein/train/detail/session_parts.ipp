@@ -77,30 +77,12 @@ SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> settings_of(const fit_request& request) {
-    std::vector<cluster::setting> all;
-    const auto add = [&](const char* name, const auto& value) {
-        all.push_back({name, fmt::format("{}", value)});
-    };
-    const auto& c = *request.config;
-    add("samples", request.samples);
-    add("evaluation samples", request.held_out);
-    add("steps", c.max_steps);
-    add("batch", c.global_batch);
-    add("accumulation", c.accumulation);
-    add("seed", c.seed);
-    add("clip", c.clip);
-    add("threads", c.threads > 0 ? c.threads : 1);
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+    auto all = settings_of(*request.config);
+    all.push_back({"samples", fmt::format("{}", request.samples)});
+    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
     add_settings(all, request.options);
     add_settings(all, request.rate);
-    add("eval_every", c.eval_every);
-    add("eval_samples", c.eval_samples);
-    add("checkpoints", c.checkpoints);
-    add("checkpoint_every", c.checkpoint_every);
-    add("keep_best", c.keep_best > 0);
-    add("best_metric", c.best_metric);
-    add("resume", c.resume == resume_mode::latest);
-    add("write_files", c.write_files);
     return all;
 }
 

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tests/rt/apps.hpp>
+
+#include <skein/core/awaitable.hpp>
+#include <skein/core/event.hpp>
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/rt/children.hpp>
+#include <skein/sim/loop.hpp>
+
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include <catch2/catch_test_macros.hpp>
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// What the child of these tests does is its message; see helper_main() in apps_support.cpp.
+rt::child_options helper(std::string order) {
+    rt::child_options how;
+    how.role = "test-helper";
+    how.name = "helper-1";
+    how.argv = {"rt_tests"};
+    how.message = to_buffer(as_bytes(order));
+    return how;
+}
+
+task<std::unique_ptr<rt::child>> started(rt::children* where, rt::child_options how) {
+    auto starting = where->start(std::move(how));
+    co_return co_await starting;
+}
+
+task<std::string> read_to_end(net::stream* from) {
+    std::string text;
+    std::byte piece[256];
+    while (true) {
+        auto reading = from->read_some(piece);
+        const auto n = co_await reading;
+        if (n == 0) co_return text;
+        text += to_string(byte_span(piece, n));
+    }
+}
+
+template <class Body>
+void with_children(Body body) {
+    net::real_loop loop;
+    rt::local_children here(loop);
+    loop.run(body(&here));
+}
+
+/// A child of a simulated world: leaves so long after it has been asked, never by itself.
+class patient_child final : public rt::child {
+public:
+    explicit patient_child(std::optional<duration> to_leave) : to_leave_(to_leave) {}
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return 7; }
+    bool running() const noexcept override { return !gone_.is_set(); }
+    task<rt::child_end> ended() override {
+        auto waited = gone_.wait();
+        co_await waited;
+        co_return rt::child_end{rt::exit_status(signal_), {}};
+    }
+    void signal(int number) noexcept override {
+        heard.push_back(number);
+        if (to_leave_) leaving_.spawn(leave(number));
+    }
+    void kill() noexcept override {
+        heard.push_back(SIGKILL);
+        signal_ = SIGKILL;
+        gone_.set();
+    }
+    std::unique_ptr<net::stream> take_stream() override { return nullptr; }
+    task<void> join() {
+        auto joined = leaving_.join();
+        co_await joined;
+    }
+
+    std::vector<int> heard;
+
+private:
+    task<void> leave(int number) {
+        co_await sleep_for(*to_leave_);
+        signal_ = number;
+        gone_.set();
+    }
+
+    std::string name_ = "patient";
+    std::optional<duration> to_leave_;
+    int signal_ = 0;
+    event gone_;
+    scope leaving_;
+};
+
+} // namespace
+
+TEST_CASE("a child gets its message and a socket, and says why it leaves", "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        auto starting = started(here, helper("echo"));
+        auto child = co_await starting;
+        CHECK(child->running());
+        CHECK(child->pid() > 0);
+        CHECK(child->name() == "helper-1");
+        auto stream = child->take_stream();
+        REQUIRE(stream);
+        CHECK_FALSE(child->take_stream());
+        auto reading = read_to_end(stream.get());
+        const auto said = co_await reading;
+        CHECK(said == "test-helper helper-1");
+        auto waiting = child->ended();
+        const auto end = co_await waiting;
+        CHECK(end.status.code() == 3);
+        CHECK(end.last_words == "done with it");
+        CHECK_FALSE(child->running());
+        auto again = child->ended();
+        const auto same = co_await again;
+        CHECK(same.last_words == "done with it");
+    });
+}
+
+TEST_CASE("nothing of how a child was started reaches a program that it starts", "[rt][children]") {
+    // The environment of the inner program, then its open files, without that of the folder it reads.
+    with_children([](rt::children* here) -> task<void> {
+        auto starting = started(here, helper("look around"));
+        auto child = co_await starting;
+        auto stream = child->take_stream();
+        auto reading = read_to_end(stream.get());
+        const auto seen = co_await reading;
+        CHECK(seen.find("PATH=") != std::string::npos);
+        CHECK(seen.find("SKEIN_BOOT_FD") == std::string::npos);
+        CHECK(seen.find("SKEIN_LAST_WORDS_FD") == std::string::npos);
+        CHECK(seen.find("files: 0 1 2 3\n") != std::string::npos); // 3: the folder itself
+        auto waiting = child->ended();
+        const auto end = co_await waiting;
+        CHECK(end.status.success());
+    });
+}
+
+TEST_CASE("the stream of a child ends with it, also if somebody it left holds the socket",
+          "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        auto starting = started(here, helper("leave a child"));
+        auto child = co_await starting;
+        auto stream = child->take_stream();
+        auto waiting = child->ended();
+        (void)co_await waiting;
+        auto reading = with_timeout(read_to_end(stream.get()), 30s);
+        const auto said = co_await reading;
+        CHECK(said == "bye");
+    });
+}
+
+TEST_CASE("a child that does not leave when asked is killed", "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        auto starting = started(here, helper("ignore all"));
+        auto child = co_await starting;
+        auto stream = child->take_stream();
+        std::byte ready[1];
+        auto reading = stream->read_some(ready); // it ignores signals from here on
+        (void)co_await reading;
+        auto leaving = rt::stop(*child, 0ms, 50ms);
+        const auto end = co_await leaving;
+        CHECK(end.status.signal() == SIGKILL);
+    });
+}
+
+TEST_CASE("a child is asked and killed when its time has come, not before", "[rt][children]") {
+    struct expected {
+        std::optional<duration> to_leave;
+        std::vector<int> heard;
+        duration after;
+    };
+    for (const auto& want :
+         {expected{100ms, {SIGTERM}, 1100ms}, expected{3s, {SIGTERM, SIGKILL}, 3s},
+          expected{std::nullopt, {SIGTERM, SIGKILL}, 3s}}) {
+        sim::loop loop(1);
+        loop.run([](expected e) -> task<void> {
+            patient_child child(e.to_leave);
+            const auto begin = loop::current().now();
+            auto leaving = rt::stop(child, 1s, 2s);
+            const auto end = co_await leaving;
+            CHECK(child.heard == e.heard);
+            CHECK(end.status.signal() == e.heard.back());
+            CHECK(loop::current().now() - begin == e.after);
+            auto joined = child.join();
+            co_await joined;
+        }(want));
+    }
+}
+
+TEST_CASE("cancelling a stop leaves the child alone", "[rt][children]") {
+    sim::loop loop(1);
+    loop.run([]() -> task<void> {
+        patient_child child(std::nullopt);
+        auto leaving = with_timeout(rt::stop(child, 10s, 10s), 1s);
+        auto asked = as_result(std::move(leaving));
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::timeout);
+        CHECK(child.heard.empty());
+    }());
+}
+
+TEST_CASE("a child that cannot start says which program and why", "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        auto how = helper("echo");
+        how.executable = "/no/such/program";
+        auto starting = as_result(started(here, std::move(how)));
+        const auto outcome = co_await starting;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::not_found);
+        CHECK(outcome.error().text().find("/no/such/program") != std::string::npos);
+
+        auto large = helper(std::string(64 << 10, 'x'));
+        auto refused = as_result(started(here, std::move(large)));
+        const auto too_large = co_await refused;
+        REQUIRE_FALSE(too_large);
+        CHECK(too_large.error().code() == errc::too_large);
+    });
+}
+
+TEST_CASE("what fails is started again so often, with longer and longer pauses", "[rt][children]") {
+    rt::restart_rules rules;
+    rules.most = 3;
+    rules.first_pause = 100ms;
+    rules.longest_pause = 300ms;
+    rules.is_lasting = [](errc code) { return code == errc::usage; };
+    rt::restart_policy policy(rules);
+    const error broke(errc::worker_lost, "it broke");
+    CHECK(policy.failed(broke) == duration(100ms));
+    CHECK(policy.failed(broke) == duration(200ms));
+    CHECK(policy.failed(broke) == duration(300ms));
+    CHECK_FALSE(policy.failed(broke));
+    policy.worked();
+    CHECK(policy.failures() == 0);
+    CHECK(policy.failed(broke) == duration(100ms));
+    CHECK_FALSE(policy.failed(error(errc::usage, "a wrong flag")));
+}
+
+TEST_CASE("a process knows how it was called", "[rt][children]") {
+    const auto argv = rt::own_arguments();
+    REQUIRE_FALSE(argv.empty());
+    CHECK(argv.front().find("test") != std::string::npos);
+}
