@@ -96,8 +96,9 @@ public:
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
     ///             data between the ranks), disk errors, and the transport's. What model, loss or data
     ///             throw leaves as invalid_argument with rank, step and type, and is not tried again:
-    ///             the same step would throw again. A skein::error of theirs keeps its code. The other
-    ///             ranks are told before an error leaves
+    ///             the same step would throw again. What the system refused (std::system_error,
+    ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
+    ///             code. The other ranks are told before an error leaves
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
