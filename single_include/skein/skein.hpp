@@ -118,10 +118,14 @@ struct launch_environment {
     [[nodiscard]] bool is_launched() const noexcept { return source != "local"; }
 };
 
+/// What a supervisor starts a rank as (rt::take_boot); its message is a map of variables.
+inline constexpr const char* rank_role = "rank";
+
 /// Reads one variable; nothing if it is not set.
 using variable_reader = std::function<std::optional<std::string>(std::string_view name)>;
 
-/// The variables of this process, those that take_launch_variables() has taken before all others.
+/// The variables of this process: first what its supervisor told it alone, then what
+/// take_launch_variables() has taken, then the environment.
 [[nodiscard]] variable_reader process_environment();
 
 /// Moves what says who this process is (SKEIN_RANK and its like, the address and token of its group) out
@@ -359,14 +363,18 @@ private:
 
 } // namespace skein
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+// ======== skein/rt/boot.hpp
+// The child's side of rt/children.hpp: what a process was started with.
 //
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//     if (rt::started_as("worker")) {
+//         rt::boot mine = *rt::take_boot("worker");
+//         auto order = wire::decode<my_order>(mine.message);
+//     }
 //
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
+// /proc/PID/environ. At the first question the variables that name the inherited files leave the
+// environment, and the files become close-on-exec: a program that this process starts is no child of
+// ours by mistake, and cannot write into its pipes.
 
 
 // ======== skein/core/bytes.hpp
@@ -474,6 +482,947 @@ void store_le(std::byte* to, T value) noexcept {
 
 } // namespace skein
 
+// ======== skein/core/unique_fd.hpp
+// A file descriptor with one owner, and the pipe that is most often behind it.
+//
+//     auto [to_read, to_write] = skein::make_pipe();
+
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace skein {
+
+/// Closes its file descriptor in the destructor; -1 is none.
+class unique_fd {
+public:
+    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
+    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
+    unique_fd& operator=(unique_fd&& other) noexcept {
+        reset(other.release());
+        return *this;
+    }
+    ~unique_fd() { reset(); }
+
+    [[nodiscard]] int get() const noexcept { return fd_; }
+    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
+    /// The caller owns it from here on.
+    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+    /// Closes what it has and takes fd.
+    void reset(int fd = -1) noexcept {
+        const int old = std::exchange(fd_, fd);
+        if (old >= 0) ::close(old);
+    }
+
+private:
+    int fd_;
+};
+
+/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
+/// descriptors left.
+[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/boot.hpp, continued
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace skein::rt {
+
+/// The variable that names the pipe with the boot message.
+inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
+
+/// What the parent gave this process.
+struct boot {
+    std::string role, name; ///< those of child_options
+    byte_buffer message;
+    unique_fd socket; ///< connected with the parent; none if it did not want one
+};
+
+/// True if children started this process in that role; also if what it was started with cannot be read:
+/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
+[[nodiscard]] bool started_as(std::string_view role) noexcept;
+
+/// The boot message of this process, once; nothing if it was not started in that role, or when it has
+/// been taken.
+///   errors  malformed: something else is in the place of the message
+[[nodiscard]] std::optional<boot> take_boot(std::string_view role);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/boot.ipp
+// The bodies of rt/boot.hpp.
+
+
+// ======== skein/rt/detail/boot_message.hpp
+// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::rt::detail {
+
+struct boot_message {
+    std::string role, name;
+    byte_buffer message;
+    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+};
+
+/// The numbers that inherited files have in a child.
+inline constexpr int boot_file = 3, socket_file = 4;
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/process.hpp
+// What other bodies need of rt/detail/process.ipp.
+
+
+#include <string_view>
+
+namespace skein::rt::detail {
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+[[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
+
+/// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
+/// close-on-exec at the first call.
+int adopt_last_words() noexcept;
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/process.hpp
+// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
+// that a loop can wait for, and it can hand its parent one last text that says why it left.
+//
+//     rt::process_options how;
+//     how.argv = {"/proc/self/exe", "--worker"};
+//     auto child = rt::child_process::spawn(how);
+//     child.kill(SIGTERM);
+//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
+//
+// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
+
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/types.h>
+#include <sys/wait.h>
+
+namespace skein::rt {
+
+/// "SIGKILL" for 9; "signal 64" for one without a name.
+[[nodiscard]] std::string signal_name(int number);
+
+/// How a process ended.
+class exit_status {
+public:
+    /// raw: what waitpid() gave.
+    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
+
+    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
+    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
+    /// The exit code; -1 if a signal ended it.
+    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
+    /// The signal that ended it; 0 if it exited.
+    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
+    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
+    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
+    [[nodiscard]] std::string describe() const;
+
+private:
+    int raw_;
+};
+
+/// How this host calls itself.
+[[nodiscard]] std::string host_name();
+
+/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
+[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
+
+/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
+void name_process(std::string_view part);
+
+/// What to start and how.
+struct process_options {
+    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
+    std::string executable;                               ///< what to execute; empty: argv[0]
+    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
+    std::vector<std::string> unset_env;                   ///< names the child does not inherit
+    std::string cwd;                                      ///< empty: ours
+    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
+    std::vector<std::pair<int, int>> fds;
+    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
+    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
+    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
+    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
+    /// the group is killed when its end is seen.
+    bool own_group = false;
+    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
+    bool last_words = true;      ///< give it a pipe for leave_last_words()
+};
+
+/// The variable that names the pipe of leave_last_words().
+inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
+
+/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
+/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
+bool leave_last_words(std::string_view text) noexcept;
+
+/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
+class child_process {
+public:
+    child_process() noexcept = default;
+
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
+    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    [[nodiscard]] static child_process spawn(process_options how);
+
+    child_process(child_process&& other) noexcept;
+    child_process& operator=(child_process&& other) noexcept;
+    ~child_process();
+
+    /// -1 for a default-constructed object. Kept after the end for messages.
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+    /// Readable when the process has ended; owned by this object.
+    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
+    /// True until its end was seen by one of the waits or try_wait().
+    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
+    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
+
+    /// Sends a signal; nothing happens if it has ended.
+    void kill(int signal) noexcept;
+    /// Sends a signal to its process group (needs own_group); reaches its children too.
+    void kill_group(int signal) noexcept;
+
+    /// The exit status if it has ended; does not block.
+    std::optional<exit_status> try_wait() noexcept;
+    /// Blocks the thread until it ends.
+    exit_status wait_blocking();
+
+    /// The text the child left with leave_last_words(); call it after its end. May be empty.
+    [[nodiscard]] std::string last_words();
+
+private:
+    void reap(int flags) noexcept;
+
+    pid_t pid_ = -1;
+    bool own_group_ = false;
+    unique_fd pidfd_, words_;
+    std::optional<exit_status> status_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/process.ipp
+// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
+
+
+// ======== skein/core/check.hpp
+// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
+//
+//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
+
+
+#include <source_location>
+
+#include <fmt/core.h>
+
+// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
+#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
+#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#endif
+#endif
+
+namespace skein::detail {
+
+/// Prints condition, values and place to standard error and aborts.
+[[noreturn]] void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values);
+
+/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
+template <class... Values>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
+                                                              std::source_location where,
+                                                              fmt::format_string<Values...> text,
+                                                              Values&&... values) {
+    check_failed(condition, where, text, fmt::make_format_args(values...));
+}
+
+} // namespace skein::detail
+
+/// Aborts with the message (fmt syntax) and location when the condition is false.
+#define SKEIN_CHECK(condition, ...)                                                                \
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
+
+
+// ======== skein/core/detail/check.ipp
+// What a failed check says, and the end of the program.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+namespace skein::detail {
+
+SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
+                               fmt::string_view text, fmt::format_args values) {
+    const std::string message = fmt::vformat(text, values);
+    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
+                 where.file_name(), where.line(), where.function_name());
+    std::fflush(stderr);
+    std::abort();
+}
+
+} // namespace skein::detail
+
+
+// ======== skein/rt/detail/process.ipp, continued
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+
+namespace skein::rt {
+
+SKEIN_INLINE std::string signal_name(int number) {
+    switch (number) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGTRAP: return "SIGTRAP";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "signal " + std::to_string(number);
+    }
+}
+
+SKEIN_INLINE std::string exit_status::describe() const {
+    if (exited()) return fmt::format("exited with {}", code());
+    return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
+                       dumped_core() ? ", core dumped" : "");
+}
+
+SKEIN_INLINE std::string host_name() {
+    char text[256] = {};
+    ::gethostname(text, sizeof text - 1);
+    return text;
+}
+
+SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
+    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
+    constexpr std::size_t kept = 15;
+    const auto tail = (":" + std::string(part)).substr(0, kept);
+    return std::string(program.substr(0, kept - tail.size())) + tail;
+}
+
+SKEIN_INLINE void name_process(std::string_view part) {
+    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
+}
+
+SKEIN_INLINE int detail::adopt_last_words() noexcept {
+    static const int adopted = [] {
+        const char* number = std::getenv(last_words_variable);
+        if (number == nullptr) return -1;
+        const int fd = std::atoi(number);
+        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
+        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
+    }();
+    return adopted;
+}
+
+SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
+    const int to = detail::adopt_last_words();
+    if (to < 0) return false;
+    const auto bytes = std::min<std::size_t>(text.size(), 4096);
+    return ::write(to, text.data(), bytes) >= 0;
+}
+
+namespace detail {
+
+/// Everything the child needs between fork and exec, prepared before it: no allocation there.
+struct child_plan {
+    const char* executable;
+    char* const* argv;
+    char* const* env;
+    const char* cwd;
+    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
+    int first_free;                       // above every target
+    const char *out_file, *err_file;
+    bool null_stdin, own_group, die_with_parent;
+    pid_t parent;
+    int report; // write {step, errno} here if something fails
+};
+
+[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
+    int message[2] = {step, errno};
+    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
+    ::_exit(127);
+}
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
+    const auto code = number == ENOENT   ? errc::not_found
+                      : number == EACCES ? errc::permission_denied
+                                         : errc::io;
+    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
+                                number == EMFILE ? "too many open files" : std::strerror(number)));
+    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    return why;
+}
+
+/// Closes (on exec) all descriptors but the standard three.
+SKEIN_INLINE void close_others_on_exec(int first) noexcept {
+#ifdef SYS_close_range
+    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
+#endif
+    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
+    int fd = ::open(path, flags | O_CLOEXEC, 0644);
+    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
+    // dup2 onto itself would keep close-on-exec.
+    if (fd == target) ::fcntl(fd, F_SETFD, 0);
+}
+
+/// Runs in the child; only async-signal-safe calls.
+[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
+    if (plan.own_group) ::setpgid(0, 0);
+    if (plan.die_with_parent) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        // The parent may have died before the line above took effect.
+        if (::getppid() != plan.parent) ::_exit(127);
+    }
+    close_others_on_exec(3);
+    for (auto& [source, target] : plan.fds) {
+        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
+        if (source < 0) child_failed(plan, 1);
+    }
+    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
+    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
+    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
+    for (auto& [source, target] : plan.fds)
+        if (::dup2(source, target) < 0) child_failed(plan, 1);
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
+    // none of it: what it opened next would take the number, and what it prints would go there.
+    for (int fd = 0; fd < 3; ++fd)
+        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
+            open_over(plan, "/dev/null", fd, O_RDWR);
+    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
+
+    // Ignored signals and the mask survive exec: give the child the defaults.
+    ::signal(SIGPIPE, SIG_DFL);
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::execve(plan.executable, plan.argv, plan.env);
+    child_failed(plan, 4);
+}
+
+SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
+    auto replaced = [&](std::string_view entry) {
+        auto name = entry.substr(0, entry.find('='));
+        for (auto& [key, value] : how.env)
+            if (key == name) return true;
+        for (auto& key : how.unset_env)
+            if (key == name) return true;
+        return name == last_words_variable;
+    };
+    std::vector<std::string> out;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (!replaced(*entry)) out.emplace_back(*entry);
+    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    return out;
+}
+
+SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
+    std::vector<char*> out;
+    for (auto& s : strings) out.push_back(s.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+/// What spawn() makes before the fork, and keeps until the child has become the other program.
+struct prepared_child {
+    explicit prepared_child(process_options options) : how(std::move(options)) {
+        if (how.executable.empty()) how.executable = how.argv[0];
+        int words_target = -1;
+        int first_free = 3;
+        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+        if (how.last_words) {
+            std::tie(words_in, words_out) = make_pipe();
+            words_target = first_free++;
+            how.fds.emplace_back(words_out.get(), words_target);
+        }
+        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+
+        environment = merged_environment(how);
+        if (how.last_words)
+            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+        env = c_strings(environment);
+        argv = c_strings(how.argv);
+        std::tie(report_in, report_out) = make_pipe();
+        // The report must not sit on a number that the child gives to something else.
+        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
+        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
+
+        plan.executable = how.executable.c_str();
+        plan.argv = argv.data();
+        plan.env = env.data();
+        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+        plan.fds = how.fds;
+        plan.first_free = first_free;
+        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+        plan.null_stdin = !how.keep_stdin;
+        plan.own_group = how.own_group;
+        plan.die_with_parent = how.die_with_parent;
+        plan.parent = ::getpid();
+        plan.report = report_out.get();
+    }
+
+    process_options how;
+    std::vector<std::string> environment;
+    std::vector<char*> env, argv;
+    unique_fd words_in, words_out, report_in, report_out;
+    child_plan plan{};
+};
+
+/// Forks; in the child it does not return.
+SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const pid_t pid = ::fork();
+    if (pid == 0) become(prepared.plan);
+    const int fork_error = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0)
+        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
+                                          std::strerror(fork_error)));
+    return pid;
+}
+
+} // namespace detail
+
+SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
+    *this = std::move(other);
+}
+
+SKEIN_INLINE child_process& child_process::operator=(child_process&& other) noexcept {
+    std::swap(pid_, other.pid_);
+    std::swap(own_group_, other.own_group_);
+    std::swap(pidfd_, other.pidfd_);
+    std::swap(words_, other.words_);
+    std::swap(status_, other.status_);
+    return *this;
+}
+
+SKEIN_INLINE child_process::~child_process() {
+    if (!running()) return;
+    kill(SIGKILL);
+    wait_blocking();
+}
+
+SKEIN_INLINE void child_process::kill(int signal) noexcept {
+    if (running()) ::kill(pid_, signal);
+}
+
+SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
+    if (!running()) return;
+    if (own_group_) ::kill(-pid_, signal);
+    ::kill(pid_, signal);
+}
+
+SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
+    if (running()) reap(WNOHANG);
+    return status_;
+}
+
+SKEIN_INLINE exit_status child_process::wait_blocking() {
+    SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
+    if (running()) reap(0);
+    return *status_;
+}
+
+SKEIN_INLINE std::string child_process::last_words() {
+    std::string text;
+    char piece[4096];
+    for (;;) {
+        auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
+        if (n <= 0 || text.size() > 65536) return text;
+        text.append(piece, std::size_t(n));
+    }
+}
+
+SKEIN_INLINE void child_process::reap(int flags) noexcept {
+    int raw = 0;
+    pid_t got = 0;
+    if (own_group_) {
+        // Seen, but not yet reaped: until then the group's number belongs to nobody else.
+        siginfo_t seen{};
+        while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
+               errno == EINTR) {}
+        if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
+    }
+    do {
+        got = ::waitpid(pid_, &raw, flags);
+    } while (got < 0 && errno == EINTR);
+    if (got == pid_) status_ = exit_status(raw);
+    // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
+    if (got < 0) status_ = exit_status(0xff00);
+}
+
+SKEIN_INLINE child_process child_process::spawn(process_options how) {
+    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
+    detail::prepared_child prepared(std::move(how));
+    const auto& executable = prepared.how.executable;
+    child_process child;
+    child.pid_ = detail::fork_into(prepared);
+    child.own_group_ = prepared.how.own_group;
+    prepared.report_out.reset();
+    // Until exec the report pipe is open in the child; its closing without a message is success.
+    pollfd waits{prepared.report_in.get(), POLLIN, 0};
+    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
+    int message[2];
+    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+        child.wait_blocking();
+        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
+                                                "change to its folder", "execute"};
+        throw detail::cannot_start(executable, steps[message[0]], message[1]);
+    }
+    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
+    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
+        throw detail::cannot_start(executable, "pidfd_open", errno);
+    if (child.pidfd_.get() < 0)
+        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
+                                                     "is needed)",
+                                                     std::strerror(errno)));
+    child.words_ = std::move(prepared.words_in);
+    return child;
+}
+
+} // namespace skein::rt
+
+// ======== skein/wire/decode.hpp
+// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
+// bounded by the size of the input and limits::max_memory, and the first fault is told with its
+// position.
+//
+//     auto request = wire::decode<submit>(frame.body);      // result<submit>
+//     if (!request) return request.error();
+//
+// Fields of type std::span<const T> and std::string_view become views into the input: keep it.
+
+
+// ======== skein/wire/codec.hpp
+// Which types travel: the concept `encodable`, and how a type of your own joins in.
+//
+// Encodable are: bool, integers, float, double, enums, std::byte, strings, vector, array, span of
+// fixed-layout elements, map, set and their unordered forms, optional, variant, pair, tuple,
+// durations, strong ids, skein::error, result<T>, and plain aggregates of those. Anything else
+// specialises codec:
+//
+//     template <> struct skein::wire::codec<matrix> {
+//         static constexpr std::string_view schema = "matrix";
+//         static void encode(writer& out, const matrix& m);
+//         static result<void> decode(reader& in, matrix& m);
+//     };
+
+
+// ======== skein/core/fields.hpp
+// THE door to Boost.PFR: number, references and names of the fields of a plain aggregate.
+//
+// An aggregate here is a class without constructors, bases, references and C arrays (PFR would
+// flatten those: use std::array). Names need a type with linkage: not local to a function, not in
+// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
+// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
+// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
+// of a type with constructors, unless its default is spelled with parentheses:
+// std::array<std::string, 2> names = std::array<std::string, 2>();
+//
+//     struct point { int x = 0, y = 0; };
+//     field_count<point> == 2, field_name<point, 1>() == "y"
+
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <boost/pfr/core.hpp>
+
+namespace skein {
+
+namespace detail {
+
+/// Becomes a base of T, and nothing else.
+template <class T>
+struct any_base {
+    template <class B>
+        requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>)
+    operator B() const;
+};
+/// Bases are initialised first.
+template <class T>
+concept has_base = requires { T{any_base<T>{}}; };
+
+struct anything {
+    template <class V>
+    operator V() const;
+};
+template <class T, std::size_t... Before, std::size_t... After>
+consteval bool takes_braces_between(std::index_sequence<Before...>, std::index_sequence<After...>) {
+    return requires { T{(void(Before), anything{})..., {}, (void(After), anything{})...}; };
+}
+/// One pair of braces in the place of the array that starts at element At takes all its elements.
+template <class T, std::size_t Count, std::size_t At>
+consteval bool array_starts_at() {
+    using before = std::make_index_sequence<At>;
+    if (takes_braces_between<T>(before{}, std::make_index_sequence<Count - At - 1>{})) return false;
+    return []<std::size_t... K>(std::index_sequence<K...>) {
+        return (takes_braces_between<T>(before{}, std::make_index_sequence<K>{}) || ...);
+    }(std::make_index_sequence<Count - At - 1>{});
+}
+/// N fields that can each be made from {}: then none is an array. The usual case, answered at once.
+template <class T, std::size_t N>
+consteval bool takes_braces() {
+    // clang-format off
+    if constexpr (N < 2) return true;
+    else if constexpr (N == 2) return requires { T{{}, {}}; };
+    else if constexpr (N == 3) return requires { T{{}, {}, {}}; };
+    else if constexpr (N == 4) return requires { T{{}, {}, {}, {}}; };
+    else if constexpr (N == 5) return requires { T{{}, {}, {}, {}, {}}; };
+    else if constexpr (N == 6) return requires { T{{}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 7) return requires { T{{}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 8) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 9) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 10) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 11) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 12) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 13) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 14) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 15) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 16) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else return false;
+    // clang-format on
+}
+template <class T, std::size_t... I>
+consteval bool holds_array(std::index_sequence<I...>) {
+    if constexpr (takes_braces<T, sizeof...(I)>())
+        return false;
+    else
+        return (array_starts_at<T, sizeof...(I), I>() || ...);
+}
+
+} // namespace detail
+
+template <class T>
+inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
+
+namespace detail {
+/// PFR would take the elements of a C array for fields.
+template <class T>
+concept has_array = holds_array<T>(std::make_index_sequence<field_count<T>>{});
+} // namespace detail
+
+/// A type whose fields can be listed.
+template <class T>
+concept plain_aggregate = std::is_aggregate_v<T> && std::is_class_v<T> && !requires {
+    std::tuple_size<T>::value;
+} && !detail::has_base<T> && !detail::has_array<T>;
+
+/// The type of field I.
+template <class T, std::size_t I>
+using field_type = boost::pfr::tuple_element_t<I, T>;
+
+/// References to all fields, as a std::tuple.
+template <class T>
+constexpr auto tie_fields(T& object) noexcept {
+    return boost::pfr::structure_tie(object);
+}
+
+namespace detail {
+
+template <class T>
+struct fields_of_nothing {
+    const T value;
+};
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wundefined-var-template"
+#pragma clang diagnostic ignored "-Wundefined-internal"
+#endif
+/// Declared, never defined: only addresses inside it are named at compile time.
+template <class T>
+extern const fields_of_nothing<T> fake_object;
+
+template <class Pointer>
+struct pointer_value {
+    Pointer pointer;
+};
+template <class Pointer>
+pointer_value(Pointer) -> pointer_value<Pointer>;
+
+template <class T, auto Field>
+consteval const char* field_pretty_name() {
+    return __PRETTY_FUNCTION__;
+}
+
+/// The last identifier of "... Field = {&fake_object.value.name}]".
+consteval std::string_view last_identifier(std::string_view text) {
+    const auto is_word = [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_';
+    };
+    std::size_t end = text.size();
+    while (end > 0 && !is_word(text[end - 1])) --end;
+    std::size_t begin = end;
+    while (begin > 0 && is_word(text[begin - 1])) --begin;
+    return text.substr(begin, end - begin);
+}
+} // namespace detail
+
+/// The name of field I as it is written in the source.
+template <class T, std::size_t I>
+consteval std::string_view field_name() {
+    constexpr auto field = detail::pointer_value{
+        std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
+    return detail::last_identifier(detail::field_pretty_name<T, field>());
+}
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+
+namespace detail {
+struct field_name_probe {
+    int first_one = 0;
+    double second2 = 0;
+};
+static_assert(
+    field_name<field_name_probe, 0>() == "first_one" &&
+        field_name<field_name_probe, 1>() == "second2",
+    "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
+} // namespace detail
+
+} // namespace skein
+
+// ======== skein/core/ids.hpp
+// Strong ids: a node id is not an actor id, though both are 64 bits.
+//
+// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
+//
+//     struct blob_tag;
+//     using blob_id = skein::strong_id<blob_tag>;
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
+template <class Tag, class Rep = std::uint64_t>
+class strong_id {
+public:
+    using tag_type = Tag;
+    using rep = Rep;
+
+    constexpr strong_id() noexcept = default;
+    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
+
+    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
+    /// True unless this is the "none" id.
+    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
+    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
+
+private:
+    Rep value_{};
+};
+
+using node_id = strong_id<struct node_tag>;
+using worker_id = strong_id<struct worker_tag>;
+using task_id = strong_id<struct task_tag>;
+using actor_id = strong_id<struct actor_tag>;
+using call_id = strong_id<struct call_tag>;
+using object_id = strong_id<struct object_tag>;
+using job_id = strong_id<struct job_tag>;
+
+} // namespace skein
+
+template <class Tag, class Rep>
+struct std::hash<skein::strong_id<Tag, Rep>> {
+    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
+        return std::hash<Rep>{}(id.value());
+    }
+};
+
+template <class Tag, class Rep>
+struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
+    template <class Context>
+    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
+        return fmt::formatter<Rep>::format(id.value(), context);
+    }
+};
+
 // ======== skein/core/result.hpp
 // A value or a skein::error: what decoders of outside bytes return, and what as_result() gives.
 //
@@ -546,1511 +1495,6 @@ private:
 };
 
 } // namespace skein
-
-
-// ======== skein/wire/json.hpp, continued
-#include <cmath>
-#include <cstdint>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein {
-
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
-
-struct json_limits {
-    std::size_t max_bytes = 16u << 20;
-    int max_depth = 32;
-};
-
-/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
-[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
-    if (text.size() > limits.max_bytes)
-        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
-                                                  text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
-    }
-}
-
-[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
-    return parse_json(as_text(bytes), limits);
-}
-
-/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
-/// UTF-8 become U+FFFD.
-template <class Json>
-[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
-    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-namespace detail {
-inline error json_member_error(std::string_view key, std::string_view wanted) {
-    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
-}
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
-inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() ||
-           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-} // namespace detail
-
-/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
-[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
-            return it->get<std::uint64_t>();
-    return detail::json_member_error(key, "a whole number >= 0");
-}
-
-/// The member `key` as a number.
-[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number())
-            return it->get<double>();
-    return detail::json_member_error(key, "a number");
-}
-
-/// The member `key` as text.
-[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_string())
-            return it->get<std::string>();
-    return detail::json_member_error(key, "text");
-}
-
-/// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
-    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
-    std::vector<std::uint64_t> out;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
-        return detail::json_member_error(key, "an array of whole numbers >= 0");
-    out.reserve(it->size());
-    for (auto& item : *it) {
-        if (!detail::is_uint(item))
-            return detail::json_member_error(key, "an array of whole numbers >= 0");
-        out.push_back(item.get<std::uint64_t>());
-    }
-    return out;
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/environment.ipp, continued
-#include <charconv>
-#include <cstdlib>
-#include <functional>
-#include <initializer_list>
-#include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
-namespace skein::cluster {
-
-namespace detail {
-
-/// Variables that are this process's alone. Written before there are threads, then only read.
-SKEIN_INLINE std::map<std::string, std::string, std::less<>>& own_variables() {
-    static std::map<std::string, std::string, std::less<>> mine;
-    return mine;
-}
-
-} // namespace detail
-
-SKEIN_INLINE void take_launch_variables() {
-    for (const char* name :
-         {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
-          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
-        if (const char* value = std::getenv(name)) detail::own_variables()[name] = value;
-        ::unsetenv(name);
-    }
-}
-
-SKEIN_INLINE variable_reader process_environment() {
-    return [](std::string_view name) -> std::optional<std::string> {
-        const auto& mine = detail::own_variables();
-        if (const auto found = mine.find(name); found != mine.end()) return found->second;
-        const char* value = std::getenv(std::string(name).c_str());
-        if (value == nullptr) return std::nullopt;
-        return std::string(value);
-    };
-}
-
-namespace detail {
-
-/// Variables of one launcher, with errors that name them.
-class variables {
-public:
-    variables(const variable_reader& read, std::string launcher)
-        : read_(read), launcher_(std::move(launcher)) {}
-
-    [[nodiscard]] bool has(std::string_view name) const { return read_(name).has_value(); }
-    [[nodiscard]] std::string text(std::string_view name, std::string fallback = {}) const {
-        return read_(name).value_or(std::move(fallback));
-    }
-    [[nodiscard]] std::string need(std::string_view name) const {
-        auto value = read_(name);
-        if (!value || value->empty()) {
-            throw error(
-                errc::invalid_argument,
-                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
-                .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
-        }
-        return *value;
-    }
-    [[nodiscard]] int number(std::string_view name) const { return parse(name, need(name)); }
-    [[nodiscard]] int number(std::string_view name, int fallback) const {
-        auto value = read_(name);
-        return value && !value->empty() ? parse(name, *value) : fallback;
-    }
-    /// The first of the names that is set.
-    [[nodiscard]] int first_number(std::initializer_list<std::string_view> names) const {
-        for (auto name : names) {
-            if (has(name)) return number(name);
-        }
-        return number(*names.begin());
-    }
-
-private:
-    int parse(std::string_view name, const std::string& value) const {
-        int out = 0;
-        const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
-        if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
-            throw error(
-                errc::invalid_argument,
-                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
-        }
-        return out;
-    }
-    const variable_reader& read_;
-    std::string launcher_;
-};
-
-/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
-SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
-    fnv1a hash;
-    hash.text(job);
-    return 20000 + static_cast<int>(hash.value() % 10000);
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader& read) {
-    const variables v(read, "skein");
-    if (!v.has("SKEIN_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "skein";
-    e.rank = v.number("SKEIN_RANK");
-    e.world_size = v.number("SKEIN_WORLD_SIZE");
-    e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
-    e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
-    e.attempt = v.number("SKEIN_ATTEMPT", 0);
-    e.master_host = v.text("SKEIN_MASTER_HOST");
-    e.master_port = v.number("SKEIN_MASTER_PORT", 0);
-    e.job_id = v.text("SKEIN_JOB_ID");
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_torch(const variable_reader& read) {
-    const variables v(read, "torchrun");
-    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
-    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
-    launch_environment e;
-    e.source = "torch";
-    e.rank = v.number("RANK");
-    e.world_size = v.number("WORLD_SIZE");
-    e.local_rank = v.number("LOCAL_RANK", 0);
-    e.local_size = v.number("LOCAL_WORLD_SIZE", 1);
-    e.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
-    e.master_host = v.need("MASTER_ADDR");
-    e.master_port = v.number("MASTER_PORT");
-    // The agent's own store listens on MASTER_PORT then; ours takes the next one.
-    if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++e.master_port;
-    e.job_id = v.text("TORCHELASTIC_RUN_ID");
-    return e;
-}
-
-/// The entry of one node in Slurm's "2(x3),1".
-SKEIN_INLINE int tasks_on_node(std::string_view text, int node) {
-    int at = 0;
-    while (!text.empty()) {
-        const auto comma = text.find(',');
-        const auto part = text.substr(0, comma);
-        int tasks = 0, times = 1;
-        std::from_chars(part.data(), part.data() + part.size(), tasks);
-        if (const auto open = part.find("(x"); open != std::string_view::npos) {
-            std::from_chars(part.data() + open + 2, part.data() + part.size(), times);
-        }
-        if (node < at + times) return tasks;
-        at += times;
-        if (comma == std::string_view::npos) break;
-        text.remove_prefix(comma + 1);
-    }
-    return 1;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_slurm(const variable_reader& read) {
-    const variables v(read, "Slurm");
-    if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
-    launch_environment e;
-    e.source = "slurm";
-    e.rank = v.number("SLURM_PROCID");
-    e.world_size = v.first_number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
-    e.local_rank = v.number("SLURM_LOCALID", 0);
-    const int node = v.number("SLURM_NODEID", 0);
-    e.local_size = v.has("SLURM_STEP_TASKS_PER_NODE")
-                       ? tasks_on_node(v.text("SLURM_STEP_TASKS_PER_NODE"), node)
-                       : tasks_on_node(v.text("SLURM_TASKS_PER_NODE", "1"), node);
-    e.attempt = v.number("SLURM_RESTART_COUNT", 0);
-    e.job_id = v.need("SLURM_JOB_ID") + "." + v.need("SLURM_STEP_ID");
-    auto nodes = v.text("SLURM_STEP_NODELIST");
-    if (nodes.empty()) nodes = v.need("SLURM_JOB_NODELIST");
-    const auto hosts = expand_hostlist(nodes);
-    if (!hosts.empty()) e.master_host = hosts.front();
-    e.master_port = v.number("SKEIN_MASTER_PORT", port_of_job(e.job_id));
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
-    const variables v(read, "Kubernetes indexed job");
-    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
-    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
-    launch_environment e;
-    e.source = "kubernetes";
-    e.rank = v.number("JOB_COMPLETION_INDEX");
-    e.world_size = v.number("WORLD_SIZE");
-    e.master_host = v.need("MASTER_ADDR");
-    e.master_port = v.number("MASTER_PORT");
-    e.job_id = v.text("JOB_NAME");
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reader& read) {
-    const variables v(read, "Open MPI");
-    if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "openmpi";
-    e.rank = v.number("OMPI_COMM_WORLD_RANK");
-    e.world_size = v.number("OMPI_COMM_WORLD_SIZE");
-    e.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
-    e.local_size = v.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-    e.job_id = v.text("PMIX_NAMESPACE", v.text("OMPI_MCA_ess_base_jobid"));
-    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job(e.job_id)));
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
-    const variables v(read, "MPI (PMI)");
-    if (!v.has("PMI_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "pmi";
-    e.rank = v.number("PMI_RANK");
-    e.world_size = v.number("PMI_SIZE");
-    e.local_rank = v.number("MPI_LOCALRANKID", 0);
-    e.local_size = v.number("MPI_LOCALNRANKS", 1);
-    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
-    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
-    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
-    const variables v(read, "SageMaker");
-    if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
-    const auto here = v.need("SM_CURRENT_HOST");
-    launch_environment e;
-    e.source = "sagemaker";
-    e.rank = -1;
-    if (hosts.is_array() && !hosts.empty()) {
-        for (std::size_t i = 0; i < hosts.size(); ++i) {
-            if (hosts[i] == here) e.rank = static_cast<int>(i);
-        }
-    }
-    if (e.rank < 0) {
-        throw error(
-            errc::invalid_argument,
-            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
-                        v.text("SM_HOSTS"), here));
-    }
-    e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0].get<std::string>();
-    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
-    e.job_id = v.text("TRAINING_JOB_NAME");
-    return e;
-}
-
-SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_reader& read) {
-    const variables v(read, "SkyPilot");
-    if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
-    launch_environment e;
-    e.source = "skypilot";
-    e.rank = v.number("SKYPILOT_NODE_RANK");
-    e.world_size = v.number("SKYPILOT_NUM_NODES");
-    const auto addresses = v.need("SKYPILOT_NODE_IPS");
-    e.master_host = addresses.substr(0, addresses.find('\n'));
-    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
-    e.job_id = v.text("SKYPILOT_TASK_ID");
-    return e;
-}
-
-} // namespace detail
-
-SKEIN_INLINE launch_environment discover(const variable_reader& read) {
-    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
-                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
-                      &detail::from_sagemaker, &detail::from_skypilot}) {
-        auto found = row(read);
-        if (!found) continue;
-        if (found->world_size < 1 || found->rank >= found->world_size) {
-            throw error(errc::invalid_argument,
-                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
-                                    found->world_size))
-                .with_hint("the launcher's variables contradict each other");
-        }
-        return *found;
-    }
-    return {};
-}
-
-SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
-    std::vector<std::string> hosts;
-    while (!text.empty()) {
-        // One entry ends at a comma that is outside brackets.
-        std::size_t end = 0;
-        for (bool inside = false; end < text.size() && (inside || text[end] != ','); ++end) {
-            if (text[end] == '[') inside = true;
-            if (text[end] == ']') inside = false;
-        }
-        const auto entry = text.substr(0, end);
-        text.remove_prefix(end < text.size() ? end + 1 : end);
-        const auto open = entry.find('[');
-        const auto close = entry.find(']');
-        if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
-            if (!entry.empty()) hosts.emplace_back(entry);
-            continue;
-        }
-        auto ranges = entry.substr(open + 1, close - open - 1);
-        while (!ranges.empty()) {
-            const auto comma = ranges.find(',');
-            const auto range = ranges.substr(0, comma);
-            ranges.remove_prefix(comma == std::string_view::npos ? ranges.size() : comma + 1);
-            const auto dash = range.find('-');
-            const auto low = range.substr(0, dash);
-            const auto high = dash == std::string_view::npos ? low : range.substr(dash + 1);
-            int from = 0, to = -1;
-            std::from_chars(low.data(), low.data() + low.size(), from);
-            std::from_chars(high.data(), high.data() + high.size(), to);
-            for (int i = from; i <= to && hosts.size() < 65536; ++i) {
-                hosts.push_back(fmt::format("{}{:0{}}{}", entry.substr(0, open), i, low.size(),
-                                            entry.substr(close + 1)));
-            }
-        }
-    }
-    return hosts;
-}
-
-} // namespace skein::cluster
-
-// ======== skein/cluster/group.hpp
-// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
-// of them is lost.
-//
-// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
-// connections, in either world. A group forms once, with every rank present, and ends once: when all
-// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
-// attempt is a new group with the next generation.
-//
-//   joining --all there--> running --all left--> ended
-//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
-
-
-// ======== skein/cluster/settings.hpp
-// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value so
-// that a difference is named and not trained into two models.
-//
-//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
-//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
-
-
-// ======== skein/cluster/rendezvous.hpp
-// What a rank needs to know of its world before it can communicate: who is there, and a way to
-// exchange small blobs (addresses, shared-memory names, hashes).
-//
-// The training layers see only this interface. cluster::membership implements it over the control
-// connection of a rank; sim::local_world implements it for threads of one process.
-
-
-// ======== skein/cluster/loss_listeners.hpp
-// Who wants to know that a rank is lost: any number of listeners, each until its subscription ends.
-//
-//     loss_listeners losses;
-//     auto watching = losses.add([&](int rank, const error& why) { abort(rank, why); });
-//     losses.tell(3, why);      // on any thread; once
-//     watching.reset();         // from here on the listener does not run
-
-
-// ======== skein/core/function.hpp
-// unique_function: std::function for callables that can only be moved.
-//
-// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
-// one is a bug and is checked.
-
-
-// ======== skein/core/check.hpp
-// SKEIN_CHECK: a bug of the caller ends the program with place and values, in every build type.
-//
-//     SKEIN_CHECK(r < n, "rank {} >= world size {}", r, n);
-
-
-#include <source_location>
-
-#include <fmt/core.h>
-
-// The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
-#if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
-#if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
-#endif
-#endif
-
-namespace skein::detail {
-
-/// Prints condition, values and place to standard error and aborts.
-[[noreturn]] void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values);
-
-/// The slow path of SKEIN_CHECK: takes the values by reference, formats nothing itself.
-template <class... Values>
-[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* condition,
-                                                              std::source_location where,
-                                                              fmt::format_string<Values...> text,
-                                                              Values&&... values) {
-    check_failed(condition, where, text, fmt::make_format_args(values...));
-}
-
-} // namespace skein::detail
-
-/// Aborts with the message (fmt syntax) and location when the condition is false.
-#define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition)                                                                  \
-         ? void()                                                                                  \
-         : ::skein::detail::check_failed_with(                                                     \
-               #condition, std::source_location::current(), __VA_ARGS__))
-
-
-// ======== skein/core/detail/check.ipp
-// What a failed check says, and the end of the program.
-
-#include <cstdio>
-#include <cstdlib>
-#include <string>
-
-namespace skein::detail {
-
-SKEIN_INLINE void check_failed(const char* condition, std::source_location where,
-                               fmt::string_view text, fmt::format_args values) {
-    const std::string message = fmt::vformat(text, values);
-    std::fprintf(stderr, "skein: check failed: %s: %s (%s:%u in %s)\n", condition, message.c_str(),
-                 where.file_name(), where.line(), where.function_name());
-    std::fflush(stderr);
-    std::abort();
-}
-
-} // namespace skein::detail
-
-
-// ======== skein/core/function.hpp, continued
-#include <cstddef>
-#include <functional>
-#include <new>
-#include <type_traits>
-#include <utility>
-
-namespace skein {
-
-template <class Signature>
-class unique_function;
-
-/// A callable owned by value. Move-only; empty after being moved from.
-template <class R, class... Args>
-class unique_function<R(Args...)> {
-public:
-    unique_function() noexcept = default;
-    unique_function(std::nullptr_t) noexcept {}
-
-    template <class F>
-        requires(!std::is_same_v<std::remove_cvref_t<F>, unique_function> &&
-                 std::is_invocable_r_v<R, std::remove_cvref_t<F>&, Args...>)
-    unique_function(F&& f) {
-        using callable = std::remove_cvref_t<F>;
-        if constexpr (fits<callable>) {
-            ::new (static_cast<void*>(storage_)) callable(std::forward<F>(f));
-            ops_ = &inside<callable>;
-        } else {
-            ::new (static_cast<void*>(storage_)) callable*(new callable(std::forward<F>(f)));
-            ops_ = &outside<callable>;
-        }
-    }
-
-    unique_function(unique_function&& other) noexcept { take(other); }
-    unique_function& operator=(unique_function&& other) noexcept {
-        if (this != &other) {
-            reset();
-            take(other);
-        }
-        return *this;
-    }
-    ~unique_function() { reset(); }
-
-    explicit operator bool() const noexcept { return ops_ != nullptr; }
-
-    R operator()(Args... args) {
-        SKEIN_CHECK(ops_ != nullptr, "an empty unique_function was called");
-        return ops_->call(storage_, std::forward<Args>(args)...);
-    }
-
-private:
-    struct operations {
-        R (*call)(void*, Args&&...);
-        void (*move)(void* from, void* to) noexcept;
-        void (*destroy)(void*) noexcept;
-    };
-    static constexpr std::size_t capacity = 48;
-    template <class F>
-    static constexpr bool fits = sizeof(F) <= capacity && alignof(F) <= alignof(std::max_align_t) &&
-                                 std::is_nothrow_move_constructible_v<F>;
-
-    template <class F>
-    static R invoke(F& f, Args&&... args) {
-        if constexpr (std::is_void_v<R>) {
-            std::invoke(f, std::forward<Args>(args)...);
-        } else {
-            return std::invoke(f, std::forward<Args>(args)...);
-        }
-    }
-    template <class F>
-    static constexpr operations inside{[](void* p, Args&&... args) -> R {
-                                           return invoke(*static_cast<F*>(p),
-                                                         std::forward<Args>(args)...);
-                                       },
-                                       [](void* from, void* to) noexcept {
-                                           ::new (to) F(std::move(*static_cast<F*>(from)));
-                                           static_cast<F*>(from)->~F();
-                                       },
-                                       [](void* p) noexcept { static_cast<F*>(p)->~F(); }};
-    template <class F>
-    static constexpr operations outside{
-        [](void* p, Args&&... args) -> R {
-            return invoke(**static_cast<F**>(p), std::forward<Args>(args)...);
-        },
-        [](void* from, void* to) noexcept { ::new (to) F*(*static_cast<F**>(from)); },
-        [](void* p) noexcept { delete *static_cast<F**>(p); }};
-
-    void take(unique_function& other) noexcept {
-        if (other.ops_ == nullptr) return;
-        other.ops_->move(other.storage_, storage_);
-        ops_ = std::exchange(other.ops_, nullptr);
-    }
-    void reset() noexcept {
-        if (ops_ != nullptr) std::exchange(ops_, nullptr)->destroy(storage_);
-    }
-
-    const operations* ops_ = nullptr;
-    alignas(std::max_align_t) std::byte storage_[capacity];
-};
-
-} // namespace skein
-
-// ======== skein/core/time.hpp
-// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
-//
-// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
-// loops count virtual time from zero.
-
-
-#include <chrono>
-#include <cstdint>
-
-namespace skein {
-
-using duration = std::chrono::nanoseconds;
-
-/// A tag for time points of loops. It has no now(): ask loop::now().
-struct monotonic_clock {
-    using rep = std::int64_t;
-    using period = std::nano;
-    using duration = skein::duration;
-    using time_point = std::chrono::time_point<monotonic_clock>;
-    static constexpr bool is_steady = true;
-};
-
-using time_point = monotonic_clock::time_point;
-
-/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
-[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
-    std::int64_t sum = 0;
-    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
-        return length.count() > 0 ? time_point::max() : time_point::min();
-    return time_point(duration(sum));
-}
-
-/// Seconds as a double, for rates and messages.
-[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
-    return std::chrono::duration<double>(d).count();
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/loss_listeners.hpp, continued
-#include <memory>
-#include <utility>
-
-namespace skein::cluster {
-
-/// A listener is heard while this lives. It may outlive what it listens to.
-class [[nodiscard]] subscription {
-public:
-    subscription() = default;
-    explicit subscription(unique_function<void()> end) : end_(std::move(end)) {}
-    subscription(subscription&& other) noexcept : end_(std::move(other.end_)) {}
-    subscription& operator=(subscription&& other) noexcept {
-        reset();
-        end_ = std::move(other.end_);
-        return *this;
-    }
-    ~subscription() { reset(); }
-
-    /// Ends it: when this returns the listener has ended and does not run again. The listener itself may
-    /// call it.
-    void reset() noexcept {
-        if (!end_) return;
-        auto end = std::move(end_);
-        end();
-    }
-    [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(end_); }
-
-private:
-    unique_function<void()> end_;
-};
-
-/// The listeners of one world and the loss they wait for. Every member may be called on any thread.
-class loss_listeners {
-public:
-    using listener = unique_function<void(int rank, const error& why)>;
-
-    loss_listeners();
-
-    /// The listener runs once: on the thread that calls tell(), or here and now if that has happened.
-    [[nodiscard]] subscription add(listener told);
-    /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
-    void tell(int rank, const error& why);
-    /// Blocks until tell(), at most so long; false if nothing was told.
-    [[nodiscard]] bool wait(duration limit);
-
-private:
-    struct state;
-    std::shared_ptr<state> state_;
-};
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/loss_listeners.ipp
-// Listeners run under the lock: that is what makes the end of a subscription final. The lock is
-// recursive, so that a listener may end its own.
-
-#include <algorithm>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace skein::cluster {
-
-struct loss_listeners::state {
-    std::recursive_mutex mutex; // guards all
-    std::condition_variable_any told;
-    std::vector<std::shared_ptr<listener>> listeners;
-    std::optional<std::pair<int, error>> lost;
-
-    void remove(const std::shared_ptr<listener>& which) {
-        const std::lock_guard lock(mutex);
-        std::erase(listeners, which);
-    }
-};
-
-SKEIN_INLINE loss_listeners::loss_listeners() : state_(std::make_shared<state>()) {}
-
-SKEIN_INLINE subscription loss_listeners::add(listener told) {
-    auto added = std::make_shared<listener>(std::move(told));
-    const std::lock_guard lock(state_->mutex);
-    if (state_->lost) {
-        (*added)(state_->lost->first, state_->lost->second);
-        return {};
-    }
-    state_->listeners.push_back(added);
-    return subscription([of = state_, added] { of->remove(added); });
-}
-
-SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->lost) return;
-    state_->lost.emplace(rank, why);
-    state_->told.notify_all();
-    const auto all = state_->listeners; // a listener may end its own or another subscription
-    for (const auto& each : all) {
-        const bool here = std::find(state_->listeners.begin(), state_->listeners.end(), each) !=
-                          state_->listeners.end();
-        if (here) (*each)(rank, why);
-    }
-}
-
-SKEIN_INLINE bool loss_listeners::wait(duration limit) {
-    std::unique_lock lock(state_->mutex);
-    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
-}
-
-} // namespace skein::cluster
-
-// ======== skein/net/token.hpp
-// The shared secret of a world: 32 random bytes that both ends of a connection must know.
-//
-// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
-
-
-// ======== skein/core/random.hpp
-// Randomness as a parameter: protocol code asks a random_source and never the system.
-//
-// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
-// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
-
-
-// ======== skein/core/philox.hpp
-// Philox4x32-10: random bits as a pure function of (counter, key).
-//
-// Because nothing is carried from one draw to the next, any rank can draw the value of any position
-// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
-// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
-//
-//     philox_stream random(seed, rank);
-//     std::uint64_t bits = random.next();
-
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-namespace skein {
-
-using philox_counter = std::array<std::uint32_t, 4>;
-using philox_key = std::array<std::uint32_t, 2>;
-
-/// 128 random bits for one counter under one key.
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
-                                                            philox_key key) noexcept {
-    for (int round = 0; round < 10; ++round) {
-        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
-        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
-                   static_cast<std::uint32_t>(p1),
-                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
-                   static_cast<std::uint32_t>(p0)};
-        key[0] += 0x9E3779B9u;
-        key[1] += 0xBB67AE85u;
-    }
-    return counter;
-}
-
-namespace detail {
-/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
-template <class Draw>
-constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
-    __extension__ using wide = unsigned __int128;
-    const std::uint64_t threshold = (0 - bound) % bound;
-    for (;;) {
-        const wide product = static_cast<wide>(draw()) * bound;
-        if (static_cast<std::uint64_t>(product) >= threshold)
-            return static_cast<std::uint64_t>(product >> 64);
-    }
-}
-} // namespace detail
-
-/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
-/// Meets std::uniform_random_bit_generator.
-class philox_stream {
-public:
-    using result_type = std::uint64_t;
-
-    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : seed_(seed), stream_(stream) {}
-
-    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
-    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
-
-    /// 64 uniform bits.
-    constexpr std::uint64_t next() noexcept {
-        const std::uint64_t block = position_ >> 1;
-        if (!has_block_ || block != block_) {
-            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
-                           {low(seed_), high(seed_)});
-            block_ = block;
-            has_block_ = true;
-        }
-        const std::size_t half = (position_++ & 1) * 2;
-        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
-    }
-    constexpr result_type operator()() noexcept { return next(); }
-
-    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
-    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
-        return detail::below([this] { return next(); }, bound);
-    }
-    /// Uniform in [0, 1) with 53 random bits.
-    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
-
-    /// Number of 64-bit values drawn so far.
-    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
-    /// Continues as if `position` values had been drawn.
-    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
-
-private:
-    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
-    static constexpr std::uint32_t high(std::uint64_t v) {
-        return static_cast<std::uint32_t>(v >> 32);
-    }
-
-    std::uint64_t seed_, stream_;
-    std::uint64_t position_ = 0, block_ = 0;
-    std::array<std::uint32_t, 4> bits_{};
-    bool has_block_ = false;
-};
-
-} // namespace skein
-
-
-// ======== skein/core/random.hpp, continued
-#include <cerrno>
-#include <cstring>
-
-#include <sys/random.h>
-
-namespace skein {
-
-/// Uniform random bits. Not thread-safe unless the source says so.
-class random_source {
-public:
-    virtual ~random_source() = default;
-
-    /// 64 uniform bits.
-    virtual std::uint64_t next() = 0;
-
-    /// Fills the bytes with uniform bits.
-    virtual void fill(mut_byte_span into) {
-        while (!into.empty()) {
-            std::byte word[8];
-            store_le(word, next());
-            const std::size_t n = into.size() < 8 ? into.size() : 8;
-            std::memcpy(into.data(), word, n);
-            into = into.subspan(n);
-        }
-    }
-    /// Uniform in [0, bound) without bias; bound > 0.
-    std::uint64_t below(std::uint64_t bound) {
-        return detail::below([this] { return next(); }, bound);
-    }
-    /// Uniform in [0, 1).
-    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-};
-
-/// The same sequence for the same seed, on every machine.
-class seeded_random final : public random_source {
-public:
-    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-        : stream_(seed, stream) {}
-    std::uint64_t next() override { return stream_.next(); }
-
-private:
-    philox_stream stream_;
-};
-
-namespace detail {
-class kernel_random final : public random_source {
-public:
-    std::uint64_t next() override {
-        std::byte word[8];
-        fill(word);
-        return load_le<std::uint64_t>(word);
-    }
-    void fill(mut_byte_span into) override {
-        while (!into.empty()) {
-            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
-            if (n < 0) {
-                if (errno == EINTR) continue;
-                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
-            }
-            into = into.subspan(static_cast<std::size_t>(n));
-        }
-    }
-};
-} // namespace detail
-
-/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
-[[nodiscard]] inline random_source& system_random() noexcept {
-    static detail::kernel_random source;
-    return source;
-}
-
-} // namespace skein
-
-
-// ======== skein/net/token.hpp, continued
-#include <array>
-#include <cstddef>
-#include <span>
-#include <string>
-#include <string_view>
-
-namespace skein::net {
-
-/// A value; compared in constant time.
-class token {
-public:
-    static constexpr std::size_t size = 32;
-
-    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
-    token() = default;
-
-    /// A new secret from the kernel's random source, or from `source` in the simulated world.
-    static token generate();
-    static token generate(random_source& source);
-
-    /// 64 hexadecimal digits; surrounding white space is ignored.
-    static result<token> from_hex(std::string_view text);
-    [[nodiscard]] std::string to_hex() const;
-
-    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
-    [[nodiscard]] bool empty() const noexcept;
-
-    /// Eight digits that tell two tokens apart without giving either away.
-    [[nodiscard]] std::string fingerprint() const;
-
-    friend bool operator==(const token& a, const token& b) noexcept;
-
-private:
-    std::array<std::byte, size> bytes_{};
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/token.ipp
-// Making, reading and naming a token.
-
-
-// ======== skein/core/sha256.hpp
-// SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
-//
-// Small messages only: no attempt at speed beyond plain C++. Source: FIPS 180-4, RFC 2104.
-//
-//     digest proof = hmac_sha256(secret, challenge, name);
-//     if (!equal_constant_time(proof, theirs)) refuse();
-
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <concepts>
-
-namespace skein {
-
-using sha256_digest = std::array<std::byte, 32>;
-
-/// An incremental SHA-256. finish() may be called once.
-class sha256 {
-public:
-    using digest = sha256_digest;
-    static constexpr std::size_t block_bytes = 64;
-
-    void update(byte_span bytes) noexcept {
-        total_ += bytes.size();
-        if (used_ > 0) {
-            const std::size_t n = std::min(block_bytes - used_, bytes.size());
-            std::copy_n(bytes.begin(), n, block_.begin() + static_cast<std::ptrdiff_t>(used_));
-            used_ += n;
-            bytes = bytes.subspan(n);
-            if (used_ < block_bytes) return;
-            compress(block_.data());
-            used_ = 0;
-        }
-        for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes))
-            compress(bytes.data());
-        std::copy(bytes.begin(), bytes.end(), block_.begin());
-        used_ = bytes.size();
-    }
-    void update(std::string_view text) noexcept { update(as_bytes(text)); }
-
-    [[nodiscard]] digest finish() noexcept {
-        const std::uint64_t bits = total_ * 8;
-        std::array<std::byte, block_bytes + 8> tail{};
-        tail[0] = std::byte{0x80};
-        const std::size_t zeros = (used_ < 56 ? 56 : 120) - used_;
-        for (std::size_t i = 0; i < 8; ++i)
-            tail[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i) & 255);
-        update(byte_span(tail).first(zeros + 8));
-        digest out{};
-        for (std::size_t i = 0; i < 8; ++i)
-            for (std::size_t k = 0; k < 4; ++k)
-                out[4 * i + k] = static_cast<std::byte>(state_[i] >> (24 - 8 * k) & 255);
-        return out;
-    }
-
-private:
-    static constexpr std::array<std::uint32_t, 64> round_ = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
-        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
-        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
-        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
-        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
-        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
-        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-        0xc67178f2};
-
-    void compress(const std::byte* block) noexcept {
-        std::array<std::uint32_t, 64> w{};
-        for (std::size_t i = 0; i < 16; ++i)
-            for (std::size_t k = 0; k < 4; ++k)
-                w[i] = w[i] << 8 | std::to_integer<std::uint32_t>(block[4 * i + k]);
-        for (std::size_t i = 16; i < 64; ++i) {
-            const auto s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-            const auto s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-        }
-        auto [a, b, c, d, e, f, g, h] = state_;
-        for (std::size_t i = 0; i < 64; ++i) {
-            const auto s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-            const auto t1 = h + s1 + ((e & f) ^ (~e & g)) + round_[i] + w[i];
-            const auto s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-            const auto t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-            h = g;
-            g = f;
-            f = e;
-            e = d + t1;
-            d = c;
-            c = b;
-            b = a;
-            a = t1 + t2;
-        }
-        const std::array<std::uint32_t, 8> add = {a, b, c, d, e, f, g, h};
-        for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
-    }
-
-    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    std::array<std::byte, block_bytes> block_{};
-    std::size_t used_ = 0;
-    std::uint64_t total_ = 0;
-};
-
-/// The SHA-256 of one piece of bytes.
-[[nodiscard]] inline sha256_digest sha256_of(byte_span bytes) noexcept {
-    sha256 hash;
-    hash.update(bytes);
-    return hash.finish();
-}
-
-/// HMAC-SHA-256 of the concatenation of all parts. The parts are not separated from each other:
-/// the caller gives parts of fixed length, or writes lengths in between.
-template <class... Parts>
-    requires(std::convertible_to<const Parts&, byte_span> && ...)
-[[nodiscard]] sha256_digest hmac_sha256(byte_span key, const Parts&... parts) noexcept {
-    std::array<std::byte, sha256::block_bytes> pad{};
-    if (key.size() > pad.size()) {
-        const auto short_key = sha256_of(key);
-        std::copy(short_key.begin(), short_key.end(), pad.begin());
-    } else {
-        std::copy(key.begin(), key.end(), pad.begin());
-    }
-    for (auto& b : pad) b ^= std::byte{0x36};
-    sha256 inner;
-    inner.update(byte_span(pad));
-    (inner.update(byte_span(parts)), ...);
-    const auto inside = inner.finish();
-    for (auto& b : pad) b ^= std::byte{0x36 ^ 0x5c};
-    sha256 outer;
-    outer.update(byte_span(pad));
-    outer.update(byte_span(inside));
-    return outer.finish();
-}
-
-/// Compares secrets; the time depends on the length only, not on the place of a difference.
-[[nodiscard]] inline bool equal_constant_time(byte_span a, byte_span b) noexcept {
-    if (a.size() != b.size()) return false;
-    unsigned char difference = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        difference =
-            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
-        asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
-    }
-    return difference == 0;
-}
-
-} // namespace skein
-
-
-// ======== skein/net/detail/token.ipp, continued
-#include <fmt/core.h>
-
-namespace skein::net {
-
-SKEIN_INLINE token token::generate() { return generate(system_random()); }
-SKEIN_INLINE token token::generate(random_source& source) {
-    token t;
-    source.fill(std::as_writable_bytes(std::span(t.bytes_)));
-    return t;
-}
-
-SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
-    constexpr std::string_view blank = " \t\r\n";
-    const auto first = text.find_first_not_of(blank);
-    if (first != std::string_view::npos) {
-        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
-    }
-    token t;
-    const bool good = skein::from_hex(text, t.bytes_);
-    if (!good) { // the text is a secret: say nothing of its content
-        return error(errc::invalid_argument,
-                     fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
-                                 text.size()));
-    }
-    return t;
-}
-
-SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
-
-SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
-    return equal_constant_time(a.bytes(), b.bytes());
-}
-SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
-
-SKEIN_INLINE std::string token::fingerprint() const {
-    const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
-    return skein::to_hex(byte_span(digest).first(4));
-}
-
-} // namespace skein::net
-
-
-// ======== skein/cluster/rendezvous.hpp, continued
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// One rank's view of its world. Blocking; called on the compute thread.
-class rendezvous {
-public:
-    rendezvous() = default;
-    rendezvous(const rendezvous&) = delete;
-    rendezvous& operator=(const rendezvous&) = delete;
-    virtual ~rendezvous() = default;
-
-    [[nodiscard]] virtual int rank() const = 0;
-    [[nodiscard]] virtual int world_size() const = 0;
-    [[nodiscard]] virtual int local_rank() const = 0;
-    [[nodiscard]] virtual int local_size() const = 0;
-    /// Grows with every restart of the group; messages of an older generation mean nothing.
-    [[nodiscard]] virtual int generation() const = 0;
-    /// The same text for all ranks of one host.
-    [[nodiscard]] virtual std::string host() const = 0;
-
-    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
-    /// key is used once.
-    ///   errors  peer_lost (names the rank), timeout, too_large
-    virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
-
-    /// The secret of this world, for the connections that ranks make among themselves.
-    [[nodiscard]] virtual net::token secret() const = 0;
-
-    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what waits
-    /// for it. It is called here and now if that has happened. Any number may listen, each until its
-    /// subscription ends.
-    [[nodiscard]] virtual subscription on_lost(loss_listeners::listener lost) = 0;
-};
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/settings.hpp, continued
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
-struct setting {
-    std::string name;
-    std::string value;
-
-    friend bool operator==(const setting&, const setting&) = default;
-};
-
-/// One number for all of them, names and order included; the same on every machine.
-[[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
-
-/// What differs between two ranks, as errc::mismatch that names the settings and both values; nothing
-/// when they are alike.
-[[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
-                                              int reference, const std::vector<setting>& ours);
-
-/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are alike.
-///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of exchange()
-void require_same(rendezvous& world, std::string_view key, const std::vector<setting>& mine);
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/settings.ipp
-// Comparing settings: few of them, so that a plain search will do.
-
-
-// ======== skein/wire/decode.hpp
-// Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
-// bounded by the size of the input and limits::max_memory, and the first fault is told with its
-// position.
-//
-//     auto request = wire::decode<submit>(frame.body);      // result<submit>
-//     if (!request) return request.error();
-//
-// Fields of type std::span<const T> and std::string_view become views into the input: keep it.
-
-
-// ======== skein/wire/codec.hpp
-// Which types travel: the concept `encodable`, and how a type of your own joins in.
-//
-// Encodable are: bool, integers, float, double, enums, std::byte, strings, vector, array, span of
-// fixed-layout elements, map, set and their unordered forms, optional, variant, pair, tuple,
-// durations, strong ids, skein::error, result<T>, and plain aggregates of those. Anything else
-// specialises codec:
-//
-//     template <> struct skein::wire::codec<matrix> {
-//         static constexpr std::string_view schema = "matrix";
-//         static void encode(writer& out, const matrix& m);
-//         static result<void> decode(reader& in, matrix& m);
-//     };
-
-
-// ======== skein/core/fields.hpp
-// THE door to Boost.PFR: number, references and names of the fields of a plain aggregate.
-//
-// An aggregate here is a class without constructors, bases, references and C arrays (PFR would
-// flatten those: use std::array). Names need a type with linkage: not local to a function, not in
-// an unnamed namespace. Names are cut out of the pretty name of a function whose template argument
-// points at the field: PFR knows names from 2.2 on (Boost 1.84), but in a header of its own, and one
-// way for every version gives one schema hash. g++ 12 ends with an internal error at an array field
-// of a type with constructors, unless its default is spelled with parentheses:
-// std::array<std::string, 2> names = std::array<std::string, 2>();
-//
-//     struct point { int x = 0, y = 0; };
-//     field_count<point> == 2, field_name<point, 1>() == "y"
-
-
-#include <cstddef>
-#include <memory>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-
-#include <boost/pfr/core.hpp>
-
-namespace skein {
-
-/// A type whose fields can be listed.
-template <class T>
-concept plain_aggregate =
-    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
-
-template <class T>
-inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
-
-/// The type of field I.
-template <class T, std::size_t I>
-using field_type = boost::pfr::tuple_element_t<I, T>;
-
-/// References to all fields, as a std::tuple.
-template <class T>
-constexpr auto tie_fields(T& object) noexcept {
-    return boost::pfr::structure_tie(object);
-}
-
-namespace detail {
-
-template <class T>
-struct fields_of_nothing {
-    const T value;
-};
-#if defined(__clang__)
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wundefined-var-template"
-#pragma clang diagnostic ignored "-Wundefined-internal"
-#endif
-/// Declared, never defined: only addresses inside it are named at compile time.
-template <class T>
-extern const fields_of_nothing<T> fake_object;
-
-template <class Pointer>
-struct pointer_value {
-    Pointer pointer;
-};
-template <class Pointer>
-pointer_value(Pointer) -> pointer_value<Pointer>;
-
-template <class T, auto Field>
-consteval const char* field_pretty_name() {
-    return __PRETTY_FUNCTION__;
-}
-
-/// The last identifier of "... Field = {&fake_object.value.name}]".
-consteval std::string_view last_identifier(std::string_view text) {
-    const auto is_word = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-               c == '_';
-    };
-    std::size_t end = text.size();
-    while (end > 0 && !is_word(text[end - 1])) --end;
-    std::size_t begin = end;
-    while (begin > 0 && is_word(text[begin - 1])) --begin;
-    return text.substr(begin, end - begin);
-}
-} // namespace detail
-
-/// The name of field I as it is written in the source.
-template <class T, std::size_t I>
-consteval std::string_view field_name() {
-    constexpr auto field = detail::pointer_value{
-        std::addressof(std::get<I>(boost::pfr::structure_tie(detail::fake_object<T>.value)))};
-    return detail::last_identifier(detail::field_pretty_name<T, field>());
-}
-#if defined(__clang__)
-#pragma clang diagnostic pop
-#endif
-
-namespace detail {
-struct field_name_probe {
-    int first_one = 0;
-    double second2 = 0;
-};
-static_assert(field_name<field_name_probe, 0>() == "first_one" &&
-                  field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
-} // namespace detail
-
-} // namespace skein
-
-// ======== skein/core/ids.hpp
-// Strong ids: a node id is not an actor id, though both are 64 bits.
-//
-// An id compares, hashes and prints as its value, and nothing else: no arithmetic, no conversion.
-//
-//     struct blob_tag;
-//     using blob_id = skein::strong_id<blob_tag>;
-
-
-#include <compare>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-
-#include <fmt/core.h>
-
-namespace skein {
-
-/// A value of Rep that is only comparable with ids of the same Tag. Zero is "none".
-template <class Tag, class Rep = std::uint64_t>
-class strong_id {
-public:
-    using tag_type = Tag;
-    using rep = Rep;
-
-    constexpr strong_id() noexcept = default;
-    constexpr explicit strong_id(Rep value) noexcept : value_(value) {}
-
-    [[nodiscard]] constexpr Rep value() const noexcept { return value_; }
-    /// True unless this is the "none" id.
-    constexpr explicit operator bool() const noexcept { return value_ != Rep{}; }
-    friend constexpr auto operator<=>(const strong_id&, const strong_id&) = default;
-
-private:
-    Rep value_{};
-};
-
-using node_id = strong_id<struct node_tag>;
-using worker_id = strong_id<struct worker_tag>;
-using task_id = strong_id<struct task_tag>;
-using actor_id = strong_id<struct actor_tag>;
-using call_id = strong_id<struct call_tag>;
-using object_id = strong_id<struct object_tag>;
-using job_id = strong_id<struct job_tag>;
-
-} // namespace skein
-
-template <class Tag, class Rep>
-struct std::hash<skein::strong_id<Tag, Rep>> {
-    std::size_t operator()(const skein::strong_id<Tag, Rep>& id) const noexcept {
-        return std::hash<Rep>{}(id.value());
-    }
-};
-
-template <class Tag, class Rep>
-struct fmt::formatter<skein::strong_id<Tag, Rep>> : fmt::formatter<Rep> {
-    template <class Context>
-    auto format(const skein::strong_id<Tag, Rep>& id, Context& context) const {
-        return fmt::formatter<Rep>::format(id.value(), context);
-    }
-};
 
 // ======== skein/wire/reader.hpp
 // A cursor over bytes from outside. Nothing is believed: every step checks what is left.
@@ -2278,8 +1722,14 @@ public:
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }
-    /// Starts anew and keeps the memory.
-    void clear() noexcept { size_ = 0; }
+    /// Starts anew and keeps the memory, unless it is that of a rare large message.
+    void clear() noexcept {
+        size_ = 0;
+        if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
+    }
+    static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
+    /// The memory it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {
@@ -2810,6 +2260,1355 @@ result<T> decode(byte_span bytes, limits bounds = {}) {
 
 } // namespace skein::wire
 
+
+// ======== skein/rt/detail/boot.ipp, continued
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+/// What this process was started with: read once, taken once.
+struct inherited_boot {
+    bool is_child = false;
+    std::optional<boot> mine;
+    std::optional<error> unreadable;
+    std::atomic_flag taken = ATOMIC_FLAG_INIT;
+};
+
+SKEIN_INLINE result<boot> read_boot(std::string_view number) {
+    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
+    std::from_chars(number.data(), number.data() + number.size(), inherited);
+    const unique_fd file(inherited < boot_file ? -1 : inherited);
+    byte_buffer text;
+    std::byte piece[4096];
+    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
+        append(text, byte_span(piece, static_cast<std::size_t>(n)));
+    auto got = wire::decode<boot_message>(text);
+    if (!got)
+        return error(errc::malformed, "the boot message of this process cannot be read")
+            .with_hint(
+                fmt::format("{} is set by skein for its children only: unset it", boot_variable));
+    boot mine;
+    mine.role = std::move(got->role);
+    mine.name = std::move(got->name);
+    mine.message = std::move(got->message);
+    if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
+        mine.socket = unique_fd(got->socket);
+    return mine;
+}
+
+SKEIN_INLINE inherited_boot& boot_of_this_process() {
+    static inherited_boot here;
+    static const bool read = [] {
+        adopt_last_words();
+        const char* number = std::getenv(boot_variable);
+        if (number == nullptr) return false;
+        here.is_child = true;
+        auto got = read_boot(number);
+        if (got)
+            here.mine = std::move(*got);
+        else
+            here.unreadable = got.error();
+        ::unsetenv(boot_variable);
+        return true;
+    }();
+    (void)read;
+    return here;
+}
+
+} // namespace detail
+
+SKEIN_INLINE bool started_as(std::string_view role) noexcept {
+    static const std::string mine = [] { // the role stays known when the boot has been taken
+        const auto& here = detail::boot_of_this_process();
+        return here.mine ? here.mine->role : std::string();
+    }();
+    const auto& here = detail::boot_of_this_process();
+    return here.unreadable || (here.is_child && mine == role);
+}
+
+SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
+    if (!started_as(role)) return std::nullopt;
+    auto& here = detail::boot_of_this_process();
+    if (here.unreadable) throw *here.unreadable;
+    if (here.taken.test_and_set()) return std::nullopt;
+    return std::move(here.mine);
+}
+
+} // namespace skein::rt
+
+// ======== skein/wire/json.hpp
+// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
+//
+//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
+//     if (!manifest) return manifest.error();
+//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
+//
+// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
+
+
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+namespace skein {
+
+using json = nlohmann::json;                 ///< keys sorted
+using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
+
+struct json_limits {
+    std::size_t max_bytes = 16u << 20;
+    int max_depth = 32;
+};
+
+/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
+/// not JSON or names a key twice in one object. Never throws.
+[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
+    if (text.size() > limits.max_bytes)
+        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
+                                                  text.size(), limits.max_bytes));
+    std::vector<std::set<std::string>> keys; // of the objects that are open
+    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+        if (depth > limits.max_depth)
+            throw error(errc::too_large,
+                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
+        if (event == json::parse_event_t::object_start) keys.emplace_back();
+        if (event == json::parse_event_t::object_end) keys.pop_back();
+        if (event == json::parse_event_t::key &&
+            !keys.back().insert(parsed.get<std::string>()).second)
+            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
+                                                     parsed.get_ref<const std::string&>()));
+        return true;
+    };
+    try {
+        return json::parse(text.begin(), text.end(), watch);
+    } catch (const error& refused) {
+        return refused;
+    } catch (const std::exception& broken) {
+        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
+        std::string_view what = broken.what();
+        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
+        return error(errc::malformed, fmt::format("not JSON: {}", what));
+    }
+}
+
+[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
+    return parse_json(as_text(bytes), limits);
+}
+
+/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
+/// UTF-8 become U+FFFD.
+template <class Json>
+[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace detail {
+inline error json_member_error(std::string_view key, std::string_view wanted) {
+    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
+}
+/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
+inline bool is_uint(const json& value) {
+    return value.is_number_unsigned() ||
+           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
+}
+} // namespace detail
+
+/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
+[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
+            return it->get<std::uint64_t>();
+    return detail::json_member_error(key, "a whole number >= 0");
+}
+
+/// The member `key` as a number.
+[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_number())
+            return it->get<double>();
+    return detail::json_member_error(key, "a number");
+}
+
+/// The member `key` as text.
+[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
+    if (object.is_object())
+        if (auto it = object.find(key); it != object.end() && it->is_string())
+            return it->get<std::string>();
+    return detail::json_member_error(key, "text");
+}
+
+/// The member `key` as an array of unsigned integers, at most max_items of them.
+[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
+    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
+    std::vector<std::uint64_t> out;
+    auto it = object.is_object() ? object.find(key) : object.end();
+    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
+        return detail::json_member_error(key, "an array of whole numbers >= 0");
+    out.reserve(it->size());
+    for (auto& item : *it) {
+        if (!detail::is_uint(item))
+            return detail::json_member_error(key, "an array of whole numbers >= 0");
+        out.push_back(item.get<std::uint64_t>());
+    }
+    return out;
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/detail/environment.ipp, continued
+#include <charconv>
+#include <cstdlib>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace skein::cluster {
+
+namespace detail {
+
+/// Variables that are this process's alone: a supervisor's boot message, and what was taken from the
+/// environment. Written before there are threads, then only read.
+SKEIN_INLINE std::map<std::string, std::string>& own_variables() {
+    static auto mine = [] {
+        const auto boot = rt::take_boot(rank_role);
+        return boot ? wire::decode<std::map<std::string, std::string>>(boot->message).value()
+                    : std::map<std::string, std::string>();
+    }();
+    return mine;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void take_launch_variables() {
+    auto& mine = detail::own_variables();
+    for (const char* name :
+         {"SKEIN_RANK", "SKEIN_WORLD_SIZE", "SKEIN_LOCAL_RANK", "SKEIN_LOCAL_SIZE", "SKEIN_ATTEMPT",
+          "SKEIN_JOB_ID", "SKEIN_MASTER_HOST", "SKEIN_MASTER_PORT", "SKEIN_GROUP", "SKEIN_TOKEN"}) {
+        if (const char* value = std::getenv(name)) mine.try_emplace(name, value);
+        ::unsetenv(name);
+    }
+}
+
+SKEIN_INLINE variable_reader process_environment() {
+    return [](std::string_view name) -> std::optional<std::string> {
+        const auto& mine = detail::own_variables();
+        if (const auto found = mine.find(std::string(name)); found != mine.end())
+            return found->second;
+        const char* value = std::getenv(std::string(name).c_str());
+        if (value == nullptr) return std::nullopt;
+        return std::string(value);
+    };
+}
+
+namespace detail {
+
+/// Variables of one launcher, with errors that name them.
+class variables {
+public:
+    variables(const variable_reader& read, std::string launcher)
+        : read_(read), launcher_(std::move(launcher)) {}
+
+    [[nodiscard]] bool has(std::string_view name) const { return read_(name).has_value(); }
+    [[nodiscard]] std::string text(std::string_view name, std::string fallback = {}) const {
+        return read_(name).value_or(std::move(fallback));
+    }
+    [[nodiscard]] std::string need(std::string_view name) const {
+        auto value = read_(name);
+        if (!value || value->empty()) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("this looks like a {} launch, but {} is not set", launcher_, name))
+                .with_hint(fmt::format("set {}, or unset the other {} variables", name, launcher_));
+        }
+        return *value;
+    }
+    [[nodiscard]] int number(std::string_view name) const { return parse(name, need(name)); }
+    [[nodiscard]] int number(std::string_view name, int fallback) const {
+        auto value = read_(name);
+        return value && !value->empty() ? parse(name, *value) : fallback;
+    }
+    /// The first of the names that is set.
+    [[nodiscard]] int first_number(std::initializer_list<std::string_view> names) const {
+        for (auto name : names) {
+            if (has(name)) return number(name);
+        }
+        return number(*names.begin());
+    }
+
+private:
+    int parse(std::string_view name, const std::string& value) const {
+        int out = 0;
+        const auto [end, fault] = std::from_chars(value.data(), value.data() + value.size(), out);
+        if (fault != std::errc{} || end != value.data() + value.size() || out < 0) {
+            throw error(
+                errc::invalid_argument,
+                fmt::format("{}='{}' ({} launch) is not a number >= 0", name, value, launcher_));
+        }
+        return out;
+    }
+    const variable_reader& read_;
+    std::string launcher_;
+};
+
+/// A port for rank 0 that all ranks of a job compute alike; above the well-known, below the ephemeral.
+SKEIN_INLINE int port_of_job(std::string_view job) noexcept {
+    fnv1a hash;
+    hash.text(job);
+    return 20000 + static_cast<int>(hash.value() % 10000);
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_skein(const variable_reader& read) {
+    const variables v(read, "skein");
+    if (!v.has("SKEIN_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skein";
+    e.rank = v.number("SKEIN_RANK");
+    e.world_size = v.number("SKEIN_WORLD_SIZE");
+    e.local_rank = v.number("SKEIN_LOCAL_RANK", e.rank);
+    e.local_size = v.number("SKEIN_LOCAL_SIZE", e.world_size);
+    e.attempt = v.number("SKEIN_ATTEMPT", 0);
+    e.master_host = v.text("SKEIN_MASTER_HOST");
+    e.master_port = v.number("SKEIN_MASTER_PORT", 0);
+    e.job_id = v.text("SKEIN_JOB_ID");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_torch(const variable_reader& read) {
+    const variables v(read, "torchrun");
+    if (!v.has("RANK") || v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // somebody else's RANK
+    launch_environment e;
+    e.source = "torch";
+    e.rank = v.number("RANK");
+    e.world_size = v.number("WORLD_SIZE");
+    e.local_rank = v.number("LOCAL_RANK", 0);
+    e.local_size = v.number("LOCAL_WORLD_SIZE", 1);
+    e.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    // The agent's own store listens on MASTER_PORT then; ours takes the next one.
+    if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++e.master_port;
+    e.job_id = v.text("TORCHELASTIC_RUN_ID");
+    return e;
+}
+
+/// The entry of one node in Slurm's "2(x3),1".
+SKEIN_INLINE int tasks_on_node(std::string_view text, int node) {
+    int at = 0;
+    while (!text.empty()) {
+        const auto comma = text.find(',');
+        const auto part = text.substr(0, comma);
+        int tasks = 0, times = 1;
+        std::from_chars(part.data(), part.data() + part.size(), tasks);
+        if (const auto open = part.find("(x"); open != std::string_view::npos) {
+            std::from_chars(part.data() + open + 2, part.data() + part.size(), times);
+        }
+        if (node < at + times) return tasks;
+        at += times;
+        if (comma == std::string_view::npos) break;
+        text.remove_prefix(comma + 1);
+    }
+    return 1;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_slurm(const variable_reader& read) {
+    const variables v(read, "Slurm");
+    if (!v.has("SLURM_PROCID") || !v.has("SLURM_STEP_ID")) return std::nullopt;
+    launch_environment e;
+    e.source = "slurm";
+    e.rank = v.number("SLURM_PROCID");
+    e.world_size = v.first_number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+    e.local_rank = v.number("SLURM_LOCALID", 0);
+    const int node = v.number("SLURM_NODEID", 0);
+    e.local_size = v.has("SLURM_STEP_TASKS_PER_NODE")
+                       ? tasks_on_node(v.text("SLURM_STEP_TASKS_PER_NODE"), node)
+                       : tasks_on_node(v.text("SLURM_TASKS_PER_NODE", "1"), node);
+    e.attempt = v.number("SLURM_RESTART_COUNT", 0);
+    e.job_id = v.need("SLURM_JOB_ID") + "." + v.need("SLURM_STEP_ID");
+    auto nodes = v.text("SLURM_STEP_NODELIST");
+    if (nodes.empty()) nodes = v.need("SLURM_JOB_NODELIST");
+    const auto hosts = expand_hostlist(nodes);
+    if (!hosts.empty()) e.master_host = hosts.front();
+    e.master_port = v.number("SKEIN_MASTER_PORT", port_of_job(e.job_id));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_kubernetes(const variable_reader& read) {
+    const variables v(read, "Kubernetes indexed job");
+    if (!v.has("JOB_COMPLETION_INDEX")) return std::nullopt;
+    if (!v.has("WORLD_SIZE") && !v.has("MASTER_ADDR")) return std::nullopt; // a job of its own each
+    launch_environment e;
+    e.source = "kubernetes";
+    e.rank = v.number("JOB_COMPLETION_INDEX");
+    e.world_size = v.number("WORLD_SIZE");
+    e.master_host = v.need("MASTER_ADDR");
+    e.master_port = v.number("MASTER_PORT");
+    e.job_id = v.text("JOB_NAME");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_openmpi(const variable_reader& read) {
+    const variables v(read, "Open MPI");
+    if (!v.has("OMPI_COMM_WORLD_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "openmpi";
+    e.rank = v.number("OMPI_COMM_WORLD_RANK");
+    e.world_size = v.number("OMPI_COMM_WORLD_SIZE");
+    e.local_rank = v.number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+    e.local_size = v.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+    e.job_id = v.text("PMIX_NAMESPACE", v.text("OMPI_MCA_ess_base_jobid"));
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job(e.job_id)));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& read) {
+    const variables v(read, "MPI (PMI)");
+    if (!v.has("PMI_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "pmi";
+    e.rank = v.number("PMI_RANK");
+    e.world_size = v.number("PMI_SIZE");
+    e.local_rank = v.number("MPI_LOCALRANKID", 0);
+    e.local_size = v.number("MPI_LOCALNRANKS", 1);
+    e.master_host = v.text("SKEIN_MASTER_HOST", v.text("MASTER_ADDR"));
+    // PMI names no job that all ranks agree on, so job_id stays empty: PMI_ID differs by rank.
+    e.master_port = v.number("SKEIN_MASTER_PORT", v.number("MASTER_PORT", port_of_job("pmi")));
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
+    const variables v(read, "SageMaker");
+    if (!v.has("SM_HOSTS")) return std::nullopt;
+    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto here = v.need("SM_CURRENT_HOST");
+    launch_environment e;
+    e.source = "sagemaker";
+    e.rank = -1;
+    if (hosts.is_array() && !hosts.empty()) {
+        for (std::size_t i = 0; i < hosts.size(); ++i) {
+            if (hosts[i] == here) e.rank = static_cast<int>(i);
+        }
+    }
+    if (e.rank < 0) {
+        throw error(
+            errc::invalid_argument,
+            fmt::format("SM_HOSTS='{}' (SageMaker launch) is no list with SM_CURRENT_HOST='{}'",
+                        v.text("SM_HOSTS"), here));
+    }
+    e.world_size = static_cast<int>(hosts.size());
+    e.master_host = hosts[0].get<std::string>();
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("TRAINING_JOB_NAME");
+    return e;
+}
+
+SKEIN_INLINE std::optional<launch_environment> from_skypilot(const variable_reader& read) {
+    const variables v(read, "SkyPilot");
+    if (!v.has("SKYPILOT_NODE_RANK")) return std::nullopt;
+    launch_environment e;
+    e.source = "skypilot";
+    e.rank = v.number("SKYPILOT_NODE_RANK");
+    e.world_size = v.number("SKYPILOT_NUM_NODES");
+    const auto addresses = v.need("SKYPILOT_NODE_IPS");
+    e.master_host = addresses.substr(0, addresses.find('\n'));
+    e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
+    e.job_id = v.text("SKYPILOT_TASK_ID");
+    return e;
+}
+
+} // namespace detail
+
+SKEIN_INLINE launch_environment discover(const variable_reader& read) {
+    for (auto* row : {&detail::from_skein, &detail::from_torch, &detail::from_slurm,
+                      &detail::from_kubernetes, &detail::from_openmpi, &detail::from_pmi,
+                      &detail::from_sagemaker, &detail::from_skypilot}) {
+        auto found = row(read);
+        if (!found) continue;
+        if (found->world_size < 1 || found->rank >= found->world_size) {
+            throw error(errc::invalid_argument,
+                        fmt::format("{} launch: rank {} of {}", found->source, found->rank,
+                                    found->world_size))
+                .with_hint("the launcher's variables contradict each other");
+        }
+        return *found;
+    }
+    return {};
+}
+
+SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
+    std::vector<std::string> hosts;
+    while (!text.empty()) {
+        // One entry ends at a comma that is outside brackets.
+        std::size_t end = 0;
+        for (bool inside = false; end < text.size() && (inside || text[end] != ','); ++end) {
+            if (text[end] == '[') inside = true;
+            if (text[end] == ']') inside = false;
+        }
+        const auto entry = text.substr(0, end);
+        text.remove_prefix(end < text.size() ? end + 1 : end);
+        const auto open = entry.find('[');
+        const auto close = entry.find(']');
+        if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+            if (!entry.empty()) hosts.emplace_back(entry);
+            continue;
+        }
+        auto ranges = entry.substr(open + 1, close - open - 1);
+        while (!ranges.empty()) {
+            const auto comma = ranges.find(',');
+            const auto range = ranges.substr(0, comma);
+            ranges.remove_prefix(comma == std::string_view::npos ? ranges.size() : comma + 1);
+            const auto dash = range.find('-');
+            const auto low = range.substr(0, dash);
+            const auto high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+            int from = 0, to = -1;
+            std::from_chars(low.data(), low.data() + low.size(), from);
+            std::from_chars(high.data(), high.data() + high.size(), to);
+            for (int i = from; i <= to && hosts.size() < 65536; ++i) {
+                hosts.push_back(fmt::format("{}{:0{}}{}", entry.substr(0, open), i, low.size(),
+                                            entry.substr(close + 1)));
+            }
+        }
+    }
+    return hosts;
+}
+
+} // namespace skein::cluster
+
+// ======== skein/cluster/group.hpp
+// A group: the ranks of one training world, who meet, exchange small blobs, and learn at once when one
+// of them is lost.
+//
+// One group_server (in the supervisor, or beside rank 0) and one group_client per rank, over ordinary
+// connections, in either world. A group forms once, with every rank present, and ends once: when all
+// ranks have left, or when the first of them is lost. Then every other rank is told who and why. A new
+// attempt is a new group with the next generation.
+//
+//   joining --all there--> running --all left--> ended
+//      \--deadline--------------\--rank lost or failed, abort()--> failed, with culprit and reason
+
+
+// ======== skein/cluster/settings.hpp
+// Settings that every rank of a world must have alike (rate, batch, seed, ...), compared by value so
+// that a difference is named and not trained into two models.
+//
+//     std::vector<setting> mine{{"seed", "1"}, {"lr", "0.003"}};
+//     require_same(world, "optimizer", mine);     // mismatch: rank 1 has lr 0.1, rank 0 has 0.003
+
+
+// ======== skein/cluster/rendezvous.hpp
+// What a rank needs to know of its world before it can communicate: who is there, and a way to
+// exchange small blobs (addresses, shared-memory names, hashes).
+//
+// The training layers see only this interface. cluster::membership implements it over the control
+// connection of a rank; sim::local_world implements it for threads of one process.
+
+
+// ======== skein/cluster/loss_listeners.hpp
+// Who wants to know that a rank is lost: any number of listeners, each until its subscription ends.
+//
+//     loss_listeners losses;
+//     auto watching = losses.add([&](int rank, const error& why) { abort(rank, why); });
+//     losses.tell(3, why);      // on any thread; once
+//     watching.reset();         // from here on the listener does not run
+
+
+// ======== skein/core/function.hpp
+// unique_function: std::function for callables that can only be moved.
+//
+// Small callables (up to 48 bytes, nothrow-movable) live inside; others on the heap. Calling an empty
+// one is a bug and is checked.
+
+
+#include <cstddef>
+#include <functional>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+namespace skein {
+
+template <class Signature>
+class unique_function;
+
+/// A callable owned by value. Move-only; empty after being moved from.
+template <class R, class... Args>
+class unique_function<R(Args...)> {
+public:
+    unique_function() noexcept = default;
+    unique_function(std::nullptr_t) noexcept {}
+
+    template <class F>
+        requires(!std::is_same_v<std::remove_cvref_t<F>, unique_function> &&
+                 std::is_invocable_r_v<R, std::remove_cvref_t<F>&, Args...>)
+    unique_function(F&& f) {
+        using callable = std::remove_cvref_t<F>;
+        if constexpr (fits<callable>) {
+            ::new (static_cast<void*>(storage_)) callable(std::forward<F>(f));
+            ops_ = &inside<callable>;
+        } else {
+            ::new (static_cast<void*>(storage_)) callable*(new callable(std::forward<F>(f)));
+            ops_ = &outside<callable>;
+        }
+    }
+
+    unique_function(unique_function&& other) noexcept { take(other); }
+    unique_function& operator=(unique_function&& other) noexcept {
+        if (this != &other) {
+            reset();
+            take(other);
+        }
+        return *this;
+    }
+    ~unique_function() { reset(); }
+
+    explicit operator bool() const noexcept { return ops_ != nullptr; }
+
+    R operator()(Args... args) {
+        SKEIN_CHECK(ops_ != nullptr, "an empty unique_function was called");
+        return ops_->call(storage_, std::forward<Args>(args)...);
+    }
+
+private:
+    struct operations {
+        R (*call)(void*, Args&&...);
+        void (*move)(void* from, void* to) noexcept;
+        void (*destroy)(void*) noexcept;
+    };
+    static constexpr std::size_t capacity = 48;
+    template <class F>
+    static constexpr bool fits = sizeof(F) <= capacity && alignof(F) <= alignof(std::max_align_t) &&
+                                 std::is_nothrow_move_constructible_v<F>;
+
+    template <class F>
+    static R invoke(F& f, Args&&... args) {
+        if constexpr (std::is_void_v<R>) {
+            std::invoke(f, std::forward<Args>(args)...);
+        } else {
+            return std::invoke(f, std::forward<Args>(args)...);
+        }
+    }
+    template <class F>
+    static constexpr operations inside{[](void* p, Args&&... args) -> R {
+                                           return invoke(*static_cast<F*>(p),
+                                                         std::forward<Args>(args)...);
+                                       },
+                                       [](void* from, void* to) noexcept {
+                                           ::new (to) F(std::move(*static_cast<F*>(from)));
+                                           static_cast<F*>(from)->~F();
+                                       },
+                                       [](void* p) noexcept { static_cast<F*>(p)->~F(); }};
+    template <class F>
+    static constexpr operations outside{
+        [](void* p, Args&&... args) -> R {
+            return invoke(**static_cast<F**>(p), std::forward<Args>(args)...);
+        },
+        [](void* from, void* to) noexcept { ::new (to) F*(*static_cast<F**>(from)); },
+        [](void* p) noexcept { delete *static_cast<F**>(p); }};
+
+    void take(unique_function& other) noexcept {
+        if (other.ops_ == nullptr) return;
+        other.ops_->move(other.storage_, storage_);
+        ops_ = std::exchange(other.ops_, nullptr);
+    }
+    void reset() noexcept {
+        if (ops_ != nullptr) std::exchange(ops_, nullptr)->destroy(storage_);
+    }
+
+    const operations* ops_ = nullptr;
+    alignas(std::max_align_t) std::byte storage_[capacity];
+};
+
+} // namespace skein
+
+// ======== skein/core/time.hpp
+// Monotonic time, the only time that decides anything. Wall time is for logs (core/clock.hpp).
+//
+// A loop says what time it is: real loops read the system's monotonic clock once per turn, simulated
+// loops count virtual time from zero.
+
+
+#include <chrono>
+#include <cstdint>
+
+namespace skein {
+
+using duration = std::chrono::nanoseconds;
+
+/// A tag for time points of loops. It has no now(): ask loop::now().
+struct monotonic_clock {
+    using rep = std::int64_t;
+    using period = std::nano;
+    using duration = skein::duration;
+    using time_point = std::chrono::time_point<monotonic_clock>;
+    static constexpr bool is_steady = true;
+};
+
+using time_point = monotonic_clock::time_point;
+
+/// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
+[[nodiscard]] constexpr time_point deadline_after(time_point from, duration length) noexcept {
+    std::int64_t sum = 0;
+    if (__builtin_add_overflow(from.time_since_epoch().count(), length.count(), &sum))
+        return length.count() > 0 ? time_point::max() : time_point::min();
+    return time_point(duration(sum));
+}
+
+/// Seconds as a double, for rates and messages.
+[[nodiscard]] constexpr double to_seconds(duration d) noexcept {
+    return std::chrono::duration<double>(d).count();
+}
+
+} // namespace skein
+
+
+// ======== skein/cluster/loss_listeners.hpp, continued
+#include <memory>
+#include <utility>
+
+namespace skein::cluster {
+
+/// A listener is heard while this lives. It may outlive what it listens to.
+class [[nodiscard]] subscription {
+public:
+    subscription() = default;
+    explicit subscription(unique_function<void()> end) : end_(std::move(end)) {}
+    subscription(subscription&& other) noexcept : end_(std::move(other.end_)) {}
+    subscription& operator=(subscription&& other) noexcept {
+        reset();
+        end_ = std::move(other.end_);
+        return *this;
+    }
+    ~subscription() { reset(); }
+
+    /// Ends it: when this returns the listener has ended and does not run again. The listener itself may
+    /// call it.
+    void reset() noexcept {
+        if (!end_) return;
+        auto end = std::move(end_);
+        end();
+    }
+    [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(end_); }
+
+private:
+    unique_function<void()> end_;
+};
+
+/// The listeners of one world and the loss they wait for. Every member may be called on any thread.
+class loss_listeners {
+public:
+    using listener = unique_function<void(int rank, const error& why)>;
+
+    loss_listeners();
+
+    /// The listener runs once: on the thread that calls tell(), or here and now if that has happened.
+    [[nodiscard]] subscription add(listener told);
+    /// Says who is lost. Only the first call counts: what is lost later is mostly an echo.
+    void tell(int rank, const error& why);
+    /// Blocks until tell(), at most so long; false if nothing was told.
+    [[nodiscard]] bool wait(duration limit);
+
+private:
+    struct state;
+    std::shared_ptr<state> state_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/loss_listeners.ipp
+// Listeners run under the lock: that is what makes the end of a subscription final. The lock is
+// recursive, so that a listener may end its own.
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace skein::cluster {
+
+struct loss_listeners::state {
+    std::recursive_mutex mutex; // guards all
+    std::condition_variable_any told;
+    std::vector<std::shared_ptr<listener>> listeners;
+    std::optional<std::pair<int, error>> lost;
+
+    void remove(const std::shared_ptr<listener>& which) {
+        const std::lock_guard lock(mutex);
+        std::erase(listeners, which);
+    }
+};
+
+SKEIN_INLINE loss_listeners::loss_listeners() : state_(std::make_shared<state>()) {}
+
+SKEIN_INLINE subscription loss_listeners::add(listener told) {
+    auto added = std::make_shared<listener>(std::move(told));
+    const std::lock_guard lock(state_->mutex);
+    if (state_->lost) {
+        (*added)(state_->lost->first, state_->lost->second);
+        return {};
+    }
+    state_->listeners.push_back(added);
+    return subscription([of = state_, added] { of->remove(added); });
+}
+
+SKEIN_INLINE void loss_listeners::tell(int rank, const error& why) {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->lost) return;
+    state_->lost.emplace(rank, why);
+    state_->told.notify_all();
+    const auto all = state_->listeners; // a listener may end its own or another subscription
+    for (const auto& each : all) {
+        const bool here = std::find(state_->listeners.begin(), state_->listeners.end(), each) !=
+                          state_->listeners.end();
+        if (here) (*each)(rank, why);
+    }
+}
+
+SKEIN_INLINE bool loss_listeners::wait(duration limit) {
+    std::unique_lock lock(state_->mutex);
+    return state_->told.wait_for(lock, limit, [&] { return state_->lost.has_value(); });
+}
+
+} // namespace skein::cluster
+
+// ======== skein/net/token.hpp
+// The shared secret of a world: 32 random bytes that both ends of a connection must know.
+//
+// It never travels; the handshake proves knowledge of it. Print it only as fingerprint().
+
+
+// ======== skein/core/random.hpp
+// Randomness as a parameter: protocol code asks a random_source and never the system.
+//
+// The real world hands out system_random() (the kernel's generator, good for secrets); simulated
+// worlds and tests hand out seeded_random, so that a failing run can be replayed from its seed.
+
+
+// ======== skein/core/philox.hpp
+// Philox4x32-10: random bits as a pure function of (counter, key).
+//
+// Because nothing is carried from one draw to the next, any rank can draw the value of any position
+// without drawing the ones before it, and a resumed run continues exactly. Source: Salmon et al.,
+// "Parallel random numbers: as easy as 1, 2, 3" (2011); checked against Random123's known answers.
+//
+//     philox_stream random(seed, rank);
+//     std::uint64_t bits = random.next();
+
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+using philox_counter = std::array<std::uint32_t, 4>;
+using philox_key = std::array<std::uint32_t, 2>;
+
+/// 128 random bits for one counter under one key.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(philox_counter counter,
+                                                            philox_key key) noexcept {
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0];
+        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+        counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
+                   static_cast<std::uint32_t>(p1),
+                   static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
+                   static_cast<std::uint32_t>(p0)};
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+namespace detail {
+/// Uniform in [0, bound) from a function that gives 64 uniform bits, without bias; bound > 0.
+template <class Draw>
+constexpr std::uint64_t below(Draw draw, std::uint64_t bound) {
+    __extension__ using wide = unsigned __int128;
+    const std::uint64_t threshold = (0 - bound) % bound;
+    for (;;) {
+        const wide product = static_cast<wide>(draw()) * bound;
+        if (static_cast<std::uint64_t>(product) >= threshold)
+            return static_cast<std::uint64_t>(product >> 64);
+    }
+}
+} // namespace detail
+
+/// The sequence of a (seed, stream) pair; position() and seek() make it resumable.
+/// Meets std::uniform_random_bit_generator.
+class philox_stream {
+public:
+    using result_type = std::uint64_t;
+
+    constexpr explicit philox_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : seed_(seed), stream_(stream) {}
+
+    [[nodiscard]] static constexpr result_type min() noexcept { return 0; }
+    [[nodiscard]] static constexpr result_type max() noexcept { return ~result_type{0}; }
+
+    /// 64 uniform bits.
+    constexpr std::uint64_t next() noexcept {
+        const std::uint64_t block = position_ >> 1;
+        if (!has_block_ || block != block_) {
+            bits_ = philox({low(block), high(block), low(stream_), high(stream_)},
+                           {low(seed_), high(seed_)});
+            block_ = block;
+            has_block_ = true;
+        }
+        const std::size_t half = (position_++ & 1) * 2;
+        return std::uint64_t{bits_[half + 1]} << 32 | bits_[half];
+    }
+    constexpr result_type operator()() noexcept { return next(); }
+
+    /// Uniform in [0, bound), without bias; bound > 0. May use more than one draw.
+    constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+        return detail::below([this] { return next(); }, bound);
+    }
+    /// Uniform in [0, 1) with 53 random bits.
+    constexpr double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
+
+    /// Number of 64-bit values drawn so far.
+    [[nodiscard]] constexpr std::uint64_t position() const noexcept { return position_; }
+    /// Continues as if `position` values had been drawn.
+    constexpr void seek(std::uint64_t position) noexcept { position_ = position; }
+
+private:
+    static constexpr std::uint32_t low(std::uint64_t v) { return static_cast<std::uint32_t>(v); }
+    static constexpr std::uint32_t high(std::uint64_t v) {
+        return static_cast<std::uint32_t>(v >> 32);
+    }
+
+    std::uint64_t seed_, stream_;
+    std::uint64_t position_ = 0, block_ = 0;
+    std::array<std::uint32_t, 4> bits_{};
+    bool has_block_ = false;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/random.hpp, continued
+#include <cerrno>
+#include <cstring>
+
+#include <sys/random.h>
+
+namespace skein {
+
+/// Uniform random bits. Not thread-safe unless the source says so.
+class random_source {
+public:
+    virtual ~random_source() = default;
+
+    /// 64 uniform bits.
+    virtual std::uint64_t next() = 0;
+
+    /// Fills the bytes with uniform bits.
+    virtual void fill(mut_byte_span into) {
+        while (!into.empty()) {
+            std::byte word[8];
+            store_le(word, next());
+            const std::size_t n = into.size() < 8 ? into.size() : 8;
+            std::memcpy(into.data(), word, n);
+            into = into.subspan(n);
+        }
+    }
+    /// Uniform in [0, bound) without bias; bound > 0.
+    std::uint64_t below(std::uint64_t bound) {
+        return detail::below([this] { return next(); }, bound);
+    }
+    /// Uniform in [0, 1).
+    double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+};
+
+/// The same sequence for the same seed, on every machine.
+class seeded_random final : public random_source {
+public:
+    explicit seeded_random(std::uint64_t seed, std::uint64_t stream = 0) noexcept
+        : stream_(seed, stream) {}
+    std::uint64_t next() override { return stream_.next(); }
+
+private:
+    philox_stream stream_;
+};
+
+namespace detail {
+class kernel_random final : public random_source {
+public:
+    std::uint64_t next() override {
+        std::byte word[8];
+        fill(word);
+        return load_le<std::uint64_t>(word);
+    }
+    void fill(mut_byte_span into) override {
+        while (!into.empty()) {
+            const ssize_t n = ::getrandom(into.data(), into.size(), 0);
+            if (n < 0) {
+                if (errno == EINTR) continue;
+                throw error(errc::io, std::string("getrandom failed: ") + std::strerror(errno));
+            }
+            into = into.subspan(static_cast<std::size_t>(n));
+        }
+    }
+};
+} // namespace detail
+
+/// The kernel's generator: unpredictable, fit for secrets, thread-safe.
+[[nodiscard]] inline random_source& system_random() noexcept {
+    static detail::kernel_random source;
+    return source;
+}
+
+} // namespace skein
+
+
+// ======== skein/net/token.hpp, continued
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace skein::net {
+
+/// A value; compared in constant time.
+class token {
+public:
+    static constexpr std::size_t size = 32;
+
+    /// All zero: "no token". Refused by endpoints on addresses that other hosts can reach.
+    token() = default;
+
+    /// A new secret from the kernel's random source, or from `source` in the simulated world.
+    static token generate();
+    static token generate(random_source& source);
+
+    /// 64 hexadecimal digits, not all of them zero; surrounding white space is ignored.
+    static result<token> from_hex(std::string_view text);
+    [[nodiscard]] std::string to_hex() const;
+
+    [[nodiscard]] byte_span bytes() const noexcept { return std::span<const std::byte>(bytes_); }
+    [[nodiscard]] bool empty() const noexcept;
+
+    /// Eight digits that tell two tokens apart without giving either away.
+    [[nodiscard]] std::string fingerprint() const;
+
+    friend bool operator==(const token& a, const token& b) noexcept;
+
+private:
+    std::array<std::byte, size> bytes_{};
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/token.ipp
+// Making, reading and naming a token.
+
+
+// ======== skein/core/sha256.hpp
+// SHA-256 and HMAC-SHA-256, for the token handshake and for build and registry fingerprints.
+//
+// Small messages only: no attempt at speed beyond plain C++. Source: FIPS 180-4, RFC 2104.
+//
+//     digest proof = hmac_sha256(secret, challenge, name);
+//     if (!equal_constant_time(proof, theirs)) refuse();
+
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <concepts>
+
+namespace skein {
+
+using sha256_digest = std::array<std::byte, 32>;
+
+/// An incremental SHA-256. finish() may be called once.
+class sha256 {
+public:
+    using digest = sha256_digest;
+    static constexpr std::size_t block_bytes = 64;
+
+    void update(byte_span bytes) noexcept {
+        total_ += bytes.size();
+        if (used_ > 0) {
+            const std::size_t n = std::min(block_bytes - used_, bytes.size());
+            std::copy_n(bytes.begin(), n, block_.begin() + static_cast<std::ptrdiff_t>(used_));
+            used_ += n;
+            bytes = bytes.subspan(n);
+            if (used_ < block_bytes) return;
+            compress(block_.data());
+            used_ = 0;
+        }
+        for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes))
+            compress(bytes.data());
+        std::copy(bytes.begin(), bytes.end(), block_.begin());
+        used_ = bytes.size();
+    }
+    void update(std::string_view text) noexcept { update(as_bytes(text)); }
+
+    [[nodiscard]] digest finish() noexcept {
+        const std::uint64_t bits = total_ * 8;
+        std::array<std::byte, block_bytes + 8> tail{};
+        tail[0] = std::byte{0x80};
+        const std::size_t zeros = (used_ < 56 ? 56 : 120) - used_;
+        for (std::size_t i = 0; i < 8; ++i)
+            tail[zeros + i] = static_cast<std::byte>(bits >> (56 - 8 * i) & 255);
+        update(byte_span(tail).first(zeros + 8));
+        digest out{};
+        for (std::size_t i = 0; i < 8; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                out[4 * i + k] = static_cast<std::byte>(state_[i] >> (24 - 8 * k) & 255);
+        return out;
+    }
+
+private:
+    static constexpr std::array<std::uint32_t, 64> round_ = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+        0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
+        0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f,
+        0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7,
+        0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc,
+        0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b,
+        0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116,
+        0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
+        0xc67178f2};
+
+    void compress(const std::byte* block) noexcept {
+        std::array<std::uint32_t, 64> w{};
+        for (std::size_t i = 0; i < 16; ++i)
+            for (std::size_t k = 0; k < 4; ++k)
+                w[i] = w[i] << 8 | std::to_integer<std::uint32_t>(block[4 * i + k]);
+        for (std::size_t i = 16; i < 64; ++i) {
+            const auto s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+            const auto s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+            w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+        }
+        auto [a, b, c, d, e, f, g, h] = state_;
+        for (std::size_t i = 0; i < 64; ++i) {
+            const auto s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+            const auto t1 = h + s1 + ((e & f) ^ (~e & g)) + round_[i] + w[i];
+            const auto s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+            const auto t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+            h = g;
+            g = f;
+            f = e;
+            e = d + t1;
+            d = c;
+            c = b;
+            b = a;
+            a = t1 + t2;
+        }
+        const std::array<std::uint32_t, 8> add = {a, b, c, d, e, f, g, h};
+        for (std::size_t i = 0; i < 8; ++i) state_[i] += add[i];
+    }
+
+    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    std::array<std::byte, block_bytes> block_{};
+    std::size_t used_ = 0;
+    std::uint64_t total_ = 0;
+};
+
+/// The SHA-256 of one piece of bytes.
+[[nodiscard]] inline sha256_digest sha256_of(byte_span bytes) noexcept {
+    sha256 hash;
+    hash.update(bytes);
+    return hash.finish();
+}
+
+/// HMAC-SHA-256 of the concatenation of all parts. The parts are not separated from each other:
+/// the caller gives parts of fixed length, or writes lengths in between.
+template <class... Parts>
+    requires(std::convertible_to<const Parts&, byte_span> && ...)
+[[nodiscard]] sha256_digest hmac_sha256(byte_span key, const Parts&... parts) noexcept {
+    std::array<std::byte, sha256::block_bytes> pad{};
+    if (key.size() > pad.size()) {
+        const auto short_key = sha256_of(key);
+        std::copy(short_key.begin(), short_key.end(), pad.begin());
+    } else {
+        std::copy(key.begin(), key.end(), pad.begin());
+    }
+    for (auto& b : pad) b ^= std::byte{0x36};
+    sha256 inner;
+    inner.update(byte_span(pad));
+    (inner.update(byte_span(parts)), ...);
+    const auto inside = inner.finish();
+    for (auto& b : pad) b ^= std::byte{0x36 ^ 0x5c};
+    sha256 outer;
+    outer.update(byte_span(pad));
+    outer.update(byte_span(inside));
+    return outer.finish();
+}
+
+/// Compares secrets; the time depends on the length only, not on the place of a difference.
+[[nodiscard]] inline bool equal_constant_time(byte_span a, byte_span b) noexcept {
+    if (a.size() != b.size()) return false;
+    unsigned char difference = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference =
+            static_cast<unsigned char>(difference | std::to_integer<unsigned char>(a[i] ^ b[i]));
+        asm volatile("" : "+r"(difference)); // keeps the compiler from leaving the loop early
+    }
+    return difference == 0;
+}
+
+} // namespace skein
+
+
+// ======== skein/net/detail/token.ipp, continued
+#include <fmt/core.h>
+
+namespace skein::net {
+
+SKEIN_INLINE token token::generate() { return generate(system_random()); }
+SKEIN_INLINE token token::generate(random_source& source) {
+    token t;
+    source.fill(std::as_writable_bytes(std::span(t.bytes_)));
+    return t;
+}
+
+SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
+    constexpr std::string_view blank = " \t\r\n";
+    const auto first = text.find_first_not_of(blank);
+    if (first != std::string_view::npos) {
+        text = text.substr(first, text.find_last_not_of(blank) - first + 1);
+    }
+    token t;
+    const bool good = skein::from_hex(text, t.bytes_);
+    if (!good) { // the text is a secret: say nothing of its content
+        return error(errc::invalid_argument,
+                     fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
+                                 text.size()));
+    }
+    if (t.empty()) {
+        return error(errc::invalid_argument, "a token of zeros only is no secret")
+            .with_hint("leave it out, or make one: head -c 32 /dev/urandom | xxd -p -c 32");
+    }
+    return t;
+}
+
+SKEIN_INLINE std::string token::to_hex() const { return skein::to_hex(bytes()); }
+
+SKEIN_INLINE bool operator==(const token& a, const token& b) noexcept {
+    return equal_constant_time(a.bytes(), b.bytes());
+}
+SKEIN_INLINE bool token::empty() const noexcept { return *this == token{}; }
+
+SKEIN_INLINE std::string token::fingerprint() const {
+    const auto digest = hmac_sha256(bytes(), as_bytes("skein/1 fingerprint"));
+    return skein::to_hex(byte_span(digest).first(4));
+}
+
+} // namespace skein::net
+
+
+// ======== skein/cluster/rendezvous.hpp, continued
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One rank's view of its world. Blocking; called on the compute thread.
+class rendezvous {
+public:
+    rendezvous() = default;
+    rendezvous(const rendezvous&) = delete;
+    rendezvous& operator=(const rendezvous&) = delete;
+    virtual ~rendezvous() = default;
+
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int world_size() const = 0;
+    [[nodiscard]] virtual int local_rank() const = 0;
+    [[nodiscard]] virtual int local_size() const = 0;
+    /// Grows with every restart of the group; messages of an older generation mean nothing.
+    [[nodiscard]] virtual int generation() const = 0;
+    /// The same text for all ranks of one host.
+    [[nodiscard]] virtual std::string host() const = 0;
+
+    /// Gives every rank's blob in rank order. All ranks call it with the same keys in the same order; a
+    /// key is used once.
+    ///   errors  peer_lost (names the rank), timeout, too_large
+    virtual std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) = 0;
+
+    /// The secret of this world, for the connections that ranks make among themselves.
+    [[nodiscard]] virtual net::token secret() const = 0;
+
+    /// `lost` is called once, on the control thread, when another rank is lost or fails: abort what waits
+    /// for it. It is called here and now if that has happened. Any number may listen, each until its
+    /// subscription ends.
+    [[nodiscard]] virtual subscription on_lost(loss_listeners::listener lost) = 0;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/settings.hpp, continued
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// One of them. The text of a number is made by one function on all ranks (fmt's "{}").
+struct setting {
+    std::string name;
+    std::string value;
+
+    friend bool operator==(const setting&, const setting&) = default;
+};
+
+/// One number for all of them, names and order included; the same on every machine.
+[[nodiscard]] std::uint64_t hash_of(const std::vector<setting>& settings);
+
+/// What differs between two ranks, as errc::mismatch that names the settings and both values; nothing
+/// when they are alike.
+[[nodiscard]] std::optional<error> difference(int rank, const std::vector<setting>& theirs,
+                                              int reference, const std::vector<setting>& ours);
+
+/// Every rank calls it with the same key (see rendezvous::exchange): returns when all settings are alike.
+///   errors  mismatch on every rank, about the first rank that differs from rank 0; those of exchange()
+void require_same(rendezvous& world, std::string_view key, const std::vector<setting>& mine);
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/settings.ipp
+// Comparing settings: few of them, so that a plain search will do.
+
+
 // ======== skein/wire/encode.hpp
 // Values to bytes. The format is in docs/wire.md: little endian, no type information, lengths as
 // variable-length numbers; schema.hpp hashes the shape so that both sides can compare it first.
@@ -2995,6 +3794,7 @@ struct time_constants {
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
     ms suspect_after{1000};   ///< silence after which a peer is suspected
     ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
     ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
@@ -3033,6 +3833,9 @@ inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one fram
 inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// Plain calls run so long in a row before their replies leave and new frames are read.
+inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
 
 } // namespace skein
@@ -3795,6 +4598,10 @@ public:
     template <class T>
     T run(task<T> work, cancel_token token = {});
 
+    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should have
+    /// been cancelled. Its errors are nobody's.
+    void adopt(task<void> work);
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
@@ -3815,6 +4622,8 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+    /// How long this turn has taken so far, to a few milliseconds: for those who want to let others in.
+    [[nodiscard]] virtual duration busy_for() noexcept { return read_clock() - now_; }
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -3862,7 +4671,7 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block && !finished_;
+        const bool idle = ready_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;
@@ -3879,6 +4688,7 @@ private:
         void* what;
     };
 
+    [[nodiscard]] bool is_over() const noexcept { return finished_ && adopted_ == 0; }
     static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
     static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(
@@ -3913,7 +4723,8 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
-    bool finished_ = false; ///< the task of run() has ended
+    bool finished_ = false;   ///< the task of run() has ended
+    std::size_t adopted_ = 0; ///< works of adopt() that have not
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -3927,8 +4738,8 @@ private:
 
 namespace detail {
 
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
-/// loop::run make them; nothing else may run without an owner.
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
+/// them; nothing else may run without an owner.
 struct self_owned {
     struct promise_type : promise_base {
         self_owned get_return_object() noexcept {
@@ -3957,7 +4768,22 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
     *done = true;
 }
 
+inline self_owned run_adopted(task<void> work, std::size_t* running) {
+    try {
+        co_await work;
+    } catch (...) { // nobody is left to be told
+    }
+    work = {};
+    --*running;
+}
+
 } // namespace detail
+
+inline void loop::adopt(task<void> work) {
+    ++adopted_;
+    auto adopted = detail::run_adopted(std::move(work), &adopted_);
+    post(adopted.frame);
+}
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
@@ -3973,7 +4799,7 @@ T loop::run(task<T> work, cancel_token token) {
     auto guarded = with_cancel(std::move(token), std::move(work));
     auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
     post(root.frame);
-    while (!finished_) turn(true);
+    while (!is_over()) turn(true);
     return outcome.take();
 }
 
@@ -4266,7 +5092,7 @@ template <class Body, class... Args>
 // ======== skein/net/address.hpp
 // Where to listen or to connect, as one short text that people can type and programs can send.
 //
-//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
 //
 // Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
@@ -4302,6 +5128,8 @@ struct address {
     [[nodiscard]] bool is_loopback() const noexcept;
 
     static address tcp(std::string host, std::uint16_t port);
+    /// All addresses of this host, IPv6 and IPv4, to listen on: tcp:*:port.
+    static address any(std::uint16_t port);
     static address unix_socket(std::string path);
     static address abstract_unix(std::string name);
     static address sim(std::string host, std::uint16_t port);
@@ -4348,6 +5176,7 @@ SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t 
 SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
     return make(scheme::tcp, std::move(host), port);
 }
+SKEIN_INLINE address address::any(std::uint16_t port) { return tcp("*", port); }
 SKEIN_INLINE address address::unix_socket(std::string path) {
     return make(scheme::unix_path, std::move(path), 0);
 }
@@ -4446,6 +5275,9 @@ struct keep_alive {
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     duration suspect_after = time_constants::lan().suspect_after;
     duration dead_after = time_constants::lan().dead_after;
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
+    /// up when bytes wait for it and it has taken none for so long.
+    duration stalled_after = time_constants::lan().stalled_after;
 };
 
 } // namespace skein::net
@@ -4676,6 +5508,8 @@ class out_queue {
 public:
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+    /// Memory it holds, without what is borrowed.
+    [[nodiscard]] std::size_t capacity() const noexcept;
 
     /// Room in the open piece.
     std::byte* grab(std::size_t n) {
@@ -4737,6 +5571,12 @@ SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
     if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
     data_ = std::move(larger);
     capacity_ = wanted;
+}
+
+SKEIN_INLINE std::size_t out_queue::capacity() const noexcept {
+    std::size_t sum = open_.capacity();
+    for (const auto& p : pieces_) sum += p.owned.capacity() + p.small.capacity();
+    return sum;
 }
 
 SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
@@ -5203,6 +6043,7 @@ SKEIN_INLINE std::string to_string(const identity& who) {
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::net {
 
@@ -5249,6 +6090,8 @@ public:
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
     task<void> send_ready();
     [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Memory that its buffers hold; that of a large frame is given back soon after it.
+    [[nodiscard]] std::size_t buffer_bytes() const noexcept;
     /// Hands what is queued to the kernel now instead of at the end of the turn.
     void flush() noexcept;
 
@@ -5310,6 +6153,8 @@ private:
     [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
     [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
     void unhold(bool& why) noexcept;
+    static task<void> write_pieces(connection* self, const std::vector<byte_span>* parts);
+    [[nodiscard]] std::optional<error> judge(time_point now);
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
     void end(std::optional<error> why) noexcept;
@@ -5328,6 +6173,15 @@ private:
         connection& owner;
     };
 
+    /// Some time after a large frame its buffer is given back.
+    struct idle_timer : timer_node {
+        explicit idle_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<idle_timer&>(t).owner.give_back(); }),
+              owner(c) {}
+        connection& owner;
+    };
+    void give_back() noexcept;
+
     loop& loop_;
     std::unique_ptr<stream> stream_;
     connection_options options_;
@@ -5338,7 +6192,7 @@ private:
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
     detail::out_queue out_;
     std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0, written_at_tick_ = 0;
     bool blocked_ = false; // the write loop is at work
     event wake_writer_;
     wait_queue drained_;
@@ -5349,6 +6203,7 @@ private:
     std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
     std::optional<frame_header> large_;
     byte_buffer large_body_;
+    idle_timer idle_{*this};
     std::size_t large_have_ = 0;
     bool paused_ = false; // by the user
     bool full_ = false;   // the receive queue is; nothing is read while one of them holds
@@ -5366,7 +6221,7 @@ private:
     unique_function<void(const error*)> closed_handler_;
     event ended_;
     alive_timer timer_{*this};
-    time_point last_heard_{}, timer_due_{};
+    time_point last_heard_{}, last_taken_{}, timer_due_{};
     int parts_ = 0;                    // loops that run
     std::shared_ptr<connection> self_; // while they do
     scope tasks_;
@@ -5463,6 +6318,8 @@ inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read 
 inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+inline constexpr std::size_t write_step_bytes = std::size_t{1} << 20;  ///< progress is seen in
+inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a connection at rest
 } // namespace detail
 
 // --- sending ----------------------------------------------------------------------------------
@@ -5606,6 +6463,33 @@ SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     if (sent_goodbye_) maybe_finished();
 }
 
+/// Writes in steps, so that it shows how far a slow peer is.
+SKEIN_INLINE task<void> connection::write_pieces(connection* self,
+                                                 const std::vector<byte_span>* parts) {
+    std::vector<byte_span> step;
+    std::size_t at = 0, offset = 0;
+    while (at < parts->size() && self->state_ != state::ended) {
+        step.clear();
+        std::size_t bytes = 0;
+        while (at < parts->size() && bytes < detail::write_step_bytes) {
+            const auto rest = (*parts)[at].subspan(offset);
+            const auto piece = rest.first(std::min(rest.size(), detail::write_step_bytes - bytes));
+            step.push_back(piece);
+            bytes += piece.size();
+            offset += piece.size();
+            if (piece.size() == rest.size()) {
+                ++at;
+                offset = 0;
+            }
+        }
+        auto writing = self->stream_->write_all(step);
+        co_await writing;
+        ++self->statistics_.flushes;
+        self->in_flight_ -= bytes;
+        self->progress(bytes);
+    }
+}
+
 SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
     connection& c = *self;
     try {
@@ -5618,10 +6502,8 @@ SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self)
                 detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
                 taken.views(parts);
                 c.in_flight_ = taken.bytes();
-                auto writing = c.stream_->write_all(parts);
+                auto writing = write_pieces(&c, &parts);
                 co_await writing;
-                ++c.statistics_.flushes;
-                c.progress(std::exchange(c.in_flight_, 0));
             }
             c.blocked_ = false;
         }
@@ -5754,7 +6636,19 @@ SKEIN_INLINE task<void> connection::read_large() {
     large_.reset();
     large_body_.resize(h.length);
     deliver(h, large_body_, &large_body_);
-    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+    if (large_body_.capacity() > 2 * detail::first_allocation) {
+        large_body_ = byte_buffer();
+    } else if (large_body_.capacity() > detail::kept_body_bytes && state_ != state::ended) {
+        loop_.set_timer(idle_, deadline_after(loop_.now(), options_.alive.ping_after));
+    }
+}
+
+SKEIN_INLINE std::size_t connection::buffer_bytes() const noexcept {
+    return out_.capacity() + in_flight_ + in_.capacity() + large_body_.capacity();
+}
+
+SKEIN_INLINE void connection::give_back() noexcept {
+    if (!large_) large_body_ = byte_buffer();
 }
 
 SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
@@ -6124,7 +7018,7 @@ SKEIN_INLINE void set_sink(sink to) {
 }
 
 SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> with) {
+                        std::span<const field> with) {
     if (!enabled(severity)) return;
     record r;
     r.severity = severity;
@@ -6647,7 +7541,7 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
+      in_(detail::read_buffer_bytes), last_heard_(loop_.now()), last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -6693,6 +7587,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     state_ = state::ended;
     if (why) failure_ = std::move(*why);
     timer_.cancel();
+    idle_.cancel();
     hook_.unlink();
     if (stream_) {
         if (!failure_) stream_->close_send();
@@ -6763,24 +7658,43 @@ SKEIN_INLINE task<void> connection::close() {
     }
 }
 
+/// Whether the peer is given up: too long silent, or, while we do not listen, too long without taking a
+/// byte of what waits for it.
+SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
+    const auto& alive = options_.alive;
+    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
+    const bool late = now - timer_due_ > alive.ping_after;
+    if (is_held() || late) last_heard_ = now;
+    if (late || is_drained() || written_total_ != std::exchange(written_at_tick_, written_total_))
+        last_taken_ = now;
+    const duration silence = now - last_heard_;
+    if (silence >= alive.dead_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
+            .with_hint("its host is down, cut off, or its process is stopped");
+    }
+    if (is_held() && now - last_taken_ >= alive.stalled_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} has taken none of {} bytes for {:.2f} s", peer_name_,
+                                 queued_bytes(), to_seconds(now - last_taken_)))
+            .with_hint("its host is down, its process is stopped, or it has ceased to read");
+    }
+    suspect_ = silence >= alive.suspect_after;
+    return std::nullopt;
+}
+
 SKEIN_INLINE void connection::on_timer() {
     const auto keep = self_;
     const auto& alive = options_.alive;
     const auto now = loop_.now();
-    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
-    const duration silence = now - last_heard_;
-    if (silence >= alive.dead_after) {
-        end(error(errc::peer_lost,
-                  fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
-                .with_hint("its host is down, cut off, or its process is stopped"));
+    if (auto why = judge(now)) {
+        end(std::move(*why));
         return;
     }
-    suspect_ = silence >= alive.suspect_after;
     // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
     // ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
-    if (silence >= alive.ping_after && !is_held()) {
+    if (now - last_heard_ >= alive.ping_after && !is_held()) {
         send_control(ping);
     } else if (mute) {
         send_control(pong);
@@ -7963,61 +8877,6 @@ inline constexpr const char* token_variable = "SKEIN_TOKEN"; ///< 64 hexadecimal
 // The token file and the addresses of cluster/meeting.hpp.
 
 
-// ======== skein/core/unique_fd.hpp
-// A file descriptor with one owner, and the pipe that is most often behind it.
-//
-//     auto [to_read, to_write] = skein::make_pipe();
-
-
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-namespace skein {
-
-/// Closes its file descriptor in the destructor; -1 is none.
-class unique_fd {
-public:
-    explicit unique_fd(int fd = -1) noexcept : fd_(fd) {}
-    unique_fd(unique_fd&& other) noexcept : fd_(other.release()) {}
-    unique_fd& operator=(unique_fd&& other) noexcept {
-        reset(other.release());
-        return *this;
-    }
-    ~unique_fd() { reset(); }
-
-    [[nodiscard]] int get() const noexcept { return fd_; }
-    [[nodiscard]] explicit operator bool() const noexcept { return fd_ >= 0; }
-    /// The caller owns it from here on.
-    [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-    /// Closes what it has and takes fd.
-    void reset(int fd = -1) noexcept {
-        const int old = std::exchange(fd_, fd);
-        if (old >= 0) ::close(old);
-    }
-
-private:
-    int fd_;
-};
-
-/// A close-on-exec, non-blocking pipe; first is the end to read. Throws errc::io when the process has no
-/// descriptors left.
-[[nodiscard]] inline std::pair<unique_fd, unique_fd> make_pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
-        throw error(errc::io, fmt::format("pipe failed: {}", std::strerror(errno)));
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
-
-} // namespace skein
-
-
-// ======== skein/cluster/detail/meeting.ipp, continued
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8059,7 +8918,7 @@ SKEIN_INLINE net::address meeting_point(const launch_environment& where,
 SKEIN_INLINE net::address listening_point(const launch_environment& where,
                                           const variable_reader& read) {
     auto at = meeting_point(where, read);
-    if (!at.is_loopback()) at.host = "0.0.0.0";
+    if (!at.is_loopback()) at.host = "*"; // whichever of IPv6 and IPv4 the others come by
     return at;
 }
 
@@ -8247,6 +9106,8 @@ public:
     /// The asio::io_context; for callers that include net/use_task.hpp.
     [[nodiscard]] auto& context() noexcept;
 
+    [[nodiscard]] duration busy_for() noexcept override;
+
 protected:
     time_point read_clock() noexcept override;
     void poll(std::optional<time_point> until, bool may_block) override;
@@ -8298,6 +9159,7 @@ private:
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
 #include <asio/local/stream_protocol.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
@@ -8321,6 +9183,7 @@ struct asio_context {
 
 // ======== skein/net/detail/real_loop.ipp, continued
 #include <chrono>
+#include <ctime>
 
 namespace skein::net {
 namespace detail {
@@ -8345,6 +9208,14 @@ SKEIN_INLINE real_loop::real_loop()
 
 SKEIN_INLINE real_loop::~real_loop() {
     if (try_current() == nullptr) run(detail::settle(&context_->io));
+}
+
+/// The coarse clock: it is asked after every call that a worker runs.
+SKEIN_INLINE duration real_loop::busy_for() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec) -
+           now().time_since_epoch();
 }
 
 SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
@@ -8940,7 +9811,8 @@ namespace skein::net::detail {
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
 void close_on_exec(int fd) noexcept;
 
-/// The text of a TCP peer.
+/// The text of an IP address, and of a TCP peer; IPv4 as such also in its IPv6 form.
+std::string host_text(const asio::ip::address& a);
 std::string endpoint_text(const asio::ip::tcp::endpoint& e);
 
 /// Opens a socket that no child inherits, from its first moment on.
@@ -9102,7 +9974,7 @@ public:
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             std::error_code code;
             const auto remote = socket_.remote_endpoint(code);
-            if (!code) return remote.address().to_string();
+            if (!code) return host_text(remote.address());
         }
         return {};
     }
@@ -9253,8 +10125,15 @@ namespace detail {
 
 SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
+SKEIN_INLINE std::string host_text(const asio::ip::address& a) {
+    // What came over IPv4 to a socket for both.
+    if (a.is_v6() && a.to_v6().is_v4_mapped())
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, a.to_v6()).to_string();
+    return a.to_string();
+}
+
 SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(e.address().to_string(), e.port()));
+    return to_string(address::tcp(host_text(e.address()), e.port()));
 }
 
 /// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
@@ -9372,6 +10251,10 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
         acceptor.set_option(asio::socket_base::reuse_address(true), code);
         check("SO_REUSEADDR");
+        if (at.address().is_v6() && at.address().is_unspecified()) {
+            acceptor.set_option(asio::ip::v6_only(false), code);
+            check("IPV6_V6ONLY");
+        }
     }
     acceptor.bind(at, code);
     check("bind");
@@ -9380,11 +10263,30 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     return acceptor;
 }
 
+inline constexpr const char* port_in_use =
+    "another program, or another run of this one, holds the port; choose another, or 0 for any";
+
+/// One socket for IPv6 and IPv4; IPv4 alone on a host without IPv6.
+SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address at) {
+    const auto listening = [&](asio::ip::tcp::acceptor acceptor) {
+        at.port = acceptor.local_endpoint().port();
+        return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), at);
+    };
+    try {
+        const asio::ip::tcp::endpoint all(asio::ip::address_v6::any(), at.port);
+        return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+    } catch (const error& e) {
+        // No such family, or no address of it.
+        if (e.code() != errc::invalid_argument && e.code() != errc::not_found) throw;
+    }
+    const asio::ip::tcp::endpoint all(asio::ip::address_v4::any(), at.port);
+    return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+}
+
 SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
-    const std::string host = at.host == "localhost" ? "127.0.0.1"
-                             : at.host == "*"       ? "0.0.0.0"
-                                                    : at.host;
+    if (at.host == "*") return listen_everywhere(on, std::move(at));
+    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());
@@ -9396,9 +10298,7 @@ SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
         }
         ip = found.begin()->endpoint().address();
     }
-    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
-                                         "another program, or another run of this one, holds the "
-                                         "port; choose another, or 0 for any");
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at, port_in_use);
     at.port = acceptor.local_endpoint().port();
     return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
 }
@@ -9470,511 +10370,6 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 }
 
 } // namespace skein::net
-
-// ======== skein/rt/process.hpp
-// A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
-// that a loop can wait for, and it can hand its parent one last text that says why it left.
-//
-//     rt::process_options how;
-//     how.argv = {"/proc/self/exe", "--worker"};
-//     auto child = rt::child_process::spawn(how);
-//     child.kill(SIGTERM);
-//     fmt::print("{}\n", child.wait_blocking().describe());   // "killed by signal 15 (SIGTERM)"
-//
-// task<exit_status> rt::wait(loop, child) on a real loop is in <skein/rt/process_wait.hpp>.
-
-
-#include <csignal>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <sys/types.h>
-#include <sys/wait.h>
-
-namespace skein::rt {
-
-/// "SIGKILL" for 9; "signal 64" for one without a name.
-[[nodiscard]] std::string signal_name(int number);
-
-/// How a process ended.
-class exit_status {
-public:
-    /// raw: what waitpid() gave.
-    explicit exit_status(int raw = 0) noexcept : raw_(raw) {}
-
-    [[nodiscard]] bool success() const noexcept { return exited() && code() == 0; }
-    [[nodiscard]] bool exited() const noexcept { return WIFEXITED(raw_); }
-    /// The exit code; -1 if a signal ended it.
-    [[nodiscard]] int code() const noexcept { return exited() ? WEXITSTATUS(raw_) : -1; }
-    /// The signal that ended it; 0 if it exited.
-    [[nodiscard]] int signal() const noexcept { return WIFSIGNALED(raw_) ? WTERMSIG(raw_) : 0; }
-    [[nodiscard]] bool dumped_core() const noexcept { return WIFSIGNALED(raw_) && WCOREDUMP(raw_); }
-    /// "exited with 3" or "killed by signal 9 (SIGKILL)".
-    [[nodiscard]] std::string describe() const;
-
-private:
-    int raw_;
-};
-
-/// How this host calls itself.
-[[nodiscard]] std::string host_name();
-
-/// "hello:w2": a program and a process's part in it. Linux keeps 15 characters; the program is cut.
-[[nodiscard]] std::string process_title(std::string_view program, std::string_view part);
-
-/// Makes `top` and `pgrep` show this process so; what is started as /proc/self/exe is "exe" otherwise.
-void name_process(std::string_view part);
-
-/// What to start and how.
-struct process_options {
-    std::vector<std::string> argv;                        ///< argv[0] is the name the child sees
-    std::string executable;                               ///< what to execute; empty: argv[0]
-    std::vector<std::pair<std::string, std::string>> env; ///< added to or replacing ours
-    std::vector<std::string> unset_env;                   ///< names the child does not inherit
-    std::string cwd;                                      ///< empty: ours
-    /// {ours, the child's}: open files the child gets under these numbers. All others are closed.
-    std::vector<std::pair<int, int>> fds;
-    std::string stdout_file, stderr_file; ///< appended to; empty: see *_fd
-    int stdout_fd = -1, stderr_fd = -1;   ///< our descriptor to use; -1: inherited
-    bool keep_stdin = false;              ///< otherwise the child reads /dev/null
-    /// A process group of its own: no Ctrl-C from the terminal, and what the child leaves behind in
-    /// the group is killed when its end is seen.
-    bool own_group = false;
-    bool die_with_parent = true; ///< SIGKILL when the thread that spawned it ends
-    bool last_words = true;      ///< give it a pipe for leave_last_words()
-};
-
-/// The variable that names the pipe of leave_last_words().
-inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
-
-/// In a child: hands the parent a text (at most 4096 bytes) that says why this process leaves.
-/// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
-bool leave_last_words(std::string_view text) noexcept;
-
-/// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
-class child_process {
-public:
-    child_process() noexcept = default;
-
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
-    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
-    [[nodiscard]] static child_process spawn(process_options how);
-
-    child_process(child_process&& other) noexcept;
-    child_process& operator=(child_process&& other) noexcept;
-    ~child_process();
-
-    /// -1 for a default-constructed object. Kept after the end for messages.
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-    /// Readable when the process has ended; owned by this object.
-    [[nodiscard]] int pidfd() const noexcept { return pidfd_.get(); }
-    /// True until its end was seen by one of the waits or try_wait().
-    [[nodiscard]] bool running() const noexcept { return pid_ > 0 && !status_; }
-    [[nodiscard]] const std::optional<exit_status>& status() const noexcept { return status_; }
-
-    /// Sends a signal; nothing happens if it has ended.
-    void kill(int signal) noexcept;
-    /// Sends a signal to its process group (needs own_group); reaches its children too.
-    void kill_group(int signal) noexcept;
-
-    /// The exit status if it has ended; does not block.
-    std::optional<exit_status> try_wait() noexcept;
-    /// Blocks the thread until it ends.
-    exit_status wait_blocking();
-
-    /// The text the child left with leave_last_words(); call it after its end. May be empty.
-    [[nodiscard]] std::string last_words();
-
-private:
-    void reap(int flags) noexcept;
-
-    pid_t pid_ = -1;
-    bool own_group_ = false;
-    unique_fd pidfd_, words_;
-    std::optional<exit_status> status_;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/process.ipp
-// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
-
-
-// ======== skein/rt/detail/process.hpp
-// What other bodies need of rt/detail/process.ipp.
-
-
-#include <string_view>
-
-namespace skein::rt::detail {
-
-/// What spawn() throws. Running out of descriptors has a limit with a name.
-[[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
-
-/// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
-/// close-on-exec at the first call.
-int adopt_last_words() noexcept;
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/process.ipp, continued
-#include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <tuple>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-extern char** environ;
-
-namespace skein::rt {
-
-SKEIN_INLINE std::string signal_name(int number) {
-    switch (number) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGTRAP: return "SIGTRAP";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGXCPU: return "SIGXCPU";
-    default: return "signal " + std::to_string(number);
-    }
-}
-
-SKEIN_INLINE std::string exit_status::describe() const {
-    if (exited()) return fmt::format("exited with {}", code());
-    return fmt::format("killed by signal {} ({}){}", signal(), signal_name(signal()),
-                       dumped_core() ? ", core dumped" : "");
-}
-
-SKEIN_INLINE std::string host_name() {
-    char text[256] = {};
-    ::gethostname(text, sizeof text - 1);
-    return text;
-}
-
-SKEIN_INLINE std::string process_title(std::string_view program, std::string_view part) {
-    program.remove_prefix(std::min(program.rfind('/') + 1, program.size()));
-    constexpr std::size_t kept = 15;
-    const auto tail = (":" + std::string(part)).substr(0, kept);
-    return std::string(program.substr(0, kept - tail.size())) + tail;
-}
-
-SKEIN_INLINE void name_process(std::string_view part) {
-    ::prctl(PR_SET_NAME, process_title(::program_invocation_short_name, part).c_str());
-}
-
-SKEIN_INLINE int detail::adopt_last_words() noexcept {
-    static const int adopted = [] {
-        const char* number = std::getenv(last_words_variable);
-        if (number == nullptr) return -1;
-        const int fd = std::atoi(number);
-        ::unsetenv(last_words_variable); // what this process starts leaves its own words elsewhere
-        return fd > 2 && ::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 ? fd : -1;
-    }();
-    return adopted;
-}
-
-SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
-    const int to = detail::adopt_last_words();
-    if (to < 0) return false;
-    const auto bytes = std::min<std::size_t>(text.size(), 4096);
-    return ::write(to, text.data(), bytes) >= 0;
-}
-
-namespace detail {
-
-/// Everything the child needs between fork and exec, prepared before it: no allocation there.
-struct child_plan {
-    const char* executable;
-    char* const* argv;
-    char* const* env;
-    const char* cwd;
-    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
-    int first_free;                       // above every target
-    const char *out_file, *err_file;
-    bool null_stdin, own_group, die_with_parent;
-    pid_t parent;
-    int report; // write {step, errno} here if something fails
-};
-
-[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
-    int message[2] = {step, errno};
-    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
-    ::_exit(127);
-}
-
-/// What spawn() throws. Running out of descriptors has a limit with a name.
-SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
-    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
-                                number == EMFILE ? "too many open files" : std::strerror(number)));
-    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
-    return why;
-}
-
-/// Closes (on exec) all descriptors but the standard three.
-SKEIN_INLINE void close_others_on_exec(int first) noexcept {
-#ifdef SYS_close_range
-    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
-#endif
-    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
-    int fd = ::open(path, flags | O_CLOEXEC, 0644);
-    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
-    // dup2 onto itself would keep close-on-exec.
-    if (fd == target) ::fcntl(fd, F_SETFD, 0);
-}
-
-/// Runs in the child; only async-signal-safe calls.
-[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
-    if (plan.own_group) ::setpgid(0, 0);
-    if (plan.die_with_parent) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        // The parent may have died before the line above took effect.
-        if (::getppid() != plan.parent) ::_exit(127);
-    }
-    close_others_on_exec(3);
-    for (auto& [source, target] : plan.fds) {
-        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
-        if (source < 0) child_failed(plan, 1);
-    }
-    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
-    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
-    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
-    for (auto& [source, target] : plan.fds)
-        if (::dup2(source, target) < 0) child_failed(plan, 1);
-    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
-    // none of it: what it opened next would take the number, and what it prints would go there.
-    for (int fd = 0; fd < 3; ++fd)
-        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
-            open_over(plan, "/dev/null", fd, O_RDWR);
-    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
-
-    // Ignored signals and the mask survive exec: give the child the defaults.
-    ::signal(SIGPIPE, SIG_DFL);
-    ::signal(SIGINT, SIG_DFL);
-    ::signal(SIGTERM, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::execve(plan.executable, plan.argv, plan.env);
-    child_failed(plan, 4);
-}
-
-SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
-    auto replaced = [&](std::string_view entry) {
-        auto name = entry.substr(0, entry.find('='));
-        for (auto& [key, value] : how.env)
-            if (key == name) return true;
-        for (auto& key : how.unset_env)
-            if (key == name) return true;
-        return name == last_words_variable;
-    };
-    std::vector<std::string> out;
-    for (char** entry = environ; *entry != nullptr; ++entry)
-        if (!replaced(*entry)) out.emplace_back(*entry);
-    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
-    return out;
-}
-
-SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
-    std::vector<char*> out;
-    for (auto& s : strings) out.push_back(s.data());
-    out.push_back(nullptr);
-    return out;
-}
-
-/// What spawn() makes before the fork, and keeps until the child has become the other program.
-struct prepared_child {
-    explicit prepared_child(process_options options) : how(std::move(options)) {
-        if (how.executable.empty()) how.executable = how.argv[0];
-        int words_target = -1;
-        int first_free = 3;
-        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
-        if (how.last_words) {
-            std::tie(words_in, words_out) = make_pipe();
-            words_target = first_free++;
-            how.fds.emplace_back(words_out.get(), words_target);
-        }
-        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
-        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
-
-        environment = merged_environment(how);
-        if (how.last_words)
-            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
-        env = c_strings(environment);
-        argv = c_strings(how.argv);
-        std::tie(report_in, report_out) = make_pipe();
-        // The report must not sit on a number that the child gives to something else.
-        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
-        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
-
-        plan.executable = how.executable.c_str();
-        plan.argv = argv.data();
-        plan.env = env.data();
-        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
-        plan.fds = how.fds;
-        plan.first_free = first_free;
-        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
-        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
-        plan.null_stdin = !how.keep_stdin;
-        plan.own_group = how.own_group;
-        plan.die_with_parent = how.die_with_parent;
-        plan.parent = ::getpid();
-        plan.report = report_out.get();
-    }
-
-    process_options how;
-    std::vector<std::string> environment;
-    std::vector<char*> env, argv;
-    unique_fd words_in, words_out, report_in, report_out;
-    child_plan plan{};
-};
-
-/// Forks; in the child it does not return.
-SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
-    // No signal handler of ours may run in the child.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    const pid_t pid = ::fork();
-    if (pid == 0) become(prepared.plan);
-    const int fork_error = errno;
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
-                                          std::strerror(fork_error)));
-    return pid;
-}
-
-} // namespace detail
-
-SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
-    *this = std::move(other);
-}
-
-SKEIN_INLINE child_process& child_process::operator=(child_process&& other) noexcept {
-    std::swap(pid_, other.pid_);
-    std::swap(own_group_, other.own_group_);
-    std::swap(pidfd_, other.pidfd_);
-    std::swap(words_, other.words_);
-    std::swap(status_, other.status_);
-    return *this;
-}
-
-SKEIN_INLINE child_process::~child_process() {
-    if (!running()) return;
-    kill(SIGKILL);
-    wait_blocking();
-}
-
-SKEIN_INLINE void child_process::kill(int signal) noexcept {
-    if (running()) ::kill(pid_, signal);
-}
-
-SKEIN_INLINE void child_process::kill_group(int signal) noexcept {
-    if (!running()) return;
-    if (own_group_) ::kill(-pid_, signal);
-    ::kill(pid_, signal);
-}
-
-SKEIN_INLINE std::optional<exit_status> child_process::try_wait() noexcept {
-    if (running()) reap(WNOHANG);
-    return status_;
-}
-
-SKEIN_INLINE exit_status child_process::wait_blocking() {
-    SKEIN_CHECK(pid_ > 0, "wait for a process that was never started");
-    if (running()) reap(0);
-    return *status_;
-}
-
-SKEIN_INLINE std::string child_process::last_words() {
-    std::string text;
-    char piece[4096];
-    for (;;) {
-        auto n = words_.get() >= 0 ? ::read(words_.get(), piece, sizeof piece) : 0;
-        if (n <= 0 || text.size() > 65536) return text;
-        text.append(piece, std::size_t(n));
-    }
-}
-
-SKEIN_INLINE void child_process::reap(int flags) noexcept {
-    int raw = 0;
-    pid_t got = 0;
-    if (own_group_) {
-        // Seen, but not yet reaped: until then the group's number belongs to nobody else.
-        siginfo_t seen{};
-        while ((got = ::waitid(P_PID, id_t(pid_), &seen, flags | WEXITED | WNOWAIT)) < 0 &&
-               errno == EINTR) {}
-        if (got == 0 && seen.si_pid == pid_) ::kill(-pid_, SIGKILL);
-    }
-    do {
-        got = ::waitpid(pid_, &raw, flags);
-    } while (got < 0 && errno == EINTR);
-    if (got == pid_) status_ = exit_status(raw);
-    // Somebody else reaped it (SIGCHLD ignored): the end is known, the status is not.
-    if (got < 0) status_ = exit_status(0xff00);
-}
-
-SKEIN_INLINE child_process child_process::spawn(process_options how) {
-    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
-    detail::prepared_child prepared(std::move(how));
-    const auto& executable = prepared.how.executable;
-    child_process child;
-    child.pid_ = detail::fork_into(prepared);
-    child.own_group_ = prepared.how.own_group;
-    prepared.report_out.reset();
-    // Until exec the report pipe is open in the child; its closing without a message is success.
-    pollfd waits{prepared.report_in.get(), POLLIN, 0};
-    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
-    int message[2];
-    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
-        child.wait_blocking();
-        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
-                                                "change to its folder", "execute"};
-        throw detail::cannot_start(executable, steps[message[0]], message[1]);
-    }
-    child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
-    if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
-        throw detail::cannot_start(executable, "pidfd_open", errno);
-    if (child.pidfd_.get() < 0)
-        throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
-                                                     "is needed)",
-                                                     std::strerror(errno)));
-    child.words_ = std::move(prepared.words_in);
-    return child;
-}
-
-} // namespace skein::rt
 
 
 // ======== skein/cluster/detail/membership.ipp, continued
@@ -10211,7 +10606,7 @@ struct supervisor_options {
     duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
     duration crash_grace =
         std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
-    duration join_deadline = std::chrono::seconds(120);
+    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
@@ -10369,6 +10764,145 @@ private:
 
 } // namespace skein
 
+// ======== skein/rt/children.hpp
+// Child processes as one part: starting copies of this program with a boot message, seeing their end,
+// asking them to leave and insisting. What is above decides what they are for and when one is started
+// again.
+//
+//     rt::local_children here(loop);
+//     rt::child_options how;
+//     how.role = "worker";
+//     how.name = "worker-1";
+//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
+//     auto starting = here.start(std::move(how));
+//     auto worker = co_await starting;
+//     auto stream = worker->take_stream();            // connected with the child's socket
+//     auto leaving = rt::stop(*worker, 100ms, 2s);
+//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
+//
+// `children` is an interface: processes of this host here, those of other hosts or of a simulated
+// world elsewhere.
+
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::net {
+class real_loop;
+}
+
+namespace skein::rt {
+
+/// What is started.
+struct child_options {
+    std::string role;                          ///< what the child asks rt::take_boot() for
+    std::string name;                          ///< as messages name it: "worker-2"
+    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    bool socket = true;                        ///< a connected socket between it and us
+    std::string executable = "/proc/self/exe"; ///< this program
+    std::vector<std::string> argv;             ///< empty: those of this process
+    /// Added to what it inherits. Other users of the host may read it: no secrets.
+    std::vector<std::pair<std::string, std::string>> env;
+};
+
+/// How a child ended.
+struct child_end {
+    exit_status status;
+    std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// A process that was started. Destroying it kills it, and waits until it is gone.
+class child {
+public:
+    child() = default;
+    child(const child&) = delete;
+    child& operator=(const child&) = delete;
+    virtual ~child();
+
+    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
+    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
+    /// False as soon as its end was seen by ended().
+    [[nodiscard]] virtual bool running() const noexcept = 0;
+
+    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
+    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
+    ///   errors  cancelled: the child is not touched, wait again later
+    [[nodiscard]] virtual task<child_end> ended() = 0;
+
+    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
+    virtual void signal(int number) noexcept = 0;
+    /// Ends it now, with all that it has started and that did not leave its process group.
+    virtual void kill() noexcept = 0;
+
+    /// Our end of its socket; nullptr if it has none, or when it has been taken.
+    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
+};
+
+/// Where children run.
+class children {
+public:
+    children() = default;
+    children(const children&) = delete;
+    children& operator=(const children&) = delete;
+    virtual ~children();
+
+    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
+    ///           too_large: the message
+    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+};
+
+/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
+/// from the terminal: that is for the parent, which tells them.
+class local_children final : public children {
+public:
+    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
+    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+
+private:
+    net::real_loop& loop_;
+};
+
+/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
+/// `before_killing` more.
+///   errors  cancelled: the child may still run
+[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
+
+/// When something that failed is started again, and after how long.
+struct restart_rules {
+    int most = 3;                                          ///< restarts in a row
+    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
+    int factor = 2;                                        ///< of each pause to the one before
+    duration longest_pause = std::chrono::seconds(60);     ///
+    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
+};
+class restart_policy {
+public:
+    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
+
+    /// It has failed: the pause before it is started again; nothing: it is given up.
+    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
+    /// It has worked: failures are counted anew.
+    void worked() noexcept { failures_ = 0; }
+    /// In a row.
+    [[nodiscard]] int failures() const noexcept { return failures_; }
+
+private:
+    restart_rules rules_;
+    int failures_ = 0;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/children.ipp
+// The bodies of rt/children.hpp: the processes of this host.
+
+
 // ======== skein/core/this_process.hpp
 // What the kernel says of this process and of the host it runs on.
 //
@@ -10420,6 +10954,80 @@ namespace skein {
 
 } // namespace skein
 
+// ======== skein/net/socket_pair.hpp
+// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
+//
+//     auto pair = net::make_socket_pair();
+//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
+//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
+
+
+#include <memory>
+#include <utility>
+
+namespace skein::net {
+
+/// Both ends of a connected stream; close-on-exec.
+struct socket_pair {
+    unique_fd ours, theirs;
+};
+
+///   errors  io: the process has no descriptors left
+[[nodiscard]] socket_pair make_socket_pair();
+
+/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
+/// then the stream ends, whichever process still holds the other end. False: it is no socket.
+bool end_input(int socket) noexcept;
+
+/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
+class connected_network final : public network {
+public:
+    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
+    task<std::unique_ptr<stream>> connect(address to) override;
+    ///   errors  not_supported
+    std::unique_ptr<listener> listen(address at) override;
+
+private:
+    std::unique_ptr<stream> stream_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/socket_pair.ipp
+// The bodies of net/socket_pair.hpp.
+
+
+#include <cerrno>
+#include <cstring>
+
+#include <sys/socket.h>
+
+#include <fmt/format.h>
+
+namespace skein::net {
+
+SKEIN_INLINE socket_pair make_socket_pair() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
+            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
+    return {unique_fd(ends[0]), unique_fd(ends[1])};
+}
+
+SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
+
+SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
+    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
+    co_return std::move(stream_);
+}
+
+SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
+    throw error(errc::not_supported, "not supported: listening on an inherited stream");
+}
+
+} // namespace skein::net
+
 // ======== skein/rt/process_wait.hpp
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
 //
@@ -10458,9 +11066,135 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 } // namespace skein::rt
 
 
+// ======== skein/rt/detail/children.ipp, continued
+#include <algorithm>
+#include <csignal>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE child::~child() = default;
+SKEIN_INLINE children::~children() = default;
+
+namespace detail {
+
+/// A process of this host.
+class local_child final : public child {
+public:
+    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
+        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+        if (!socket) return;
+        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
+    }
+
+    const std::string& name() const noexcept override { return name_; }
+    std::int64_t pid() const noexcept override { return process_.pid(); }
+    bool running() const noexcept override { return process_.running(); }
+
+    task<child_end> ended() override {
+        auto waited = wait(loop_, process_);
+        const auto status = co_await waited;
+        if (!end_) {
+            end_ = child_end{status, process_.last_words()};
+            // A child that it left behind may hold the other end: an end behind the last byte.
+            if (socket_) net::end_input(socket_.get());
+            socket_.reset();
+        }
+        co_return *end_;
+    }
+
+    void signal(int number) noexcept override { process_.kill(number); }
+    void kill() noexcept override { process_.kill_group(SIGKILL); }
+    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
+
+private:
+    net::real_loop& loop_;
+    std::string name_;
+    child_process process_;
+    unique_fd socket_; // once more
+    std::unique_ptr<net::stream> stream_;
+    std::optional<child_end> end_;
+};
+
+/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
+/// child never waits, and its end of file needs nobody.
+SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
+    constexpr std::size_t most = 32
+                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
+    if (how.message.size() > most)
+        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
+                                                 "are allowed",
+                                                 how.name, how.message.size(), most));
+    boot_message text;
+    text.role = how.role;
+    text.name = how.name;
+    text.message = how.message;
+    if (how.socket) text.socket = socket_file;
+    const auto bytes = wire::encode(text);
+    auto [read_end, write_end] = make_pipe();
+    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
+        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
+    return std::move(read_end);
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
+    process_options plan;
+    plan.executable = how.executable;
+    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
+    if (plan.argv.empty()) plan.argv.emplace_back("skein");
+    plan.env = how.env;
+    plan.own_group = true;
+    const auto message = detail::boot_pipe(how);
+    plan.fds.emplace_back(message.get(), detail::boot_file);
+    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
+    net::socket_pair link;
+    if (how.socket) {
+        link = net::make_socket_pair();
+        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
+    }
+    auto process = child_process::spawn(std::move(plan));
+    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
+                                                    std::move(link.ours));
+}
+
+SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
+    for (const bool insist : {false, true}) {
+        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
+        auto asked = as_result(std::move(in_time));
+        auto end = co_await asked;
+        if (end) co_return std::move(*end);
+        if (end.error().code() != errc::timeout) throw end.error();
+        if (insist)
+            which.kill();
+        else
+            which.signal(SIGTERM);
+    }
+    auto gone = which.ended();
+    co_return co_await gone;
+}
+
+SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
+    ++failures_;
+    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
+    duration pause = rules_.first_pause;
+    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
+    return std::min(pause, rules_.longest_pause);
+}
+
+} // namespace skein::rt
+
+
 // ======== skein/cluster/detail/supervisor.ipp, continued
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10481,11 +11215,8 @@ SKEIN_INLINE task<void> wait_until_set(event* e) {
 class job {
 public:
     job(net::real_loop& loop, supervisor_options options)
-        : options_(std::move(options)), loop_(loop), network_(loop),
-          signals_(second_signal::is_counted) {
-        if (options_.argv.empty()) options_.argv = own_arguments();
-        if (options_.argv.empty()) options_.argv.emplace_back("skein");
-    }
+        : options_(std::move(options)), loop_(loop), network_(loop), children_(loop),
+          signals_(second_signal::is_counted) {}
 
     task<supervisor_outcome> run() {
         scope watching;
@@ -10510,7 +11241,7 @@ private:
     static constexpr auto moment = std::chrono::milliseconds(50);
 
     struct rank_process {
-        rt::child_process process;
+        std::unique_ptr<rt::child> process;
         bool running = false;
         bool killed_by_us = false;
         std::optional<error> why; ///< of a bad end
@@ -10530,13 +11261,17 @@ private:
     };
 
     task<void> run_attempts() {
-        auto pause = options_.backoff;
+        rt::restart_rules rules;
+        rules.most = options_.max_failures;
+        rules.first_pause = options_.backoff;
+        rt::restart_policy restarts(rules);
         for (int number = 0;; ++number) {
             auto attempted = run_attempt(number);
             outcome_.failure = co_await attempted;
             auto& failure = outcome_.failure;
             if (!failure || stop_signal_ != 0 || lasting_ || is_lasting(failure->code())) co_return;
-            if (number >= options_.max_failures) {
+            const auto pause = restarts.failed(*failure);
+            if (!pause) {
                 if (number > 0) {
                     auto hint =
                         fmt::format("the job was restarted {} time{} already; --resume goes on "
@@ -10550,10 +11285,9 @@ private:
             ++outcome_.restarts;
             if (options_.on_restart)
                 options_.on_restart(*failure, outcome_.restarts, options_.max_failures);
-            auto pausing = as_result(with_timeout(wait_until_set(&stop_), pause));
+            auto pausing = as_result(with_timeout(wait_until_set(&stop_), *pause));
             (void)co_await pausing;
             if (stop_signal_ != 0) co_return;
-            pause *= 2;
         }
     }
 
@@ -10582,7 +11316,8 @@ private:
             try {
                 if (stop_signal_ != 0)
                     throw error(errc::cancelled, "stopped while the workers were starting");
-                start_rank(now, r, number, at, group.secret);
+                auto starting = start_rank(&now, r, group, at);
+                co_await starting;
                 watching.spawn(watch_rank(&now, r));
             } catch (const error& e) {
                 failed = e;
@@ -10599,26 +11334,29 @@ private:
         co_return verdict(now);
     }
 
-    void start_rank(attempt& now, int rank, int number, const net::address& at,
-                    const net::token& secret) {
-        rt::process_options how;
-        how.argv = options_.argv;
+    /// A rank is told its place and the group's secret through a pipe: nothing of it is in its
+    /// environment, so nothing of it reaches what it starts.
+    task<void> start_rank(attempt* now, int rank, group_options group, net::address at) {
+        const std::map<std::string, std::string> mine{
+            {"SKEIN_RANK", std::to_string(rank)},
+            {"SKEIN_WORLD_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_LOCAL_RANK", std::to_string(rank)},
+            {"SKEIN_LOCAL_SIZE", std::to_string(group.world_size)},
+            {"SKEIN_ATTEMPT", std::to_string(group.generation)},
+            {"SKEIN_JOB_ID", group.job},
+            {group_variable, net::to_string(at)},
+            {token_variable, group.secret.to_hex()}};
+        rt::child_options how;
+        how.role = rank_role;
+        how.name = fmt::format("worker {}", rank);
+        how.message = wire::encode(mine);
+        how.socket = false;
         how.executable = options_.executable;
+        how.argv = options_.argv;
         how.env = options_.env;
-        const auto add = [&](const char* key, std::string value) {
-            how.env.emplace_back(key, std::move(value));
-        };
-        add("SKEIN_RANK", std::to_string(rank));
-        add("SKEIN_WORLD_SIZE", std::to_string(options_.workers));
-        add("SKEIN_LOCAL_RANK", std::to_string(rank));
-        add("SKEIN_LOCAL_SIZE", std::to_string(options_.workers));
-        add("SKEIN_ATTEMPT", std::to_string(number));
-        add("SKEIN_JOB_ID", job_id_);
-        add(group_variable, net::to_string(at));
-        add(token_variable, secret.to_hex());
-        how.own_group = true; // Ctrl-C is for the supervisor, which passes it on in order
-        auto& place = now.ranks[static_cast<std::size_t>(rank)];
-        place.process = rt::child_process::spawn(std::move(how));
+        auto starting = children_.start(std::move(how));
+        auto& place = now->ranks[static_cast<std::size_t>(rank)];
+        place.process = co_await starting;
         place.running = true;
     }
 
@@ -10636,15 +11374,16 @@ private:
 
     task<void> watch_rank(attempt* now, int rank) {
         auto& self = now->ranks[static_cast<std::size_t>(rank)];
-        auto waited = rt::wait(loop_, self.process);
-        const auto status = co_await waited;
+        auto ended = self.process->ended();
+        const auto end = co_await ended;
+        const auto& status = end.status;
         // What a program that was stopped in order returns.
         const bool as_asked = stop_signal_ != 0 && status.code() == 128 + stop_signal_;
         if (!status.success() && !as_asked && !self.killed_by_us) {
-            self.why = error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
-                                                            self.process.pid(), status.describe()));
-            if (const auto words = self.process.last_words(); !words.empty())
-                self.why->with_cause(words);
+            self.why =
+                error(errc::worker_lost, fmt::format("worker {} (pid {}) {}", rank,
+                                                     self.process->pid(), status.describe()));
+            if (!end.last_words.empty()) self.why->with_cause(end.last_words);
             // Refused before it joined, output without a reader, a limit on files: so again next time.
             lasting_ = lasting_ || status.code() == exit_code::usage ||
                        status.signal() == SIGPIPE || status.signal() == SIGXFSZ;
@@ -10688,7 +11427,7 @@ private:
             if (stop_signal_ != 0 && !told_to_stop_) {
                 told_to_stop_ = true;
                 for (auto& r : now->ranks) {
-                    if (r.running) r.process.kill(stop_signal_);
+                    if (r.running) r.process->signal(stop_signal_);
                 }
             }
             now->changed.reset();
@@ -10712,7 +11451,7 @@ private:
     static void kill(rank_process& r) {
         if (!r.running) return;
         r.killed_by_us = true;
-        r.process.kill_group(SIGKILL);
+        r.process->kill();
     }
 
     /// The best account of what went wrong.
@@ -10750,6 +11489,7 @@ private:
     net::real_loop& loop_;
     std::string job_id_ = fmt::format("job-{:016x}", system_random().next());
     net::real_network network_;
+    rt::local_children children_;
     stop_signals signals_;
     supervisor_outcome outcome_;
     attempt* current_ = nullptr;
@@ -11023,7 +11763,9 @@ template <task_like A, task_like... As>
 //     auto results = as_completed(std::move(tasks));
 //     while (auto done = co_await results.next()) use(done->index, done->value);
 //
-// Read it to the end, or co_await close(), before it is destroyed.
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
 
 
 // ======== skein/core/channel.hpp
@@ -11207,6 +11949,17 @@ public:
         co_await sure;
     }
 
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
 private:
     struct state {
         explicit state(std::size_t n) : left(n), ended(n) {}
@@ -11218,6 +11971,11 @@ private:
         auto guarded = as_result(std::move(work));
         auto value = co_await guarded;
         (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
     }
 
     std::unique_ptr<state> state_;
@@ -11497,7 +12255,8 @@ public:
 
 namespace skein {
 
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
     auto opened = open(path, open_mode::read);
     if (!opened) return opened.error();
     file& from = **opened;
@@ -11708,6 +12467,7 @@ private:
 
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -11729,8 +12489,17 @@ auto retry_eintr(Call call) noexcept(noexcept(call())) {
 
 } // namespace detail
 
+/// What open() does when the last name of a path is a symbolic link.
+enum class link_policy : std::uint8_t {
+    follow,
+    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
+};
+
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits for it.
 class posix_disk final : public disk {
 public:
+    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
+
     result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
     result<void> rename(const std::string& from, const std::string& to) override;
     result<void> sync_dir(const std::string& path) override;
@@ -11739,6 +12508,9 @@ public:
     result<void> make_dirs(const std::string& path) override;
     result<std::uint64_t> free_space(const std::string& path) override;
     result<dir_entry> status(const std::string& path) override;
+
+private:
+    link_policy links_;
 };
 
 } // namespace skein
@@ -11868,8 +12640,10 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
-    int flags = O_CLOEXEC;
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
+    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
+    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
     const char* verb = "open";
     switch (mode) {
     case open_mode::read: flags |= O_RDONLY; break;
@@ -11878,11 +12652,18 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
     }
     const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: it is a symbolic link", verb, path))
+            .with_hint("put the file itself there: links are not followed in this folder");
     if (fd < 0) return errno_error(errno, verb, path);
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
-    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
-        return errno_error(EISDIR, verb, path);
+    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
+    if (S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
+    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
+        return error(errc::io,
+                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
     return opened;
 }
 
@@ -11943,8 +12724,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
         if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
         const int number = errno;
         struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0)
-            return errno_error(number, "create folder", folder);
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
         if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
     }
     return {};
@@ -12335,80 +13115,6 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 
 } // namespace skein::net
 
-// ======== skein/net/socket_pair.hpp
-// Two connected sockets for two processes of one host: nothing listens, nobody else can connect.
-//
-//     auto pair = net::make_socket_pair();
-//     start_child_with(pair.theirs.get());                     // it is close-on-exec here
-//     auto stream = net::adopt_unix_stream(loop, pair.ours.release(), "the child");
-
-
-#include <memory>
-#include <utility>
-
-namespace skein::net {
-
-/// Both ends of a connected stream; close-on-exec.
-struct socket_pair {
-    unique_fd ours, theirs;
-};
-
-///   errors  io: the process has no descriptors left
-[[nodiscard]] socket_pair make_socket_pair();
-
-/// Puts an end behind the last byte that has arrived: what the other side has sent can still be read,
-/// then the stream ends, whichever process still holds the other end. False: it is no socket.
-bool end_input(int socket) noexcept;
-
-/// A network of one stream that is connected already: the first connect() gives it, whatever the address.
-class connected_network final : public network {
-public:
-    explicit connected_network(std::unique_ptr<stream> s) noexcept : stream_(std::move(s)) {}
-    task<std::unique_ptr<stream>> connect(address to) override;
-    ///   errors  not_supported
-    std::unique_ptr<listener> listen(address at) override;
-
-private:
-    std::unique_ptr<stream> stream_;
-};
-
-} // namespace skein::net
-
-
-// ======== skein/net/detail/socket_pair.ipp
-// The bodies of net/socket_pair.hpp.
-
-
-#include <cerrno>
-#include <cstring>
-
-#include <sys/socket.h>
-
-#include <fmt/format.h>
-
-namespace skein::net {
-
-SKEIN_INLINE socket_pair make_socket_pair() {
-    int ends[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        throw error(errc::io, fmt::format("socketpair failed: {}", std::strerror(errno)))
-            .with_hint(errno == EMFILE ? "raise the limit of open files: ulimit -n" : "");
-    return {unique_fd(ends[0]), unique_fd(ends[1])};
-}
-
-SKEIN_INLINE bool end_input(int socket) noexcept { return ::shutdown(socket, SHUT_RD) == 0; }
-
-SKEIN_INLINE task<std::unique_ptr<stream>> connected_network::connect(address) {
-    if (!stream_) throw error(errc::closed, "the inherited stream has been taken already");
-    co_return std::move(stream_);
-}
-
-SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
-    throw error(errc::not_supported, "not supported: listening on an inherited stream");
-}
-
-} // namespace skein::net
-
 // ======== skein/rt.hpp
 // Every public header of the layer rt.
 // Written by scripts/check_mirror.py --write.
@@ -12488,11 +13194,16 @@ SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
 
 namespace skein {
 
-/// Options of one call. Zero or -1 means "the default".
+/// The .deadline of a call that may take as long as it likes.
+inline constexpr duration no_deadline = duration::max();
+
+/// Options of one call.
 struct call_options {
     int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    duration deadline{0}; ///< from now; then the ref fails with timeout and the call is cancelled
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
+    /// of a budget may be: at once, and the call is not sent.
+    duration deadline = no_deadline;
     std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
 };
 static_assert(std::is_trivially_destructible_v<call_options>);
@@ -12711,6 +13422,8 @@ template <class T>
 
 // ======== skein/rt/detail/signature.hpp, continued
 #include <cstddef>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -12769,6 +13482,40 @@ struct signature<R (C::*)(P...) noexcept> : signature_of<R, C, P...> {};
 template <class R, class C, class... P>
 struct signature<R (C::*)(P...) const noexcept> : signature_of<R, C, P...> {};
 
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+/// A view, or something with one inside. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool holds_view() {
+    if constexpr (is_view<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_view<typename T::value_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_view<std::remove_cvref_t<F>, T, Above...>(); });
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_view<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else
+        return false;
+}
+template <class Tuple>
+inline constexpr bool any_holds_view = false;
+template <class... T>
+inline constexpr bool any_holds_view<std::tuple<T...>> = (false || ... || holds_view<T>());
+
 /// Checks one parameter type; gives true so that it can be folded.
 template <class P>
 consteval bool check_parameter() {
@@ -12791,7 +13538,8 @@ consteval bool check_parameter() {
         constexpr bool can_be_sent = wire::encodable<value>;
         static_assert(can_be_sent,
                       "skein: an argument type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
         return can_be_sent;
     } else {
         return false;
@@ -12809,8 +13557,18 @@ consteval bool check_result() {
         constexpr bool can_be_sent = wire::encodable<R>;
         static_assert(can_be_sent,
                       "skein: the result type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
-        return can_be_sent;
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
+        if constexpr (can_be_sent) {
+            constexpr bool is_owned = !holds_view<R>();
+            static_assert(is_owned,
+                          "skein: a remote function cannot return a span or string_view, nor "
+                          "something that holds one: what it points to is in another process; "
+                          "return a vector or string");
+            return is_owned;
+        } else {
+            return false;
+        }
     } else {
         return false;
     }
@@ -12863,6 +13621,7 @@ struct argument_check<std::tuple<P...>, A...> {
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 namespace skein::rt {
@@ -12890,6 +13649,7 @@ struct function_record {
     const char* mangled = nullptr; ///< typeid name: unique per function
     const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
+    const std::type_info* actor = nullptr;            ///< of a method or constructor: whose
     bool is_coroutine = false;                        ///< starts from the run queue, in order
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;
@@ -13318,7 +14078,9 @@ void apply_options(call_base& call, const function_record& fn, const call_option
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::net {
 class connection;
@@ -13349,7 +14111,9 @@ namespace detail {
 
 /// An actor where it lives.
 struct actor_box {
+    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
     virtual ~actor_box() = default;
+    const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
 };
 
@@ -13460,10 +14224,18 @@ public:
 
 private:
     struct books; // in detail/node_books.hpp
+    struct losses;
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    [[nodiscard]] detail::call_base* call_at(const link& from, std::uint64_t id);
     void on_reply(link& from, const net::frame_view& f);
+    void on_cancel(link& from, std::uint64_t id);
+    void on_drop(link& from, std::uint64_t id);
     void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
+    task<void> run_backlog();
+    void execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body);
+    void send_scratch(link& to, std::uint16_t outcome, std::uint64_t id);
     void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
     task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
@@ -13475,9 +14247,14 @@ private:
     std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
+    void take_lost(link& l, losses& into);
+    std::vector<std::uint64_t> forget_actors(const link& l);
+    void drop_orphan(std::uint64_t id);
+    void fail_lost(losses& lost);
+    void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
 
-    void prepare(detail::call_base& call);
+    [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
     void settle_ready(const detail::counted<detail::call_base>& call);
@@ -13687,7 +14464,9 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace skein::rt {
@@ -13713,7 +14492,7 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
-    duration limit{0};
+    duration limit = no_deadline;
     bool cancel_requested = false;
 };
 
@@ -13751,6 +14530,14 @@ struct node::books {
     struct actor_entry {
         link* where = nullptr;
         std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+        const std::type_info* type = nullptr;
+    };
+    /// A call or drop that waits behind calls that have run for long.
+    struct arrival {
+        std::shared_ptr<link> from;
+        std::uint64_t id = 0;
+        byte_buffer body;
+        bool is_drop = false;
     };
 
     detail::node_name name;
@@ -13775,6 +14562,11 @@ struct node::books {
     bool closing = false;
     scope calls;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh; ///< started in this turn
+    std::deque<arrival> backlog;
+    std::size_t backlog_bytes = 0;
+    bool backlog_full = false;                  ///< nothing more is read for it
+    bool has_backlog = false;                   ///< calls go there; run_backlog() is at work
+    std::unordered_set<std::uint64_t> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 
@@ -13889,7 +14681,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.name.empty()) call.extra().name = how.name;
-    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+    if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
 SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
@@ -13984,14 +14776,20 @@ SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
 
 // ---- calls of this process -------------------------------------------------------------------
 
-SKEIN_INLINE void node::prepare(detail::call_base& call) {
+/// False: its deadline is over before it begins, and it has failed with that.
+SKEIN_INLINE bool node::prepare(detail::call_base& call) {
     call.owner = this;
     ++books_->stats.submitted;
-    if (call.rare && call.rare->limit > duration::zero()) {
-        call.rare->deadline.emplace(call);
-        auto& here = loop::current();
-        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    if (!call.rare || call.rare->limit == no_deadline) return true;
+    if (call.rare->limit <= duration::zero()) {
+        refuse(call, error(errc::timeout, call.name() + " did not run: its deadline was over when "
+                                                        "it was called"));
+        return false;
     }
+    call.rare->deadline.emplace(call);
+    auto& here = loop::current();
+    here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    return true;
 }
 
 namespace detail {
@@ -14031,7 +14829,7 @@ SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
 }
 
 SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
@@ -14041,8 +14839,10 @@ SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.id = take_slot(std::move(call));
-            transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
-            return;
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
+                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            auto body = std::move(books_->scratch).take(); // its memory goes with it
+            return transmit(*lane.on, raw, body, &body);
         }
     }
     wire::writer body;
@@ -14057,7 +14857,7 @@ SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>
                                         std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
     // Held by the refs it waits for.
 }
@@ -14250,6 +15050,7 @@ SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
 // Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
 
 
+#include <coroutine>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -14291,48 +15092,46 @@ private:
 
 } // namespace detail
 
+// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
+// The exceptions that are thrown here end its link.
+
 SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        if (books_->upstream == nullptr) return forward(*from, f);
-        return execute(from, f.id, f.body, nullptr);
-    case detail::message_started: {
-        const auto index = static_cast<std::uint32_t>(f.id);
-        if (index < books_->slots.size() && books_->slots[index].generation == f.id >> 32 &&
-            books_->slots[index].call && books_->slots[index].call->state == detail::phase::sent)
-            books_->slots[index].call->state = detail::phase::started;
+        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+    case detail::message_started:
+        if (auto* call = call_at(*from, f.id);
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
         return;
-    }
-    case detail::message_cancel:
-        if (const auto found = from->running.find(f.id); found != from->running.end())
-            found->second.stop.request();
-        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
-            cancel(*found->second);
-        return;
-    case detail::message_drop: {
-        if (books_->upstream != nullptr) {
-            books_->boxes.erase(f.id);
-            return;
-        }
-        const auto found = books_->actors.find(f.id);
-        if (found == books_->actors.end() || found->second.owner != from->number) return;
-        auto* where = found->second.where;
-        books_->actors.erase(found);
-        if (where == nullptr) return;
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
-        return;
-    }
+    case detail::message_cancel: return on_cancel(*from, f.id);
+    case detail::message_drop:
+        return books_->upstream == nullptr ? on_drop(*from, f.id) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
     }
 }
 
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+SKEIN_INLINE detail::call_base* node::call_at(const link& from, std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32)
+        return nullptr;
+    auto* call = books_->slots[index].call.get();
+    if (call != nullptr && call->on != &from)
+        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
+                                                 from.who, call->name()));
+    return call;
+}
+
 SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+        throw error(errc::malformed,
+                    fmt::format("a reply that is neither value nor failure from {}", from.who));
+    if (call_at(from, f.id) == nullptr) return;
     const auto call = free_slot(f.id);
-    if (!call) return;
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -14346,6 +15145,27 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
+SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
+    if (const auto found = from.running.find(id); found != from.running.end()) {
+        found->second.stop.request();
+    } else if (books_->has_backlog) {
+        books_->unwanted.insert(id);
+    }
+    if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
+        cancel(*found->second);
+}
+
+/// Driver: a worker has let go of the last handle to an actor that it made.
+SKEIN_INLINE void node::on_drop(link& from, std::uint64_t id) {
+    const auto found = books_->actors.find(id);
+    if (found == books_->actors.end() || found->second.owner != from.number) return;
+    auto* where = found->second.where;
+    books_->actors.erase(found);
+    if (where == nullptr) return;
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
 /// Driver: an actor was made, or its constructor threw.
 SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
                                       std::uint16_t outcome) {
@@ -14354,7 +15174,9 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
     const bool wanted = call.nested ? known != books_->actors.end()
                                     : lane != books_->lanes.end() && !call.is_done();
     if (outcome == detail::reply_ok && wanted) {
-        books_->actors[call.target].where = &from;
+        auto& entry = books_->actors[call.target];
+        entry.where = &from;
+        entry.type = call.fn->actor;
         if (lane != books_->lanes.end()) lane->second->on = &from;
         return;
     }
@@ -14364,19 +15186,50 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
         from.wire->send(detail::message_drop, 0, call.target, {}, {});
 }
 
+namespace detail {
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
+                                              const std::string& who) {
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted)
+        throw error(errc::malformed,
+                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+    return *fn;
+}
+
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn,
+                               std::uint64_t actor, const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+} // namespace detail
+
 /// Driver: a call of a worker goes on to where it belongs.
 SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    const auto& fn = detail::read_head(in, head, from.who);
+    if (head.kind == detail::call_kind::method) {
+        const auto found = books_->actors.find(head.target);
+        if (found != books_->actors.end() && found->second.type != nullptr &&
+            *found->second.type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+    }
+    if (from.forwarded.contains(f.id))
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<link> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
-    call->fn = fn;
+    call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
@@ -14385,12 +15238,12 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.kind == detail::call_kind::create) {
         call->target = new_actor_id();
-        books_->actors[call->target] = {nullptr, from.number};
+        books_->actors[call->target] = {nullptr, from.number, fn.actor};
         std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
                     &call->target, sizeof call->target);
     }
     from.forwarded[f.id] = call.get();
-    prepare(*call);
+    if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -14399,18 +15252,108 @@ SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
-    to.wire->send(detail::message_reply, detail::reply_ok, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_ok, id);
 }
 
 SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
-    to.wire->send(detail::message_reply, detail::reply_failed, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_failed, id);
+}
+
+/// A reply. The memory of a large one goes with it, so that it is given back.
+SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, std::uint64_t id) {
+    if (books_->scratch.size() < limit::inline_bytes)
+        return to.wire->send(detail::message_reply, outcome, id, books_->scratch.bytes(), {});
+    net::frame f;
+    f.kind = detail::message_reply;
+    f.flags = outcome;
+    f.id = id;
+    f.body = std::move(books_->scratch).take();
+    to.wire->send(std::move(f));
 }
 
 SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+}
+
+/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
+/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
+SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::frame_view& f) {
+    const bool is_drop = f.kind == detail::message_drop;
+    if (books_->has_backlog) {
+        books_->backlog_bytes += f.body.size();
+        books_->backlog.push_back({from, f.id, to_buffer(f.body), is_drop});
+        if (books_->backlog_bytes > limit::backlog_bytes &&
+            !std::exchange(books_->backlog_full, true))
+            from->wire->pause_reading();
+        return;
+    }
+    if (is_drop) {
+        books_->boxes.erase(f.id);
+        return;
+    }
+    execute(from, f.id, f.body, nullptr);
+    if (loop::current().busy_for() < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> node::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        while (!waiting.empty() && loop::current().busy_for() < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (books_->closing) continue; // its driver has gone
+            if (one.is_drop)
+                books_->boxes.erase(one.id);
+            else
+                execute_waiting(one.from, one.id, one.body);
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
+            books_->upstream->wire->resume_reading();
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    books_->unwanted.clear();
+}
+
+/// A call whose turn has come; it may have been cancelled meanwhile.
+SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id,
+                                        byte_span body) {
+    try {
+        if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
+        wire::reader in(body);
+        detail::call_head head;
+        const auto& fn = detail::read_head(in, head, from->who);
+        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
+        reply_failure(*from, id, {std::move(why), nullptr});
+    } catch (const error& e) { // no call: as in the handler of a link
+        from->wire->abort(e);
+    }
 }
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
@@ -14420,9 +15363,7 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
                                 std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
+    const auto& fn = detail::read_head(in, head, from->who);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -14432,20 +15373,22 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
-        if (box->not_started > 0 && !fn->is_coroutine) {
+        if (box->type != *fn.actor)
+            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        if (box->not_started > 0 && !fn.is_coroutine) {
             ++box->not_started;
             books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
             return;
         }
     }
     ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
+    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
     struct executing_guard {
         node* before = executing_;
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    fn->invoke(call);
+    fn.invoke(call);
 }
 
 SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
@@ -14540,11 +15483,16 @@ SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire
     co_await ended;
 
     std::string how = l->orderly ? "it left" : l->why.what();
-    if (after) {
-        auto asked = after(*l);
-        auto sure = shield(std::move(asked));
-        auto said = co_await sure;
-        if (!said.empty()) how = std::move(said);
+    try {
+        if (after) {
+            auto asked = after(*l);
+            auto sure = shield(std::move(asked));
+            auto said = co_await sure;
+            if (!said.empty()) how = std::move(said);
+        }
+    } catch (...) { // its calls are settled all the same
+        how +=
+            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
     std::erase(books_->links, l);
     lose(*l, how);
@@ -14597,21 +15545,22 @@ class loss_report {
 public:
     static constexpr const char* runs_again = "runs again";
 
-    void add(const char* state, std::string name) { ++lost_[{state, std::move(name)}]; }
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
     /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
     [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
         constexpr std::size_t shown = 8;
         const key self(state, name);
         auto [at, is_new] = told_.try_emplace(self);
         if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = 0;
+        std::size_t listed = 0, left_out = total_ - 1;
         for (const auto& [other, all] : lost_) {
             const std::size_t n = all - (other == self ? 1 : 0);
             if (n == 0) continue;
-            if (listed == shown) {
-                left_out += n;
-                continue;
-            }
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
             at->second +=
                 fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
                             n == 1 ? "" : fmt::format(" x{}", n), other.first);
@@ -14623,6 +15572,7 @@ public:
 private:
     using key = std::pair<std::string_view, std::string>; // how far it got, its name
     std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
     std::map<key, std::string> told_;
 };
 
@@ -14632,6 +15582,13 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 }
 
 } // namespace detail
+
+/// The calls that a broken link took along.
+struct node::losses {
+    std::vector<detail::counted<detail::call_base>> again, dead;
+    detail::loss_report report;
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+};
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 SKEIN_INLINE void node::lose(link& l, const std::string& how) {
@@ -14645,8 +15602,28 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
 
-    std::vector<detail::counted<detail::call_base>> again, dead;
-    detail::loss_report report;
+    losses lost;
+    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    take_lost(l, lost);
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    std::vector<detail::counted<detail::actor_state>> gone;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+    }
+    const auto orphaned = forget_actors(l);
+    fail_lost(lost);
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) drop_orphan(id);
+    run_again(lost);
+}
+
+/// Takes the calls that were at the link out of their slots.
+SKEIN_INLINE void node::take_lost(link& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -14659,68 +15636,66 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
                 --call->retries_left;
                 ++call->lost_attempts;
             }
-            report.add(detail::loss_report::runs_again, call->name());
-            again.push_back(std::move(call));
+            into.report.add(detail::loss_report::runs_again, call->name());
+            into.again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
         if (sent && is_task) ++call->lost_attempts;
-        report.add(call->progress(), call->name());
-        dead.push_back(std::move(call));
+        into.report.add(call->progress(), call->name());
+        into.dead.push_back(std::move(call));
     }
-    const std::string summary = fmt::format("{} was lost: {}", l.who, how);
+}
 
-    // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    const failure lost{error(errc::worker_lost, summary), nullptr};
+/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
+SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
     std::vector<std::uint64_t> orphaned;
-    std::vector<detail::counted<detail::actor_state>> gone;
-    if (books_->upstream == nullptr) {
-        for (const auto& [id, entry] : books_->actors)
-            if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-        std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    }
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
-    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    if (books_->upstream != nullptr) return orphaned;
+    for (const auto& [id, entry] : books_->actors)
+        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
     std::sort(orphaned.begin(), orphaned.end());
-    for (const auto& lane : gone) {
-        lane->on = nullptr;
-        lane->lost = lost;
-    }
+    return orphaned;
+}
 
-    for (const auto& call : dead) {
+SKEIN_INLINE void node::drop_orphan(std::uint64_t id) {
+    auto* where = books_->actors[id].where;
+    books_->actors.erase(id);
+    if (where == nullptr) return; // its constructor runs: settle_create() drops it
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
+SKEIN_INLINE void node::fail_lost(losses& lost) {
+    for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
-        std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
-        text += report.others(call->progress(), name);
+        text += lost.report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
-    for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) {
-        auto* where = books_->actors[id].where;
-        books_->actors.erase(id);
-        if (where == nullptr) continue; // its constructor runs: settle_create() drops it
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
-    }
-    // Calls that run again go first; before them those that need no free core: a call that holds one
-    // may wait for them.
+}
+
+/// Calls that run again go first; before them those that need no free core: a call that holds one may
+/// wait for them.
+SKEIN_INLINE void node::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
-    for (const auto& call : again) {
+    for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
-    const auto behind = std::find_if_not(books_->queue.begin(), books_->queue.end(), needs_no_core);
-    books_->queue.insert(behind, others.begin(), others.end());
-    books_->queue.insert(books_->queue.begin(), urgent.begin(), urgent.end());
+    auto& queue = books_->queue;
+    const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
+    queue.insert(behind, others.begin(), others.end());
+    queue.insert(queue.begin(), urgent.begin(), urgent.end());
 }
 
 } // namespace skein::rt
@@ -15052,28 +16027,17 @@ namespace skein::rt::detail {
 
 // ---- executing side ----------------------------------------------------------------------------
 
-template <class T>
-inline constexpr bool is_view = false;
-template <class T, std::size_t N>
-inline constexpr bool is_view<std::span<T, N>> = true;
-template <>
-inline constexpr bool is_view<std::string_view> = true;
-
 template <class Tuple>
 inline constexpr bool has_span = false;
 template <class... T>
 inline constexpr bool has_span<std::tuple<T...>> =
     ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
-template <class Tuple>
-inline constexpr bool has_view = false;
-template <class... T>
-inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
-
 /// An actor of type T.
 template <class T>
 struct box_of : actor_box {
     template <class... A>
-    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    explicit box_of(std::in_place_t, A&&... args)
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
     T value;
 
 private:
@@ -15197,6 +16161,7 @@ struct record {
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
                                           : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
+            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;
@@ -15313,7 +16278,7 @@ auto call_function(node& by, const call_options& how, auto&&... args) {
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
@@ -15337,7 +16302,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
@@ -15501,6 +16466,7 @@ struct create_record {
             function_record r;
             r.mangled = typeid(constructor_of<T, A...>).name();
             r.is_constructor = true;
+            r.actor = &typeid(T);
             r.invoke = &invoke_create<T, A...>;
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -15587,158 +16553,6 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         return {};
     }
 };
-
-// ======== skein/rt/boot.hpp
-// The child's side of rt/children.hpp: what a process was started with.
-//
-//     if (rt::started_as("worker")) {
-//         rt::boot mine = *rt::take_boot("worker");
-//         auto order = wire::decode<my_order>(mine.message);
-//     }
-//
-// The message comes through an inherited pipe, so that it is seen neither in `ps` nor in
-// /proc/PID/environ. At the first question the variables that name the inherited files leave the
-// environment, and the files become close-on-exec: a program that this process starts is no child of
-// ours by mistake, and cannot write into its pipes.
-
-
-#include <optional>
-#include <string>
-#include <string_view>
-
-namespace skein::rt {
-
-/// The variable that names the pipe with the boot message.
-inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
-
-/// What the parent gave this process.
-struct boot {
-    std::string role, name; ///< those of child_options
-    byte_buffer message;
-    unique_fd socket; ///< connected with the parent; none if it did not want one
-};
-
-/// True if children started this process in that role; also if what it was started with cannot be read:
-/// take_boot() says so. Stays true. Ask first thing in main, before there are threads.
-[[nodiscard]] bool started_as(std::string_view role) noexcept;
-
-/// The boot message of this process, once; nothing if it was not started in that role, or when it has
-/// been taken.
-///   errors  malformed: something else is in the place of the message
-[[nodiscard]] std::optional<boot> take_boot(std::string_view role);
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/boot.ipp
-// The bodies of rt/boot.hpp.
-
-
-// ======== skein/rt/detail/boot_message.hpp
-// What is in the pipe between the two sides of rt/children.hpp and rt/boot.hpp.
-
-
-#include <cstdint>
-#include <string>
-
-namespace skein::rt::detail {
-
-struct boot_message {
-    std::string role, name;
-    byte_buffer message;
-    std::int32_t socket = -1; ///< the number of the inherited socket, or -1
-};
-
-/// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4;
-
-} // namespace skein::rt::detail
-
-
-// ======== skein/rt/detail/boot.ipp, continued
-#include <atomic>
-#include <charconv>
-#include <cstdlib>
-#include <utility>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-namespace detail {
-
-/// What this process was started with: read once, taken once.
-struct inherited_boot {
-    bool is_child = false;
-    std::optional<boot> mine;
-    std::optional<error> unreadable;
-    std::atomic_flag taken = ATOMIC_FLAG_INIT;
-};
-
-SKEIN_INLINE result<boot> read_boot(std::string_view number) {
-    int inherited = -1; // never a standard file: reading from a terminal would wait for ever
-    std::from_chars(number.data(), number.data() + number.size(), inherited);
-    const unique_fd file(inherited < boot_file ? -1 : inherited);
-    byte_buffer text;
-    std::byte piece[4096];
-    for (ssize_t n = 0; (n = ::read(file.get(), piece, sizeof piece)) > 0;)
-        append(text, byte_span(piece, static_cast<std::size_t>(n)));
-    auto got = wire::decode<boot_message>(text);
-    if (!got)
-        return error(errc::malformed, "the boot message of this process cannot be read")
-            .with_hint(
-                fmt::format("{} is set by skein for its children only: unset it", boot_variable));
-    boot mine;
-    mine.role = std::move(got->role);
-    mine.name = std::move(got->name);
-    mine.message = std::move(got->message);
-    if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
-        mine.socket = unique_fd(got->socket);
-    return mine;
-}
-
-SKEIN_INLINE inherited_boot& boot_of_this_process() {
-    static inherited_boot here;
-    static const bool read = [] {
-        adopt_last_words();
-        const char* number = std::getenv(boot_variable);
-        if (number == nullptr) return false;
-        here.is_child = true;
-        auto got = read_boot(number);
-        if (got)
-            here.mine = std::move(*got);
-        else
-            here.unreadable = got.error();
-        ::unsetenv(boot_variable);
-        return true;
-    }();
-    (void)read;
-    return here;
-}
-
-} // namespace detail
-
-SKEIN_INLINE bool started_as(std::string_view role) noexcept {
-    static const std::string mine = [] { // the role stays known when the boot has been taken
-        const auto& here = detail::boot_of_this_process();
-        return here.mine ? here.mine->role : std::string();
-    }();
-    const auto& here = detail::boot_of_this_process();
-    return here.unreadable || (here.is_child && mine == role);
-}
-
-SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
-    if (!started_as(role)) return std::nullopt;
-    auto& here = detail::boot_of_this_process();
-    if (here.unreadable) throw *here.unreadable;
-    if (here.taken.test_and_set()) return std::nullopt;
-    return std::move(here.mine);
-}
-
-} // namespace skein::rt
 
 // ======== skein/rt/build_id.hpp
 // Which build of the program this is: equal for two processes of one executable, different as soon as
@@ -15828,286 +16642,6 @@ SKEIN_INLINE std::uint64_t build_id() {
         return found;
     }();
     return id;
-}
-
-} // namespace skein::rt
-
-// ======== skein/rt/children.hpp
-// Child processes as one part: starting copies of this program with a boot message, seeing their end,
-// asking them to leave and insisting. What is above decides what they are for and when one is started
-// again.
-//
-//     rt::local_children here(loop);
-//     rt::child_options how;
-//     how.role = "worker";
-//     how.name = "worker-1";
-//     how.message = wire::encode(order);              // the child: rt::take_boot("worker")
-//     auto starting = here.start(std::move(how));
-//     auto worker = co_await starting;
-//     auto stream = worker->take_stream();            // connected with the child's socket
-//     auto leaving = rt::stop(*worker, 100ms, 2s);
-//     const rt::child_end end = co_await leaving;     // "exited with 1", and why, if it said so
-//
-// `children` is an interface: processes of this host here, those of other hosts or of a simulated
-// world elsewhere.
-
-
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::net {
-class real_loop;
-}
-
-namespace skein::rt {
-
-/// What is started.
-struct child_options {
-    std::string role;                          ///< what the child asks rt::take_boot() for
-    std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most 32 KiB
-    bool socket = true;                        ///< a connected socket between it and us
-    std::string executable = "/proc/self/exe"; ///< this program
-    std::vector<std::string> argv;             ///< empty: those of this process
-    /// Added to what it inherits. Other users of the host may read it: no secrets.
-    std::vector<std::pair<std::string, std::string>> env;
-};
-
-/// How a child ended.
-struct child_end {
-    exit_status status;
-    std::string last_words; ///< why it left, if it said so with leave_last_words()
-};
-
-/// A process that was started. Destroying it kills it, and waits until it is gone.
-class child {
-public:
-    child() = default;
-    child(const child&) = delete;
-    child& operator=(const child&) = delete;
-    virtual ~child();
-
-    [[nodiscard]] virtual const std::string& name() const noexcept = 0;
-    [[nodiscard]] virtual std::int64_t pid() const noexcept = 0;
-    /// False as soon as its end was seen by ended().
-    [[nodiscard]] virtual bool running() const noexcept = 0;
-
-    /// Suspends until it has ended; any number of tasks may wait, also afterwards. What it has sent can
-    /// still be read from its stream, which then ends, also if somebody it left behind holds the socket.
-    ///   errors  cancelled: the child is not touched, wait again later
-    [[nodiscard]] virtual task<child_end> ended() = 0;
-
-    /// Sends it a signal: SIGTERM asks it to leave. Nothing happens if it has ended.
-    virtual void signal(int number) noexcept = 0;
-    /// Ends it now, with all that it has started and that did not leave its process group.
-    virtual void kill() noexcept = 0;
-
-    /// Our end of its socket; nullptr if it has none, or when it has been taken.
-    [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
-};
-
-/// Where children run.
-class children {
-public:
-    children() = default;
-    children(const children&) = delete;
-    children& operator=(const children&) = delete;
-    virtual ~children();
-
-    ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
-    ///           too_large: the message
-    [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
-};
-
-/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
-/// from the terminal: that is for the parent, which tells them.
-class local_children final : public children {
-public:
-    explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
-    [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
-
-private:
-    net::real_loop& loop_;
-};
-
-/// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
-/// `before_killing` more.
-///   errors  cancelled: the child may still run
-[[nodiscard]] task<child_end> stop(child& which, duration before_asking, duration before_killing);
-
-/// argv of this process, as the kernel keeps it.
-[[nodiscard]] std::vector<std::string> own_arguments();
-
-/// When something that failed is started again, and after how long.
-struct restart_rules {
-    int most = 3;                                          ///< restarts in a row
-    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
-    int factor = 2;                                        ///< of each pause to the one before
-    duration longest_pause = std::chrono::seconds(60);     ///
-    bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
-};
-class restart_policy {
-public:
-    explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
-
-    /// It has failed: the pause before it is started again; nothing: it is given up.
-    [[nodiscard]] std::optional<duration> failed(const error& why) noexcept;
-    /// It has worked: failures are counted anew.
-    void worked() noexcept { failures_ = 0; }
-    /// In a row.
-    [[nodiscard]] int failures() const noexcept { return failures_; }
-
-private:
-    restart_rules rules_;
-    int failures_ = 0;
-};
-
-} // namespace skein::rt
-
-
-// ======== skein/rt/detail/children.ipp
-// The bodies of rt/children.hpp: the processes of this host.
-
-
-#include <algorithm>
-#include <csignal>
-#include <fstream>
-#include <iterator>
-
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <fmt/format.h>
-
-namespace skein::rt {
-
-SKEIN_INLINE child::~child() = default;
-SKEIN_INLINE children::~children() = default;
-
-namespace detail {
-
-/// A process of this host.
-class local_child final : public child {
-public:
-    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
-        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
-        if (!socket) return;
-        socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
-        stream_ = net::adopt_unix_stream(on, socket.release(), name_);
-    }
-
-    const std::string& name() const noexcept override { return name_; }
-    std::int64_t pid() const noexcept override { return process_.pid(); }
-    bool running() const noexcept override { return process_.running(); }
-
-    task<child_end> ended() override {
-        auto waited = wait(loop_, process_);
-        const auto status = co_await waited;
-        if (!end_) {
-            end_ = child_end{status, process_.last_words()};
-            // A child that it left behind may hold the other end: an end behind the last byte.
-            if (socket_) net::end_input(socket_.get());
-            socket_.reset();
-        }
-        co_return *end_;
-    }
-
-    void signal(int number) noexcept override { process_.kill(number); }
-    void kill() noexcept override { process_.kill_group(SIGKILL); }
-    std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
-
-private:
-    net::real_loop& loop_;
-    std::string name_;
-    child_process process_;
-    unique_fd socket_; // once more
-    std::unique_ptr<net::stream> stream_;
-    std::optional<child_end> end_;
-};
-
-/// The read end of a pipe with the message in it. All of it is there before the child starts, so the
-/// child never waits, and its end of file needs nobody.
-SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
-    constexpr std::size_t most = 32
-                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
-    if (how.message.size() > most)
-        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
-                                                 "are allowed",
-                                                 how.name, how.message.size(), most));
-    boot_message text;
-    text.role = how.role;
-    text.name = how.name;
-    text.message = how.message;
-    if (how.socket) text.socket = socket_file;
-    const auto bytes = wire::encode(text);
-    auto [read_end, write_end] = make_pipe();
-    if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
-        throw error(errc::io, fmt::format("the boot message of {} does not fit a pipe", how.name));
-    return std::move(read_end);
-}
-
-} // namespace detail
-
-SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options how) {
-    process_options plan;
-    plan.executable = how.executable;
-    plan.argv = how.argv.empty() ? own_arguments() : how.argv;
-    plan.env = how.env;
-    plan.own_group = true;
-    const auto message = detail::boot_pipe(how);
-    plan.fds.emplace_back(message.get(), detail::boot_file);
-    plan.env.emplace_back(boot_variable, std::to_string(detail::boot_file));
-    net::socket_pair link;
-    if (how.socket) {
-        link = net::make_socket_pair();
-        plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
-    }
-    auto process = child_process::spawn(std::move(plan));
-    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
-                                                    std::move(link.ours));
-}
-
-SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
-    for (const bool insist : {false, true}) {
-        auto in_time = with_timeout(which.ended(), insist ? before_killing : before_asking);
-        auto asked = as_result(std::move(in_time));
-        auto end = co_await asked;
-        if (end) co_return std::move(*end);
-        if (end.error().code() != errc::timeout) throw end.error();
-        if (insist)
-            which.kill();
-        else
-            which.signal(SIGTERM);
-    }
-    auto gone = which.ended();
-    co_return co_await gone;
-}
-
-SKEIN_INLINE std::vector<std::string> own_arguments() {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-    std::vector<std::string> argv;
-    for (std::size_t at = 0; at < all.size();) {
-        const auto end = all.find('\0', at);
-        argv.push_back(all.substr(at, end - at));
-        if (end == std::string::npos) break;
-        at = end + 1;
-    }
-    if (argv.empty()) argv.emplace_back("skein");
-    return argv;
-}
-
-SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) noexcept {
-    ++failures_;
-    if (failures_ > rules_.most || rules_.is_lasting(why.code())) return std::nullopt;
-    duration pause = rules_.first_pause;
-    for (int i = 1; i < failures_ && pause < rules_.longest_pause; ++i) pause *= rules_.factor;
-    return std::min(pause, rules_.longest_pause);
 }
 
 } // namespace skein::rt
@@ -16548,14 +17082,22 @@ namespace rt::detail {
 
 template <class T>
 task<int> as_exit_code(task<T> work) {
-    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
-                  "skein::run: app must return skein::task<int> or skein::task<void>");
     if constexpr (std::is_void_v<T>) {
         co_await work;
         co_return exit_code::done;
     } else {
         co_return co_await work;
     }
+}
+
+template <class R>
+consteval bool check_app_result() {
+    using value = typename unwrap_task<R>::type;
+    constexpr bool is_app = unwrap_task<R>::is_coroutine &&
+                            (std::is_void_v<value> || std::is_convertible_v<value, int>);
+    static_assert(is_app, "skein::run: app must return skein::task<int> or skein::task<void>, as a "
+                          "coroutine does: write co_return instead of return");
+    return is_app;
 }
 
 /// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
@@ -16568,23 +17110,28 @@ struct any_app {
 template <class App>
 any_app make_app(App app, int argc, char** argv) {
     if constexpr (std::is_invocable_v<App&>) {
-        return {[app = std::move(app)](std::vector<std::string>) mutable {
-                    return as_exit_code(app());
-                },
-                true};
+        if constexpr (check_app_result<std::invoke_result_t<App&>>())
+            return {[app = std::move(app)](std::vector<std::string>) mutable {
+                        return as_exit_code(app());
+                    },
+                    true};
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        return {[app = std::move(app)](std::vector<std::string> rest) mutable {
-            return as_exit_code(app(std::move(rest)));
-        }};
+        if constexpr (check_app_result<std::invoke_result_t<App&, std::vector<std::string>>>())
+            return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+                return as_exit_code(app(std::move(rest)));
+            }};
+    } else if constexpr (std::is_invocable_v<App&, int, char**>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&, int, char**>>())
+            return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+                return as_exit_code(app(argc, argv));
+            }};
     } else {
         static_assert(
             std::is_invocable_v<App&, int, char**>,
             "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
             "arguments), or with (int argc, char** argv)");
-        return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
-            return as_exit_code(app(argc, argv));
-        }};
     }
+    return {}; // a static_assert has said why
 }
 
 /// run() for every app.

@@ -59,6 +59,9 @@ inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one fram
 inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// Plain calls run so long in a row before their replies leave and new frames are read.
+inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
 
 } // namespace skein
