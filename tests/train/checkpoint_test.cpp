@@ -230,6 +230,18 @@ TEST_CASE("a crash at any point of a save leaves the new checkpoint or the one b
     CHECK(got_new > 0);
 }
 
+TEST_CASE("a save after one whose folders could not be synced makes their names durable") {
+    crash_disk d;
+    d.fail_once(2, errc::io); // two folders are made, then the sync of the upper one fails
+    REQUIRE(code_of([&] { save_step(d, 10); }) == errc::io);
+    save_step(d, 20);
+    const auto after = d.crash(crash_mode::only_synced);
+    const auto found = checkpointer(*after, "run/checkpoints", quiet()).load_latest();
+    REQUIRE(found);
+    CHECK(found->step() == 20);
+    CHECK(is_intact(*found));
+}
+
 TEST_CASE(
     "a crash at any point of a save by two ranks leaves the new checkpoint or the one before") {
     auto save_by_two = [](crash_disk& d, std::uint64_t step) {

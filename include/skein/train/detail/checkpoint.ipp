@@ -162,9 +162,10 @@ SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) 
 }
 
 SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) const {
-    if (!disk_.status(dir_)) {
+    if (steps().empty()) {
         if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-        // The first save: the folders above may be new too, and each name must be durable.
+        // The first save, or the first after one that failed here: the folders above may be new too, and
+        // each name must be durable.
         for (auto above = parent_path(dir_);; above = parent_path(above)) {
             const auto synced = disk_.sync_dir(above);
             if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
