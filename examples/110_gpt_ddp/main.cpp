@@ -58,8 +58,6 @@ void train(skein::train::context& ctx, const gpt::program_options& o,
     if (!ctx.is_first()) return;
     auto summary = skein::train::summarize(ctx, o.run, result);
     summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
-    if (result.run_name != o.run.name)
-        summary.command += " --run " + result.run_name; // it was taken
     const bool say = o.run.output != output_mode::quiet;
     const auto written =
         o.sample_bytes > 0 && say

@@ -5,6 +5,9 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 using skein::errc;
 using skein::open_mode;
 
@@ -138,4 +141,30 @@ TEST_CASE("removing a tree that is a link removes the link, not what it points a
     REQUIRE(dir.disk.remove_tree(dir / "target"));
     CHECK(dir.disk.list(dir.path)->empty());
     REQUIRE(dir.disk.remove_tree(dir / "target"));
+}
+
+TEST_CASE("a pipe in the place of a file is refused at once, for reading and for writing") {
+    temporary_folder dir;
+    REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+    for (const auto mode : {open_mode::read, open_mode::append, open_mode::write}) {
+        const auto opened = dir.disk.open(dir / "pipe", mode);
+        REQUIRE_FALSE(opened);
+        CHECK(opened.error().code() == errc::io);
+        CHECK(std::string(opened.error().what()).find("a pipe") != std::string::npos);
+    }
+}
+
+TEST_CASE("a disk that follows no links leaves what they point at alone") {
+    temporary_folder dir;
+    dir.disk.write_whole(dir / "target", skein::as_bytes("mine")).value();
+    REQUIRE(::symlink((dir / "target").c_str(), (dir / "link").c_str()) == 0);
+    skein::posix_disk strict(skein::link_policy::refuse);
+    for (const auto mode : {open_mode::read, open_mode::append, open_mode::write}) {
+        const auto opened = strict.open(dir / "link", mode);
+        REQUIRE_FALSE(opened);
+        CHECK(opened.error().code() == errc::permission_denied);
+    }
+    CHECK(skein::to_string(*dir.disk.read_whole(dir / "link")) == "mine");
+    strict.replace(dir / "link", skein::as_bytes("own")).value(); // takes the link's place
+    CHECK(skein::to_string(*dir.disk.read_whole(dir / "target")) == "mine");
 }

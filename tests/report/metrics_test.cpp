@@ -28,6 +28,38 @@ packed_metrics reduce(const std::vector<metric_set>& ranks) {
 
 } // namespace
 
+TEST_CASE("a set that takes a name for itself refuses it at the first report") {
+    static constexpr std::string_view taken[] = {"loss", "stop"};
+    metric_set m{taken};
+    m.mean("accuracy", 1.0);
+    for (const auto name : taken) {
+        try {
+            m.mean(name, 1.0);
+            FAIL("accepted");
+        } catch (const skein::error& e) {
+            CHECK(e.code() == skein::errc::usage);
+            CHECK(std::string(e.what()).find("'" + std::string(name) + "' is taken") !=
+                  std::string::npos);
+        }
+    }
+    CHECK(m.size() == 1);
+}
+
+TEST_CASE("a set made from another's layout merges with it and changes nothing") {
+    metric_set full;
+    full.mean("a", 3.0, 2.0).sum("b", 5.0).max("c", -7.0).min("d", 4.0).last("e", 1.0);
+    const auto none = metric_set::with_layout(full.layout());
+    CHECK(none.layout_hash() == full.layout_hash());
+    auto one = full.pack(0), other = none.pack(1);
+    for (std::size_t i = 0; i < one.sums.size(); ++i) one.sums[i] += other.sums[i];
+    for (std::size_t i = 0; i < one.maxima.size(); ++i)
+        one.maxima[i] = std::max(one.maxima[i], other.maxima[i]);
+    CHECK(full.unpack(one).value() == full.values());
+    metric_set joined;
+    joined.last("lr", 0.5).append(full);
+    CHECK(joined.values()[2].value == 5.0);
+}
+
 TEST_CASE("metrics are merged over ranks by their kind") {
     std::vector<metric_set> ranks(3);
     ranks[0]

@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <barrier>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <optional>
 #include <set>
 #include <thread>
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,6 +37,13 @@ metrics_row row(std::uint64_t step, double loss, double speed) {
     return {.step = step,
             .values = {{"loss", loss}, {"lr", 0.1}},
             .timings = {{"tokens_per_s", speed}}};
+}
+
+std::string events_name(const run_dir& run) {
+    const auto entries = posix_disk().list(run.path()).value();
+    for (auto& entry : entries)
+        if (entry.name.starts_with("events.")) return entry.name;
+    return {};
 }
 
 /// Steps [first, last] of a run whose numbers depend on the step only, an evaluation every 4.
@@ -220,6 +229,76 @@ TEST_CASE("a full disk stops a row with a clear error") {
         code = e.code();
     }
     CHECK(code == errc::disk_full);
+}
+
+TEST_CASE("rows that a full disk refuses are kept and written when there is room again") {
+    test::temporary_folder folder;
+    std::string wanted;
+    {
+        auto run = run_dir::create(folder.path, "undisturbed");
+        steps(run, 1, 12, 100);
+        wanted = text_of(run.file("metrics.csv"));
+    }
+    auto run = run_dir::create(folder.path, "disturbed");
+    steps(run, 1, 2, 100);
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    const auto old = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit tight{60,
+                       before.rlim_max}; // bytes per file: the rows so far, and a part of the next
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &tight) == 0);
+    int failed = 0;
+    for (std::uint64_t step = 3; step <= 9; ++step) {
+        try {
+            steps(run, step, step, 100); // step 4 brings a new column
+        } catch (const error&) {
+            ++failed;
+        }
+    }
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, old);
+    CHECK(failed == 7);
+    CHECK(run.waiting() == 7);
+    steps(run, 10, 12, 100);
+    CHECK(run.waiting() == 0);
+    CHECK(text_of(run.file("metrics.csv")) == wanted);
+    const auto lines = text_of(run.file("metrics.jsonl"));
+    CHECK(std::count(lines.begin(), lines.end(), '\n') == 12);
+    const auto bytes =
+        posix_disk().read_whole(folder.path + "/disturbed/" + events_name(run)).value();
+    int events = 0;
+    for (byte_span rest = bytes; !rest.empty(); ++events)
+        rest = rest.subspan(read_record(rest).value().file_bytes);
+    CHECK(events == 13); // and the version line
+}
+
+TEST_CASE("links in the place of a run's files are not followed") {
+    test::temporary_folder folder;
+    { auto run = run_dir::create(folder.path, "gpt"); }
+    posix_disk disk;
+    disk.write_whole(folder.path + "/mine", as_bytes(std::string_view("precious"))).value();
+    for (const char* name : {"metrics.csv", "metrics.jsonl", ".lock"}) {
+        const auto path = folder.path + "/gpt/" + name;
+        disk.remove_tree(path).value();
+        REQUIRE(::symlink((folder.path + "/mine").c_str(), path.c_str()) == 0);
+        CHECK_THROWS_AS(run_dir::create(folder.path, "gpt", {.resume = true}), error);
+        CHECK(text_of(folder.path + "/mine") == "precious");
+        disk.remove(path).value();
+    }
+    CHECK(run_dir::create(folder.path, "gpt", {.resume = true}).name() == "gpt");
+}
+
+TEST_CASE("a folder of another owner is not taken") {
+    if (::geteuid() != 0) SKIP("giving a folder away needs root");
+    test::temporary_folder folder;
+    { auto run = run_dir::create(folder.path, "gpt"); }
+    REQUIRE(::chown((folder.path + "/gpt").c_str(), 65534, 65534) == 0);
+    CHECK_THROWS_WITH(run_dir::create(folder.path, "gpt", {.resume = true}),
+                      ContainsSubstring("belongs to user 65534") &&
+                          ContainsSubstring("choose another folder"));
+    ::mkdir((folder.path + "/new").c_str(), 0777);
+    REQUIRE(::chown((folder.path + "/new").c_str(), 65534, 65534) == 0);
+    CHECK(run_dir::create(folder.path, "new").name() == "new.2"); // a fresh run goes elsewhere
 }
 
 TEST_CASE("names with commas and numbers that are not finite survive the CSV") {

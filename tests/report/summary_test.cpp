@@ -86,6 +86,25 @@ TEST_CASE("the next command has twice the steps in place of those it had") {
     CHECK_THAT(summary_text(run), ContainsSubstring("\n  under the same launcher: ./t\n"));
 }
 
+TEST_CASE("the next command of a run whose name was taken names the run that there is") {
+    auto run = sample();
+    run.name = "gpt.2";
+    run.asked = "gpt";
+    const auto next = [&](const char* command) {
+        run.command = command;
+        return next_command(run);
+    };
+    CHECK(next("./t") == "./t --steps 4000 --run gpt.2 --resume");
+    CHECK(next("./t --run gpt --x") == "./t --run gpt.2 --x --steps 4000 --resume");
+    CHECK(next("./t --run=gpt --steps=10") == "./t --run=gpt.2 --steps=4000 --resume");
+    CHECK(next("./t --run 'my gpt' --text \"a --run b\"") ==
+          "./t --run gpt.2 --text \"a --run b\" --steps 4000 --resume");
+    run.name = "my gpt.2";
+    CHECK(next("./t --run 'my gpt'") == "./t --run 'my gpt.2' --steps 4000 --resume");
+    run.asked = run.name; // the name was free
+    CHECK(next("./t") == "./t --steps 4000 --resume");
+}
+
 TEST_CASE("numbers of the summary say which steps they are of") {
     auto run = sample();
     run.steps = 237;

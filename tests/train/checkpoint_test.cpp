@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/sim/disk.hpp>
 #include <skein/train/checkpoint.hpp>
 
-#include <support/crash_disk.hpp>
 #include <support/temporary_folder.hpp>
 #include <support/thread_world.hpp>
 
@@ -18,8 +18,8 @@
 using namespace skein;
 using namespace skein::train;
 using Catch::Matchers::ContainsSubstring;
-using skein::test::crash_disk;
-using skein::test::crash_mode;
+using crash_disk = skein::sim::disk;
+using skein::sim::crash_mode;
 
 namespace {
 
@@ -363,16 +363,60 @@ TEST_CASE("a checkpoint cut off at any byte is refused, and so is one with a fil
     }
 }
 
-TEST_CASE("when every checkpoint is broken the run starts anew and says so") {
+TEST_CASE("when every checkpoint is broken loading is refused and nothing on disk changes") {
     crash_disk d;
     save_step(d, 10);
     save_step(d, 20);
     for (std::string step : {"step-00000010", "step-00000020"})
         d.content("run/checkpoints/" + step + "/manifest.json").resize(3);
     warnings w;
-    CHECK_FALSE(checkpointer(d, "run/checkpoints", w.options()).load_latest());
-    REQUIRE(w.lines.size() == 2);
-    CHECK_THAT(w.lines[1], ContainsSubstring("there is no older one"));
+    const auto changes = d.changes();
+    for (int again = 0; again < 2; ++again) {
+        try {
+            (void)checkpointer(d, "run/checkpoints", w.options()).load_latest();
+            FAIL("started anew");
+        } catch (const error& e) {
+            CHECK(e.code() == errc::corrupt);
+            CHECK_THAT(e.what(), ContainsSubstring("no checkpoint in run/checkpoints is whole") &&
+                                     ContainsSubstring("step-00000020/manifest.json") &&
+                                     ContainsSubstring("another run name"));
+        }
+    }
+    CHECK(d.changes() == changes);
+    CHECK(w.lines.empty());
+    d.rename("run/checkpoints/step-00000010", "run/checkpoints/step-00000010.broken").value();
+    d.remove_tree("run/checkpoints/step-00000020").value();
+    CHECK_THROWS_WITH(checkpointer(d, "run/checkpoints", w.options()).load_latest(),
+                      ContainsSubstring("renamed to .broken before"));
+}
+
+TEST_CASE("a folder that cannot be synced after the rename is a warning, the checkpoint is good") {
+    crash_disk count;
+    save_step(count, 10);
+    auto before = count.changes();
+    save_step(count, 20);
+    int warned = 0;
+    for (std::uint64_t n = 0; n < count.changes() - before; ++n) {
+        crash_disk d;
+        save_step(d, 10);
+        d.fail_once(n, errc::io);
+        warnings w;
+        try {
+            save_step(d, 20, w.options());
+        } catch (const error& e) {
+            INFO("operation " << n);
+            CHECK_THAT(e.what(), ContainsSubstring("not written"));
+            CHECK(names_in(d) == std::vector<std::string>{"step-00000010"}); // it told the truth
+            continue;
+        }
+        if (w.lines.empty()) continue;
+        ++warned;
+        CHECK_THAT(w.lines[0], ContainsSubstring("checkpoint of step 20 is written and whole") &&
+                                   ContainsSubstring("could not be synced"));
+        CHECK(names_in(d) == std::vector<std::string>{"step-00000010", "step-00000020"});
+        CHECK(is_intact(checkpointer(d, "run/checkpoints").load_latest().value()));
+    }
+    CHECK(warned >= 1);
 }
 
 TEST_CASE("a half-written folder is cleared away and never loaded") {

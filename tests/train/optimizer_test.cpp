@@ -119,3 +119,52 @@ TEST_CASE("clipping leaves short gradients alone and brings long ones to the lim
     const auto c = clip_to(4.0, 1.0);
     CHECK(std::abs(4.0 / c.scale - 1.0) < 1e-6);
 }
+
+TEST_CASE(
+    "a parameter that has no gradient in some steps is left out of them, as torch::optim does") {
+    struct branches : torch::nn::Module {
+        branches() : a(8, 4), b(8, 4) {
+            register_module("a", a);
+            register_module("b", b);
+        }
+        torch::nn::Linear a, b;
+    };
+    for (const bool adam : {true, false}) {
+        torch::manual_seed(3);
+        branches mine, theirs;
+        {
+            torch::NoGradGuard no_grad;
+            for (std::size_t i = 0; i < mine.parameters().size(); ++i)
+                theirs.parameters()[i].copy_(mine.parameters()[i]);
+        }
+        flat_storage flat(mine);
+        const auto options =
+            adam ? optimizer_options(sk::AdamW{.weight_decay = 0.3, .decay_vectors = true})
+                 : optimizer_options(
+                       sk::SGD{.momentum = 0.9, .weight_decay = 0.3, .decay_vectors = true});
+        flat_optimizer opt(options, flat);
+        torch::optim::AdamW torch_adam(theirs.parameters(),
+                                       torch::optim::AdamWOptions(1e-2).weight_decay(0.3));
+        torch::optim::SGD torch_sgd(theirs.parameters(),
+                                    torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(0.3));
+        const auto unused = [](branches& m) { return weights(*m.b); };
+        for (std::uint64_t step = 0; step < 12; ++step) {
+            const auto x = numbers{}.batch(std::vector<std::uint64_t>{step, step + 1}).x;
+            const auto loss = [&](branches& m) { // b takes part in every third step only
+                auto sum = m.a(x).pow(2).mean();
+                return step % 3 == 1 ? sum + m.b(x).pow(2).mean() : sum;
+            };
+            const auto before = unused(mine);
+            flat.expect_gradients();
+            loss(mine).backward();
+            flat.settle_gradients();
+            opt.step(1e-2, 1.0, flat.touched());
+            if (step % 3 != 1) CHECK(unused(mine) == before);
+            for (auto& p : theirs.parameters()) p.mutable_grad().reset();
+            loss(theirs).backward();
+            adam ? torch_adam.step() : torch_sgd.step();
+        }
+        CHECK(relative_error(weights(mine), weights(theirs)) < 2e-6);
+        CHECK(opt.left_out().size() == 4);
+    }
+}

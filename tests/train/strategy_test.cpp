@@ -3,6 +3,8 @@
 #include <skein/train/single.hpp>
 #include <skein/train/strategy.hpp>
 
+#include <tests/train/strategy_laws.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 using namespace skein;
@@ -42,4 +44,10 @@ TEST_CASE("the strategy concept takes its archetype and ours, and refuses a near
     STATIC_CHECK(strategy<DDP<bucket<1, 8>>>);
     STATIC_CHECK_FALSE(strategy<forgets_to_publish>);
     STATIC_CHECK_FALSE(strategy<int>);
+}
+
+TEST_CASE("Single keeps the laws of a strategy") { train_test::strategy_laws<Single>({1}); }
+
+TEST_CASE("DDP keeps the laws of a strategy in worlds of one, two and three") {
+    train_test::strategy_laws<DDP<train_test::tiny_buckets>>({1, 2, 3});
 }

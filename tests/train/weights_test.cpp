@@ -71,7 +71,10 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it, and left a
     (void)save_twice(*trained, dir.path);
     const auto shard = dir.path + "/checkpoints/step-00000002/shard-0-of-1.safetensors";
     std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
-    CHECK(load_weights(*fresh, dir.path).step == 1);
+    const auto read = load_weights(*fresh, dir.path);
+    CHECK(read.step == 1);
+    REQUIRE(read.passed_over.size() == 1); // and it is said
+    CHECK(read.passed_over[0].find("checkpoint of step 2 is passed over for that of step 1") == 0);
     CHECK(std::filesystem::exists(shard));
     const auto why = refusal(*fresh, dir.path + "/checkpoints/step-00000002");
     CHECK(std::string(why.what()).find("shard-0-of-1") != std::string::npos);
@@ -88,4 +91,22 @@ TEST_CASE("another model or no checkpoint at all is said with the tensor or the 
     const auto nothing = refusal(*other, dir.path + "/nowhere");
     CHECK(nothing.code() == sk::errc::not_found);
     CHECK(std::string(nothing.what()).find("nowhere") != std::string::npos);
+}
+
+TEST_CASE(
+    "tensors of a checkpoint that the module has not are refused by name, unless told otherwise") {
+    scratch dir;
+    tied trained;
+    (void)save_twice(*trained, dir.path);
+    struct smaller : torch::nn::Module {
+        smaller() : out(register_parameter("out", torch::zeros({3, 3}))) {}
+        torch::Tensor out;
+    } model;
+    const auto why = refusal(model, dir.path);
+    CHECK(why.code() == sk::errc::mismatch);
+    CHECK(std::string(why.what()).find("2 tensors that the model has not: in.bias, mean") !=
+          std::string::npos);
+    CHECK(std::string(why.what()).find("strict = false") != std::string::npos);
+    CHECK(load_weights(model, dir.path, {.strict = false}).step == 2);
+    CHECK(torch::equal(model.out, trained->in->weight));
 }

@@ -20,6 +20,7 @@ struct time_constants {
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
     ms suspect_after{1000};   ///< silence after which a peer is suspected
     ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
     ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it

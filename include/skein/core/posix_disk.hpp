@@ -8,6 +8,7 @@
 #include <skein/core/disk.hpp>
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,8 +30,17 @@ auto retry_eintr(Call call) noexcept(noexcept(call())) {
 
 } // namespace detail
 
+/// What open() does when the last name of a path is a symbolic link.
+enum class link_policy : std::uint8_t {
+    follow,
+    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
+};
+
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits for it.
 class posix_disk final : public disk {
 public:
+    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
+
     result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
     result<void> rename(const std::string& from, const std::string& to) override;
     result<void> sync_dir(const std::string& path) override;
@@ -39,6 +49,9 @@ public:
     result<void> make_dirs(const std::string& path) override;
     result<std::uint64_t> free_space(const std::string& path) override;
     result<dir_entry> status(const std::string& path) override;
+
+private:
+    link_policy links_;
 };
 
 } // namespace skein

@@ -61,7 +61,7 @@ public:
     [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
                                                                   double wall_time);
 
-    /// Appends one event; handed to the system before it returns.
+    /// Appends one event, or nothing of it; handed to the system before it returns.
     [[nodiscard]] result<void> append(const tb_event& event);
     [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
                                       double wall_time);

@@ -17,6 +17,7 @@
 #include <skein/core/result.hpp>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,10 @@ class metric_set {
 public:
     static constexpr std::size_t pack_unit = 64;
 
+    metric_set() = default;
+    /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
+    explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
+
     metric_set& mean(std::string_view name, double value, double weight = 1.0);
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
@@ -77,6 +82,14 @@ public:
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
     [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
     void clear() noexcept { slots_.clear(); }
+
+    /// Adds another set's metrics behind its own; they must have other names.
+    metric_set& append(const metric_set& others);
+
+    /// Names and kinds as text, and a set of the same that counts nothing yet: for a rank that has
+    /// nothing to report in a merge that all take part in.
+    [[nodiscard]] std::string layout() const;
+    [[nodiscard]] static metric_set with_layout(std::string_view layout);
 
     /// This rank's own numbers, not merged over ranks.
     [[nodiscard]] std::vector<metric_value> values() const;
@@ -105,6 +118,7 @@ private:
     slot_type& slot(std::string_view name, metric_kind kind);
 
     std::vector<slot_type> slots_;
+    std::span<const std::string_view> taken_;
 };
 
 /// The value called `name`, or nothing.

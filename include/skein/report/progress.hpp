@@ -36,8 +36,10 @@ struct progress_update {
     std::uint64_t step = 0; ///< finished steps
     std::optional<double> loss;
     std::optional<double> tokens_per_s;
-    std::optional<double> step_seconds;               ///< newest average time of a step
-    std::vector<std::pair<std::string, double>> more; ///< e.g. {"lr", 6e-4}; shown if there is room
+    std::optional<double> step_seconds; ///< newest average time of a step
+    std::vector<std::pair<std::string, double>>
+        more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
+    std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
 struct progress_options {

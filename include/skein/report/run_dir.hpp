@@ -6,13 +6,15 @@
 //
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
-// The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
+// belong to who runs the program (or to root), and links in the place of its files are not followed.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
 //     run.append({.step = 10, .values = {{"loss", 2.31}}, .timings = {{"tokens_per_s", 5200}}});
 
 #include <skein/core/error.hpp>
+#include <skein/core/result.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/report/event_file.hpp>
 #include <skein/report/metrics.hpp>
@@ -49,8 +51,9 @@ struct run_dir_options {
 class run_dir {
 public:
     /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
-    /// not_found, disk_full or io with the path and what to do; errc::usage for a name that is not
-    /// one folder, and when another process is at work in the folder to resume.
+    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder of
+    /// another owner to resume; errc::usage for a name that is not one folder, and when another process
+    /// is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -77,8 +80,13 @@ public:
     void clear();
 
     /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not
-    /// synced). A new name in `values` rewrites metrics.csv once with one more column.
+    /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
+    /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Tries rows that wait again; throws why they still do.
+    void flush();
+    /// Rows that at least one file lacks.
+    [[nodiscard]] std::size_t waiting() const noexcept;
 
     /// config.json, replaced durably: the text of one JSON object.
     void write_config(std::string_view config);
@@ -97,6 +105,11 @@ private:
     void cut(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
+    void open_files();
+    [[nodiscard]] result<void> write_header();
+    [[nodiscard]] result<void> write_csv();
+    [[nodiscard]] result<void> write_lines();
+    [[nodiscard]] result<void> write_events();
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -104,6 +117,11 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    bool header_waits_ = false;
+    std::vector<metrics_row> csv_waits_;
+    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<tb_event> events_wait_;
 };
 
 } // namespace skein::report

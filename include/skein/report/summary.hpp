@@ -9,13 +9,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace skein::report {
 
 struct run_summary {
-    std::string name;
+    std::string name;        ///< in use
+    std::string asked;       ///< the name that was asked for, when it was taken; or empty
     std::string path;        ///< "runs/gpt"
     std::uint64_t steps = 0; ///< finished
     std::uint64_t total = 0; ///< asked for
@@ -31,15 +33,17 @@ struct run_summary {
     std::string checkpoint;            ///< the newest, or empty
     std::string command;               ///< how the program was called; empty: no resume line
     /// What goes on, and what gives the steps; empty when the program has no such flags.
-    std::string resume_flag = "--resume", steps_flag = "--steps";
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
     std::string launcher; ///< what started the ranks, or empty: the program itself
     std::string stopped;  ///< "by SIGINT": why it ended early, or empty
     /// Only for summary_json(): members of the program's own, at its end.
     std::vector<std::pair<std::string, std::string>> texts;
 };
 
-/// The command that goes on with a run: with the resume flag, and when it is complete with twice the
-/// steps.
+/// A word as one types it into a shell: in quotes when it needs them.
+[[nodiscard]] std::string shell_word(std::string_view word);
+/// The command that goes on with a run: with the resume flag, with the name in use when it is another
+/// than the one asked for, and when it is complete with twice the steps.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);

@@ -76,6 +76,16 @@ struct fit_result {
     int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
 };
 
+/// Has at least one of the members; whether they fit is checked where they are called.
+template <class C>
+concept callback =
+    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
+    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
+    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
+    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
+    requires { &C::on_end; };
+
 namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.

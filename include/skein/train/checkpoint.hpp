@@ -111,14 +111,17 @@ public:
     checkpointer(disk& where, std::string dir, checkpoint_options options = {},
                  checkpoint_world world = {});
 
-    /// Blocks until the checkpoint is durable or has failed. On failure throws the first failing
+    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
+    /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
     /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
     /// is gone and older checkpoints are untouched. Older ones are removed only after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Rank 0 reads and checks every byte. Broken ones are reported through options.warn and renamed
-    /// to .broken. Throws when the folder cannot be read, or by one rank alone.
+    /// Rank 0 reads and checks every byte. Broken ones before a whole one are reported through
+    /// options.warn and renamed to .broken.
+    ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
+    ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
@@ -137,13 +140,17 @@ public:
 private:
     [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
                                                   const std::string& folder) const;
-    [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
+    /// True: the new name is durable, too.
+    [[nodiscard]] result<bool> commit(const checkpoint_state&, const std::string& part,
                                       std::vector<shard_entry> shards) const;
+    [[nodiscard]] result<bool> put_in_place(std::uint64_t step, const std::string& part) const;
+    [[nodiscard]] std::vector<shard_entry> write_all(const checkpoint_state&, std::string& part);
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
     void warn(const std::string& line) const;
     [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+    void set_aside(std::uint64_t step, const error& why, std::uint64_t next) const;
 
     disk& disk_;
     std::string dir_;

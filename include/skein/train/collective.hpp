@@ -7,12 +7,15 @@
 //     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
 //     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
+#include <skein/cluster/settings.hpp>
 #include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
-#include <skein/dist/communicator.hpp>
+#include <skein/dist/buffer.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/run_config.hpp>
 
 #include <cstdint>
 #include <span>
@@ -21,6 +24,14 @@
 #include <vector>
 
 namespace skein::train {
+
+namespace detail {
+/// Errors that a failure elsewhere causes here.
+[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
+    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
+           code == errc::closed || code == errc::timeout;
+}
+} // namespace detail
 
 /// In place over all ranks.
 void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op);
@@ -34,9 +45,18 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 /// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
 void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
 
+/// What every rank must have alike of its configuration; model, optimizer and data are compared with it
+/// when training begins.
+[[nodiscard]] std::vector<cluster::setting> settings_of(const run_config& config);
+
+/// Throws errc::mismatch on every rank, with the settings that differ and both values.
+void require_same(const context& ctx, const std::vector<cluster::setting>& mine);
+
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
+///   control  travels with them and is no metric: becomes the largest of all ranks, number by number
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
-                                                      const report::metric_set& mine);
+                                                      const report::metric_set& mine,
+                                                      std::span<double> control = {});
 
 /// For the checkpointer: its exchange over this context. The context must outlive it.
 ///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync

@@ -2,7 +2,7 @@
 #pragma once
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
-// The flat gradient buffer is cut into buckets. A hook on every parameter's gradient counts down;
+// The flat gradient buffer is cut into buckets. Every gradient that is settled counts down;
 // when a bucket is complete, and all before it are on their way, its all-reduce starts on the
 // communication thread while the backward pass goes on. Buckets leave in the same order on every
 // rank whatever the order of hooks, so parameters that a rank does not use cannot hang the others.
@@ -17,11 +17,8 @@
 #include <skein/train/strategy.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace skein {
 
@@ -65,7 +62,6 @@ private:
     const context* ctx_;
     flat_storage storage_;
     std::shared_ptr<bucket_sender> sender_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
     std::size_t overlapped_ = 0;
 };
 

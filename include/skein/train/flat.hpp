@@ -13,6 +13,7 @@
 #include <skein/torch/tensor.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,6 +52,10 @@ struct fixed_tensor {
     bool is_buffer = false;
 };
 
+namespace detail {
+struct settle_hook;
+}
+
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
@@ -82,22 +87,31 @@ public:
     [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
 
     /// Before the first backward pass of a step: what the buffer holds is over.
+    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
+    ///           now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
     /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
     void settle_gradients();
-    /// The same for one segment.
-    void settle(std::size_t i);
+    /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
+    [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
+    /// Called with a segment's number when a backward pass has settled its gradient; one listener.
+    void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
 
     /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
+    friend struct detail::settle_hook;
     void collect(torch::nn::Module& module);
+    void settle(std::size_t i);
+    void passed(std::size_t i, bool has_gradient);
     void attach_gradients();
     [[nodiscard]] const void* place_of(const flat_segment& s) const;
 
     std::vector<flat_segment> segments_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    std::function<void(std::size_t)> settled_;
+    std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
     std::int64_t size_ = 0;
     std::int64_t trainable_ = 0;

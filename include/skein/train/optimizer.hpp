@@ -15,6 +15,7 @@
 #include <skein/train/flat.hpp>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -63,10 +64,15 @@ public:
     flat_optimizer(optimizer_options options, flat_storage& storage);
 
     /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
-    void step(double lr, double grad_scale = 1.0);
+    ///   present  by segment of the storage: 0 where no rank had a gradient. Such a parameter is left
+    ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
+    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
 
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
+    /// By segment: in how many of the steps it was left out. Empty: none ever was.
+    [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
+    void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const;
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
     /// Flat state buffers by name, in the layout of the storage: for checkpoints.
@@ -75,19 +81,24 @@ public:
     }
 
 private:
+    /// Neighbours that take the same update, as one long tensor each.
     struct group {
         bool decay = false;
+        std::uint64_t left_out = 0;
         std::vector<at::Tensor> params, grads;
         std::vector<std::vector<at::Tensor>> states;
     };
 
     void check() const;
-    void make_runs(bool decay_vectors);
+    [[nodiscard]] bool decays(const flat_segment& s) const;
+    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    void update(group& g, double lr, const at::Tensor& grad_scale);
 
     optimizer_options options_;
     flat_storage* storage_;
     std::vector<std::pair<std::string, at::Tensor>> states_;
-    group groups_[2]; // decayed, not decayed
+    std::vector<group> groups_; // while no parameter is or was left out
+    std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
 };
 

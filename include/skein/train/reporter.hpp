@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::train {
@@ -38,7 +39,7 @@ namespace skein::train {
 /// differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
-/// See the file's head. Not thread-safe.
+/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
@@ -54,9 +55,11 @@ public:
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
     void begin(const start_info& start);
 
-    /// One step's row; `evaluated` holds this step's evaluation, or nothing.
+    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be written
+    /// is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
+    void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// A note that also a quiet run shows.
     void notice(const std::string& text);
@@ -65,14 +68,20 @@ public:
 private:
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void draw();
+    template <class Write>
+    void attempt(Write write, bool& failing, std::string_view what);
 
     const context* ctx_;
     const run_config* config_;
     bool first_;
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
-    std::string changed_; // the user's settings that differ from those the run had before
+    std::string changed_;     // the user's settings that differ from those the run had before
+    std::string config_text_; // config.json, until it is known that the run goes on
+    bool rows_failing_ = false, curve_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0; // of the seconds per step, exponential

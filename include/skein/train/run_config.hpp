@@ -72,7 +72,7 @@ struct run_config {
     output_mode output = output_mode::automatic;
     std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
     bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
+    /// How the program was called, when it knows --resume, --steps and --run: command_line(). Empty: the hint
     /// how to go on shows the command line as it was.
     std::string command{};
 };

@@ -67,6 +67,9 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
+    static_assert((train::callback<Callbacks> && ...),
+                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
@@ -78,18 +81,24 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
-    /// "grad_norm" and "stop" are taken.
+    /// step), merged over ranks by its kind. Every rank must report the same names. The trainer's own
+    /// ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 double weight = 1.0) {
         reported_.add(kind, name, value, weight);
     }
 
     /// Runs until config.max_steps, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into flat storage for good
+    ///   model     a module holder or pointer; its parameters move into flat storage for good. One that
+    ///             is in eval mode as a whole is put into training mode; submodules that are in eval
+    ///             mode by themselves stay there
     ///   held_out  the evaluation set; its size may be 0
-    ///   errors    usage, not_finite (with step, rank and a way out), mismatch, disk errors, and the
-    ///             transport's; the other ranks are told before an error leaves
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
+    ///             data between the ranks), disk errors, and the transport's. What model, loss or data
+    ///             throw leaves as invalid_argument with rank, step and type, and is not tried again:
+    ///             the same step would throw again. What the system refused (std::system_error,
+    ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
+    ///             code. The other ranks are told before an error leaves
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
@@ -126,7 +135,7 @@ private:
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
-    report::metric_set reported_;
+    report::metric_set reported_{train::detail::taken_names};
 };
 
 } // namespace skein

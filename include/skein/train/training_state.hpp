@@ -50,6 +50,7 @@ public:
     void restore(const loaded_checkpoint& from);
 
 private:
+    void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
     [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 

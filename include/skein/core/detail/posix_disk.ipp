@@ -123,8 +123,10 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
-    int flags = O_CLOEXEC;
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
+    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
+    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
     const char* verb = "open";
     switch (mode) {
     case open_mode::read: flags |= O_RDONLY; break;
@@ -133,11 +135,18 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
     }
     const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: it is a symbolic link", verb, path))
+            .with_hint("put the file itself there: links are not followed in this folder");
     if (fd < 0) return errno_error(errno, verb, path);
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
-    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
-        return errno_error(EISDIR, verb, path);
+    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
+    if (S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
+    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
+        return error(errc::io,
+                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
     return opened;
 }
 
@@ -198,8 +207,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
         if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
         const int number = errno;
         struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0)
-            return errno_error(number, "create folder", folder);
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
         if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
     }
     return {};

@@ -165,7 +165,7 @@ SKEIN_INLINE result<record_view> read_record(byte_span bytes) {
 
 SKEIN_INLINE result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
                                                                   double wall_time) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto entries = disk.list(folder);
     if (!entries) return entries.error();
     std::string name;
@@ -201,7 +201,11 @@ SKEIN_INLINE result<void> event_file::clear(double wall_time) {
 SKEIN_INLINE result<void> event_file::append(const tb_event& event) {
     byte_buffer record;
     append_record(record, encode_event(event));
-    return file_->append(record);
+    const auto before = file_->size();
+    if (!before) return before.error();
+    auto done = file_->append(record);
+    if (!done) (void)file_->truncate(*before); // half a record would hide all that follow it
+    return done;
 }
 
 SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t step, double value,
@@ -215,7 +219,7 @@ SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t
 }
 
 SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path_, std::uint64_t{4} << 30);
     if (!bytes) return bytes.error();
     std::size_t good = 0;

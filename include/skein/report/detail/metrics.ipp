@@ -62,6 +62,35 @@ SKEIN_INLINE metric_set& metric_set::add(metric_kind kind, std::string_view name
     return *this;
 }
 
+SKEIN_INLINE metric_set& metric_set::append(const metric_set& others) {
+    for (const auto& m : others.slots_) {
+        auto& mine = slot(m.name, m.kind);
+        mine.value = m.value;
+        mine.weight = m.weight;
+    }
+    return *this;
+}
+
+SKEIN_INLINE std::string metric_set::layout() const {
+    std::string out;
+    for (const auto& m : slots_) {
+        out += static_cast<char>('0' + static_cast<int>(m.kind));
+        out.append(m.name) += '\0';
+    }
+    return out;
+}
+
+SKEIN_INLINE metric_set metric_set::with_layout(std::string_view layout) {
+    metric_set out;
+    while (!layout.empty()) {
+        const auto end = std::min(layout.find('\0'), layout.size());
+        const auto kind = std::clamp(layout[0] - '0', 0, static_cast<int>(metric_kind::last));
+        out.slot(layout.substr(1, end - 1), static_cast<metric_kind>(kind));
+        layout.remove_prefix(std::min(end + 1, layout.size()));
+    }
+    return out;
+}
+
 SKEIN_INLINE std::vector<metric_value> metric_set::values() const {
     std::vector<metric_value> out;
     out.reserve(slots_.size());
@@ -139,6 +168,9 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
                     to_string(m.kind), to_string(kind));
         return m;
     }
+    if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
+        throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
+            .with_hint("report it under another name");
     const double infinity = std::numeric_limits<double>::infinity();
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity

@@ -165,7 +165,8 @@ SKEIN_INLINE void progress::show(const progress_update& now) {
         if (now.tokens_per_s)
             o[options_.samples ? "samples_per_s" : "tokens_per_s"] = *now.tokens_per_s;
         if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
-        for (auto& [name, value] : now.more) o[name] = value;
+        for (auto* numbers : {&now.more, &now.also})
+            for (auto& [name, value] : *numbers) o[name] = value;
         if (auto left = seconds_left(now)) o["eta_seconds"] = *left;
         options_.write(dump_json(o) + "\n");
         break;

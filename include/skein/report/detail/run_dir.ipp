@@ -5,6 +5,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/random.hpp>
 #include <skein/report/detail/run_lock.ipp>
 #include <skein/wire/json.hpp>
 
@@ -13,6 +14,11 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/core.h>
 
@@ -84,18 +90,56 @@ SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
 
 /// The text of a file, or nothing if there is none.
 SKEIN_INLINE std::string read_text(const std::string& path) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
     if (bytes) return skein::to_string(byte_span(*bytes));
     if (bytes.error().code() == errc::not_found) return {};
     throw bytes.error();
 }
 
-SKEIN_INLINE void append_text(const std::string& path, std::string_view text) {
-    posix_disk disk;
+/// Appends behind the first `good` bytes; what an earlier failure left behind them is cut off.
+SKEIN_INLINE result<void> append_text(const std::string& path, std::uint64_t& good,
+                                      std::string_view text) {
+    posix_disk disk(link_policy::refuse);
     auto opened = disk.open(path, open_mode::append);
-    if (!opened) throw opened.error();
-    (*opened)->append(as_bytes(text)).value();
+    if (!opened) return opened.error();
+    const auto size = (*opened)->size();
+    if (!size) return size.error();
+    if (*size > good)
+        if (auto done = (*opened)->truncate(good); !done) return done;
+    good = std::min(good, *size);
+    if (auto done = (*opened)->write_at(good, as_bytes(text)); !done) return done;
+    good += text.size();
+    return {};
+}
+
+/// Where the last complete line of a text ends.
+SKEIN_INLINE std::uint64_t whole_bytes(std::string_view text) {
+    const auto end = text.rfind('\n');
+    return end == std::string_view::npos ? 0 : end + 1;
+}
+
+/// Who new files in a folder belong to, as its file system sees it (root's need not be root's there).
+SKEIN_INLINE result<std::uint32_t> owner_of_new_files(const std::string& folder) {
+    const auto path = join_path(folder, fmt::format(".owner-{:016x}", system_random().next()));
+    const unique_fd made(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!made) return errno_error(errno, "create", path);
+    struct stat info{};
+    const int rc = ::fstat(made.get(), &info), number = errno;
+    ::unlink(path.c_str());
+    if (rc != 0) return errno_error(number, "stat", path);
+    return static_cast<std::uint32_t>(info.st_uid);
+}
+
+/// Nothing when a folder is ours or root's, or not there; else whose it is.
+SKEIN_INLINE std::optional<error> foreign(const std::string& folder, std::uint32_t mine) {
+    struct stat info{};
+    if (::stat(folder.c_str(), &info) != 0 || info.st_uid == mine || info.st_uid == 0)
+        return std::nullopt;
+    return error(errc::permission_denied,
+                 fmt::format("{} belongs to user {}, this program's files to user {}", folder,
+                             info.st_uid, mine));
 }
 
 SKEIN_INLINE double system_wall_time() {
@@ -118,7 +162,7 @@ SKEIN_INLINE error run_dir::unusable(const error& why) const {
 
 /// Makes and locks path_. False when it is another run's, and not the one that is wanted.
 SKEIN_INLINE bool run_dir::claim(bool wanted) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
     // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
     // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
@@ -127,6 +171,13 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     };
     const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
     if (!wanted && taken()) return false;
+    const auto mine = detail::owner_of_new_files(path_);
+    if (!mine) throw unusable(mine.error());
+    for (const auto& folder : {path_, checkpoints()})
+        if (const auto whose = detail::foreign(folder, *mine)) {
+            if (!wanted) return false;
+            throw unusable(*whose);
+        }
 
     auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
     switch (lock.outcome) {
@@ -153,7 +204,7 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     run_dir run;
     run.options_ = options;
     if (run.options_.wall_time == nullptr) run.options_.wall_time = &detail::system_wall_time;
@@ -176,23 +227,29 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     auto written = disk.write_whole(probe, as_bytes(std::string_view("ok")));
     (void)disk.remove(probe);
     if (!written) throw run.unusable(written.error());
-    auto events = event_file::open(run.path_, run.options_.wall_time());
-    if (!events) throw run.unusable(events.error());
-    run.events_ = std::move(*events);
+    run.open_files();
+    return run;
+}
 
-    const auto csv = detail::read_text(run.file("metrics.csv"));
+SKEIN_INLINE void run_dir::open_files() {
+    auto events = event_file::open(path_, options_.wall_time());
+    if (!events) throw unusable(events.error());
+    events_ = std::move(*events);
+    lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+
+    const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
     if (lines.empty()) {
-        disk.replace(run.file("metrics.csv"), as_bytes(std::string_view("step\n"))).value();
-    } else {
-        run.columns_ = detail::split_csv(lines[0]);
-        if (run.columns_[0] != "step")
-            throw error(errc::malformed, fmt::format("{} does not begin with a column 'step'",
-                                                     run.file("metrics.csv")))
-                .with_hint("move it away or choose another run name");
-        run.columns_.erase(run.columns_.begin());
+        write_header().value();
+        return;
     }
-    return run;
+    csv_bytes_ = detail::whole_bytes(csv);
+    columns_ = detail::split_csv(lines[0]);
+    if (columns_[0] != "step")
+        throw error(errc::malformed,
+                    fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
+            .with_hint("move it away or choose another run name");
+    columns_.erase(columns_.begin());
 }
 
 SKEIN_INLINE void run_dir::truncate_after(std::uint64_t step) {
@@ -208,7 +265,7 @@ SKEIN_INLINE void run_dir::clear() {
 
 template <class Keep>
 void run_dir::cut(Keep keep) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto csv = detail::read_text(file("metrics.csv"));
     std::string kept = detail::csv_header(columns_);
     const auto lines = detail::whole_lines(csv);
@@ -216,6 +273,7 @@ void run_dir::cut(Keep keep) {
         if (auto step = detail::leading_step(lines[i]); step && keep(*step))
             kept.append(lines[i]) += '\n';
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
+    csv_bytes_ = kept.size();
 
     const auto rows = detail::read_text(file("metrics.jsonl"));
     kept.clear();
@@ -225,30 +283,16 @@ void run_dir::cut(Keep keep) {
         if (step && keep(*step)) kept.append(line) += '\n';
     }
     if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
+    lines_bytes_ = kept.size();
 }
 
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
-    // A new column: the old rows get an empty field more.
-    const auto known = columns_.size();
     for (auto& v : row.values)
-        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end())
+        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end()) {
             columns_.push_back(v.name);
-    if (columns_.size() != known) {
-        const auto csv = detail::read_text(file("metrics.csv"));
-        const auto lines = detail::whole_lines(csv);
-        std::string text = detail::csv_header(columns_);
-        for (std::size_t i = 1; i < lines.size(); ++i)
-            text.append(lines[i]).append(columns_.size() - known, ',') += '\n';
-        posix_disk disk;
-        disk.replace(file("metrics.csv"), as_bytes(std::string_view(text))).value();
-    }
-
-    std::string line = fmt::format("{}", row.step);
-    for (auto& column : columns_) {
-        line += ',';
-        if (auto* value = find_metric(row.values, column)) line += detail::number_text(*value);
-    }
-    detail::append_text(file("metrics.csv"), line + "\n");
+            header_waits_ = true;
+        }
+    csv_waits_.push_back(row);
 
     ordered_json object = {{"step", row.step}};
     tb_event event{.wall_time = options_.wall_time(),
@@ -260,12 +304,81 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
-    detail::append_text(file("metrics.jsonl"), dump_json(object) + "\n");
-    if (!event.scalars.empty()) events_->append(event).value();
+    lines_wait_.push_back(dump_json(object) + "\n");
+    if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
+    flush();
+}
+
+SKEIN_INLINE void run_dir::flush() {
+    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    for (const auto& done : all)
+        if (!done) throw done.error();
+}
+
+SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
+    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+}
+
+/// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
+SKEIN_INLINE result<void> run_dir::write_header() {
+    posix_disk disk(link_policy::refuse);
+    const auto path = file("metrics.csv");
+    std::string text = detail::csv_header(columns_);
+    if (disk.status(path)) {
+        const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
+        if (!bytes) return bytes.error();
+        const auto lines = detail::whole_lines(as_text(*bytes));
+        for (std::size_t i = 1; i < lines.size(); ++i) {
+            const auto missing = columns_.size() + 1 - detail::split_csv(lines[i]).size();
+            text.append(lines[i]).append(missing, ',') += '\n';
+        }
+    }
+    if (auto done = disk.replace(path, as_bytes(std::string_view(text))); !done) return done;
+    csv_bytes_ = text.size();
+    header_waits_ = false;
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_csv() {
+    if (csv_waits_.empty()) return {};
+    if (header_waits_)
+        if (auto done = write_header(); !done) return done;
+    std::string text;
+    for (const auto& row : csv_waits_) {
+        text += fmt::format("{}", row.step);
+        for (auto& column : columns_) {
+            text += ',';
+            if (auto* value = find_metric(row.values, column)) text += detail::number_text(*value);
+        }
+        text += '\n';
+    }
+    if (auto done = detail::append_text(file("metrics.csv"), csv_bytes_, text); !done) return done;
+    csv_waits_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_lines() {
+    if (lines_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : lines_wait_) text += line;
+    if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
+        return done;
+    lines_wait_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_events() {
+    std::size_t written = 0;
+    result<void> done;
+    while (written < events_wait_.size() && (done = events_->append(events_wait_[written])))
+        ++written;
+    events_wait_.erase(events_wait_.begin(),
+                       events_wait_.begin() + static_cast<std::ptrdiff_t>(written));
+    return done;
 }
 
 SKEIN_INLINE void run_dir::write_config(std::string_view config) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     disk.replace(file("config.json"), as_bytes(config)).value();
 }
 
@@ -278,8 +391,10 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
 }
 
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
-    const auto text = detail::read_text(path + "/config.json");
-    const auto parsed = parse_json(std::string_view(text));
+    posix_disk disk(link_policy::refuse);
+    const auto bytes = disk.read_whole(path + "/config.json");
+    if (!bytes) return {}; // what cannot be read is not ours
+    const auto parsed = parse_json(*bytes);
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
@@ -310,7 +425,7 @@ SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
                                                  : column,
                           curve(column)});
     const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
 }
 

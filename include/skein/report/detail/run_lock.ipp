@@ -44,7 +44,7 @@ struct run_lock {
 
 /// Who wrote the file of a lock last.
 [[nodiscard]] SKEIN_INLINE std::string lock_owner_of(const std::string& folder) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(join_path(folder, ".lock"), 4096);
     if (!bytes || bytes->empty()) return "another process";
     return skein::to_string(byte_span(*bytes));
@@ -58,9 +58,10 @@ struct run_lock {
     const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
-    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
     out.made = bool(out.fd);
-    if (!out.fd && errno == EEXIST) out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!out.fd && errno == EEXIST)
+        out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!out.fd) {
         out.number = errno;
         return out;

@@ -18,19 +18,43 @@ namespace detail {
     return run.stopped.empty() && run.steps >= run.total;
 }
 
-/// Sets `flag` to a number in a command line, in place or at its end.
-SKEIN_INLINE void set_flag(std::string& command, const std::string& flag, std::uint64_t value) {
-    const auto text = std::to_string(value);
-    bool found = false;
-    for (std::size_t at = 0; (at = command.find(" " + flag, at)) != std::string::npos;) {
-        at += 1 + flag.size();
-        if (at >= command.size() || (command[at] != ' ' && command[at] != '=')) continue;
-        const auto begin = command.find_first_not_of(' ', at + 1);
-        if (begin == std::string::npos) break;
-        command.replace(begin, std::min(command.find(' ', begin), command.size()) - begin, text);
-        found = true;
+/// Where a word of a command line ends, quotes and backslashes as in a shell.
+SKEIN_INLINE std::size_t end_of_word(std::string_view command, std::size_t at) {
+    char quote = '\0';
+    for (; at < command.size(); ++at) {
+        const char c = command[at];
+        if (c == '\\' && quote != '\'')
+            ++at;
+        else if (quote != '\0')
+            quote = c == quote ? '\0' : quote;
+        else if (c == '\'' || c == '"')
+            quote = c;
+        else if (c == ' ')
+            break;
     }
-    if (!found) command += " " + flag + " " + text;
+    return std::min(at, command.size());
+}
+
+/// Gives `flag` a value in a command line, in place or at its end.
+SKEIN_INLINE void set_flag(std::string& command, const std::string& flag,
+                           const std::string& value) {
+    bool found = false;
+    for (std::size_t at = 0; at < command.size();) {
+        const auto end = end_of_word(command, at);
+        const auto word = std::string_view(command).substr(at, end - at);
+        if (word.starts_with(flag + "=")) {
+            command.replace(at + flag.size() + 1, end - at - flag.size() - 1, value);
+            at += flag.size() + 1 + value.size() + 1;
+            found = true;
+        } else if (word == flag && end < command.size()) {
+            command.replace(end + 1, end_of_word(command, end + 1) - end - 1, value);
+            at = end + 1 + value.size() + 1;
+            found = true;
+        } else {
+            at = end + 1;
+        }
+    }
+    if (!found) command += " " + flag + " " + value;
 }
 
 /// "2000 of 2000", and after a restart or a resume how many of them this start did.
@@ -45,10 +69,20 @@ SKEIN_INLINE void set_flag(std::string& command, const std::string& flag, std::u
 
 } // namespace detail
 
+SKEIN_INLINE std::string shell_word(std::string_view word) {
+    if (!word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos)
+        return std::string(word);
+    std::string out = "'"; // in single quotes nothing is special but the quote itself
+    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+}
+
 SKEIN_INLINE std::string next_command(const run_summary& run) {
     auto command = run.command;
     if (detail::is_complete(run) && !run.steps_flag.empty())
-        detail::set_flag(command, run.steps_flag, 2 * run.steps);
+        detail::set_flag(command, run.steps_flag, std::to_string(2 * run.steps));
+    if (!run.asked.empty() && run.asked != run.name && !run.name_flag.empty())
+        detail::set_flag(command, run.name_flag, shell_word(run.name));
     if (!run.resume_flag.empty() &&
         (" " + command + " ").find(" " + run.resume_flag + " ") == std::string::npos)
         command += " " + run.resume_flag;

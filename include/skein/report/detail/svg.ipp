@@ -81,20 +81,28 @@ SKEIN_INLINE std::vector<curve_point> thin_out(const std::vector<curve_point>& p
     return out;
 }
 
-} // namespace detail
+// Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
+inline constexpr const char* line_colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                               "#e69f00"};
 
-SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
-    // Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
-    static constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                              "#e69f00"};
-    const double left = 64, right = o.width - 20.0, top = o.title.empty() ? 20 : 44,
-                 bottom = o.height - 48.0;
+/// Where the lines are drawn, and which numbers lie there.
+struct plot_frame {
+    double left, right, top, bottom;
+    double x0, x1, y0, y1;
 
+    [[nodiscard]] double px(double x) const { return left + (x - x0) / (x1 - x0) * (right - left); }
+    [[nodiscard]] double py(double y) const {
+        return bottom - (y - y0) / (y1 - y0) * (bottom - top);
+    }
+};
+
+/// The curves that have points, thinned out, and the frame around them.
+SKEIN_INLINE plot_frame fit_frame(const plot_options& o, const std::vector<curve>& curves,
+                                  std::vector<curve>& lines) {
     const double inf = std::numeric_limits<double>::infinity();
     double x0 = inf, x1 = -inf, y0 = inf, y1 = -inf;
-    std::vector<curve> lines;
     for (auto& c : curves) {
-        lines.push_back({c.label, detail::thin_out(c.points, o.max_points)});
+        lines.push_back({c.label, thin_out(c.points, o.max_points)});
         bool any = false;
         for (auto& p : lines.back().points) {
             if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
@@ -104,75 +112,68 @@ SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve
         }
         if (!any) lines.pop_back();
     }
-    const bool empty = lines.empty();
-    if (empty) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
+    if (lines.empty()) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
     if (x1 <= x0) x0 -= 0.5, x1 += 0.5;
     if (y1 <= y0) y0 -= 0.5, y1 += 0.5;
     const double margin = (y1 - y0) * 0.06;
     y0 = y0 >= 0 && y0 < margin ? 0 : y0 - margin;
     y1 += margin;
-    auto px = [&](double x) { return left + (x - x0) / (x1 - x0) * (right - left); };
-    auto py = [&](double y) { return bottom - (y - y0) / (y1 - y0) * (bottom - top); };
+    return {64, o.width - 20.0, o.title.empty() ? 20.0 : 44.0, o.height - 48.0, x0, x1, y0, y1};
+}
 
-    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
-                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
-                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-                                o.width, o.height);
-    if (!o.title.empty())
-        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
-                         "fill=\"#222222\">{}</text>\n",
-                         left, detail::xml_text(o.title));
-
-    // Grid and ticks below the lines.
-    for (double t : round_ticks(y0, y1, 6))
+/// Grid and ticks, which lie below the lines, and what the axes are called.
+SKEIN_INLINE std::string svg_axes(const plot_options& o, const plot_frame& f) {
+    std::string s;
+    for (double t : round_ticks(f.y0, f.y1, 6))
         s += fmt::format(
             "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
             "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
-            left, right, py(t), py(t), left - 8, py(t) + 4, detail::tick_text(t));
-    for (double t : round_ticks(x0, x1, 8))
+            f.left, f.right, f.py(t), f.py(t), f.left - 8, f.py(t) + 4, tick_text(t));
+    for (double t : round_ticks(f.x0, f.x1, 8))
         s += fmt::format(
             "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
             "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" "
             "fill=\"#555555\">{4}</text>\n",
-            px(t), bottom, bottom + 5, bottom + 19, detail::tick_text(t));
+            f.px(t), f.bottom, f.bottom + 5, f.bottom + 19, tick_text(t));
     s += fmt::format(
-        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", left,
-        top, bottom, right);
+        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", f.left,
+        f.top, f.bottom, f.right);
     s += fmt::format(
         "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
-        (left + right) / 2, o.height - 10, detail::xml_text(o.x_label));
+        (f.left + f.right) / 2, o.height - 10, xml_text(o.x_label));
     s += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\" "
                      "fill=\"#555555\">{}</text>\n",
-                     (top + bottom) / 2, detail::xml_text(o.y_label));
+                     (f.top + f.bottom) / 2, xml_text(o.y_label));
+    return s;
+}
 
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-        const char* colour = colours[i % std::size(colours)];
-        std::string path;
-        bool pen_down = false;
-        std::size_t drawn = 0;
-        for (auto& p : lines[i].points) {
-            if (!std::isfinite(p.y)) {
-                pen_down = false;
-                continue;
-            }
-            path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", px(p.x), py(p.y));
-            pen_down = true;
-            ++drawn;
+SKEIN_INLINE std::string svg_line(const curve& line, const plot_frame& f, const char* colour) {
+    std::string s, path;
+    bool pen_down = false;
+    std::size_t drawn = 0;
+    for (auto& p : line.points) {
+        if (!std::isfinite(p.y)) {
+            pen_down = false;
+            continue;
         }
-        if (drawn > 1)
-            s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
-                             "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
-                             path, colour);
-        if (drawn <= 40) // few measurements: show where they are
-            for (auto& p : lines[i].points)
-                if (std::isfinite(p.y))
-                    s +=
-                        fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
-                                    px(p.x), py(p.y), colour);
+        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", f.px(p.x), f.py(p.y));
+        pen_down = true;
+        ++drawn;
     }
+    if (drawn > 1)
+        s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
+                         "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+                         path, colour);
+    if (drawn <= 40) // few measurements: show where they are
+        for (auto& p : line.points)
+            if (std::isfinite(p.y))
+                s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
+                                 f.px(p.x), f.py(p.y), colour);
+    return s;
+}
 
-    // Legend with the last value, top right: a loss falls, so that corner is free.
+/// With the last value of each, top right: a loss falls, so that corner is free.
+SKEIN_INLINE std::string svg_legend(const std::vector<curve>& lines, const plot_frame& f) {
     std::size_t widest = 0;
     std::vector<std::string> labels;
     for (auto& line : lines) {
@@ -182,20 +183,43 @@ SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve
         labels.push_back(fmt::format("{}  {:.4g}", line.label, last));
         widest = std::max(widest, labels.back().size());
     }
-    const double legend = right - 40.0 - 7.0 * static_cast<double>(widest);
+    std::string s;
+    const double legend = f.right - 40.0 - 7.0 * static_cast<double>(widest);
     for (std::size_t i = 0; i < lines.size(); ++i) {
-        const double y = top + 14.0 + 20.0 * static_cast<double>(i);
+        const double y = f.top + 14.0 + 20.0 * static_cast<double>(i);
         s += fmt::format(
             "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
             "stroke-width=\"3\" stroke-linecap=\"round\"/>"
             "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
-            legend, legend + 18, y, y, colours[i % std::size(colours)], legend + 26, y + 4,
-            detail::xml_text(labels[i]));
+            legend, legend + 18, y, y, line_colours[i % std::size(line_colours)], legend + 26,
+            y + 4, xml_text(labels[i]));
     }
-    if (empty)
+    return s;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
+    std::vector<curve> lines;
+    const auto f = detail::fit_frame(o, curves, lines);
+    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
+                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
+                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+                                o.width, o.height);
+    if (!o.title.empty())
+        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
+                         "fill=\"#222222\">{}</text>\n",
+                         f.left, detail::xml_text(o.title));
+    s += detail::svg_axes(o, f);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+        s += detail::svg_line(lines[i], f,
+                              detail::line_colours[i % std::size(detail::line_colours)]);
+    s += detail::svg_legend(lines, f);
+    if (lines.empty())
         s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
                          "fill=\"#999999\">no data yet</text>\n",
-                         (left + right) / 2, (top + bottom) / 2);
+                         (f.left + f.right) / 2, (f.top + f.bottom) / 2);
     return s + "</svg>\n";
 }
 

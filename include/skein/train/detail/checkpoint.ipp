@@ -96,54 +96,52 @@ SKEIN_INLINE void checkpointer::warn(const std::string& line) const {
     logging::warn("checkpoint", line);
 }
 
+/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its share.
+SKEIN_INLINE std::vector<shard_entry> checkpointer::write_all(const checkpoint_state& state,
+                                                              std::string& part) {
+    json mine = {{"ok", true}, {"plan", detail::plan_hash(state)}};
+    if (world_.rank == 0) {
+        auto begun = begin_part(state.step);
+        if (begun)
+            mine["part"] = part = *begun;
+        else
+            mine = detail::outcome(begun.error());
+    }
+    auto all = detail::gather(world_, mine);
+    for (std::size_t r = 0; r < all.size(); ++r)
+        if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
+            throw error(
+                errc::mismatch,
+                fmt::format("rank {} wants to save other tensors or another step than rank 0", r));
+    part = all[0].value("part", std::string());
+
+    // Each rank tells size and checksums of its share.
+    auto shard = write_shard(state, part);
+    mine = shard ? json{{"ok", true}, {"shard", detail::shard_json(*shard)}}
+                 : detail::outcome(shard.error());
+    std::vector<shard_entry> shards;
+    for (auto& said : detail::gather(world_, mine))
+        shards.push_back(
+            detail::parse_shard_entry(said.value("shard", json()), options_.chunk_bytes).value());
+    return shards;
+}
+
 SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) {
     const auto started = system_clock().now();
     const bool leader = world_.rank == 0;
-    const auto plan = detail::plan_hash(state);
-    std::string part; // rank 0 chooses it
+    std::string part;
     bool committed = false;
     try {
-        // 1. Agree on what is saved and where.
-        json mine = {{"ok", true}, {"plan", plan}};
-        if (leader) {
-            auto begun = begin_part(state.step);
-            if (begun)
-                mine["part"] = part = *begun;
-            else
-                mine = detail::outcome(begun.error());
-        }
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        auto all = detail::gather(world_, mine);
-        for (std::size_t r = 0; r < all.size(); ++r)
-            if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
-                throw error(errc::mismatch,
-                            fmt::format("rank {} wants to save other tensors or another "
-                                        "step than rank 0",
-                                        r));
-        part = all[0].value("part", std::string());
-
-        // 2. Each rank writes its share and tells size and checksums.
-        auto shard = write_shard(state, part);
-        mine = shard ? json{{"ok", true}, {"shard", detail::shard_json(*shard)}}
-                     : detail::outcome(shard.error());
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        all = detail::gather(world_, mine);
-        std::vector<shard_entry> shards;
+        auto shards = write_all(state, part);
         std::uint64_t bytes = 0;
-        for (auto& said : all) {
-            shards.push_back(
-                detail::parse_shard_entry(said.value("shard", json()), options_.chunk_bytes)
-                    .value());
-            bytes += shards.back().bytes;
-        }
+        for (auto& shard : shards) bytes += shard.bytes;
 
-        // 3. Rank 0 commits; everybody learns whether it worked.
-        mine = {{"ok", true}};
-        if (leader) mine = detail::outcome(commit(state, part, std::move(shards)));
-        committed = leader && mine["ok"].get<bool>();
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        detail::gather(world_, mine);
-        if (leader) retire();
+        // Rank 0 commits; everybody learns whether it worked.
+        result<bool> durable = false;
+        if (leader) durable = commit(state, part, std::move(shards));
+        committed = leader && durable.has_value();
+        detail::gather(world_, durable ? json{{"ok", true}} : detail::outcome(durable.error()));
+        if (committed && *durable) retire();
 
         const std::chrono::duration<double> took = system_clock().now() - started;
         return {state.step, step_path(state.step), bytes, took.count()};
@@ -214,7 +212,7 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
     return shard;
 }
 
-SKEIN_INLINE result<void> checkpointer::commit(const checkpoint_state& state,
+SKEIN_INLINE result<bool> checkpointer::commit(const checkpoint_state& state,
                                                const std::string& part,
                                                std::vector<shard_entry> shards) const {
     for (auto& shard : shards) {
@@ -239,24 +237,34 @@ SKEIN_INLINE result<void> checkpointer::commit(const checkpoint_state& state,
     if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
                                       as_bytes(std::string_view(text)));
         !done)
-        return done;
-    if (auto done = disk_.sync_dir(part); !done) return done;
+        return done.error();
+    if (auto done = disk_.sync_dir(part); !done) return done.error();
+    return put_in_place(state.step, part);
+}
 
-    const auto final = step_path(state.step), aside = final + ".replaced";
+SKEIN_INLINE result<bool> checkpointer::put_in_place(std::uint64_t step,
+                                                     const std::string& part) const {
+    const auto final = step_path(step), aside = final + ".replaced";
     const bool replaces = disk_.status(final).has_value();
     if (replaces) {
-        if (auto done = disk_.remove_tree(aside); !done) return done;
-        if (auto done = disk_.rename(final, aside); !done) return done;
+        if (auto done = disk_.remove_tree(aside); !done) return done.error();
+        if (auto done = disk_.rename(final, aside); !done) return done.error();
     }
     if (auto done = disk_.rename(part, final); !done) {
         if (replaces) (void)disk_.rename(aside, final);
-        return done;
+        return done.error();
     }
-    if (auto done = disk_.sync_dir(dir_); !done) return done;
+    if (auto done = disk_.sync_dir(dir_); !done) {
+        warn(
+            fmt::format("checkpoint of step {} is written and whole, but {} could not be synced: a "
+                        "power failure may bring back the state before it: {}",
+                        step, dir_, done.error().what()));
+        return false; // what it replaces or outdates stays, too
+    }
     if (replaces)
         if (auto done = disk_.remove_tree(aside); !done)
             warn(fmt::format("the replaced checkpoint was not removed: {}", done.error().what()));
-    return {};
+    return true;
 }
 
 SKEIN_INLINE void checkpointer::clean_up() const {
@@ -367,35 +375,56 @@ SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std
     return out;
 }
 
+/// Puts a broken checkpoint out of the way, for people to look at.
+SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
+                                          std::uint64_t next) const {
+    const auto path = step_path(step);
+    auto aside = path + ".broken";
+    for (int k = 2; disk_.status(aside).has_value(); ++k)
+        aside = fmt::format("{}.broken-{}", path, k);
+    auto moved = disk_.rename(path, aside);
+    if (moved) moved = disk_.sync_dir(dir_);
+    warn(fmt::format("checkpoint of step {} refused: {}; {}, trying step {}", step, why.what(),
+                     moved ? "renamed to " + detail::base_name(aside)
+                           : fmt::format("not renamed: {}", moved.error().what()),
+                     next));
+}
+
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::find_latest() const {
     if (auto there = disk_.status(dir_); !there) {
         if (there.error().code() == errc::not_found) return std::nullopt;
         throw there.error();
     }
-    if (auto readable = disk_.list(dir_); !readable) throw readable.error();
+    const auto entries = disk_.list(dir_);
+    if (!entries) throw entries.error();
     clean_up();
-    auto all = steps();
+    const auto all = steps();
+    std::vector<std::pair<std::uint64_t, error>> refused;
     for (auto step = all.rbegin(); step != all.rend(); ++step) {
-        const auto path = step_path(*step);
-        auto opened = open(disk_, path);
-        if (opened) return std::move(*opened);
-        const auto& why = opened.error();
-        const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                            why.code() == errc::not_found || why.code() == errc::too_large;
-        // A newer format, a missing permission, a disk that fails to answer: not broken.
-        if (!broken) throw why;
-        auto aside = path + ".broken";
-        for (int k = 2; disk_.status(aside).has_value(); ++k)
-            aside = fmt::format("{}.broken-{}", path, k);
-        auto moved = disk_.rename(path, aside);
-        if (moved) moved = disk_.sync_dir(dir_);
-        warn(fmt::format("checkpoint of step {} refused: {}; {}, {}", *step, why.what(),
-                         moved ? "renamed to " + detail::base_name(aside)
-                               : fmt::format("not renamed: {}", moved.error().what()),
-                         step + 1 == all.rend() ? "there is no older one"
-                                                : fmt::format("trying step {}", *(step + 1))));
+        auto opened = open(disk_, step_path(*step));
+        if (!opened) {
+            const auto& why = opened.error();
+            const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
+                                why.code() == errc::not_found || why.code() == errc::too_large;
+            // A newer format, a missing permission, a disk that fails to answer: not broken.
+            if (!broken) throw why;
+            refused.emplace_back(*step, why);
+            continue;
+        }
+        for (std::size_t i = 0; i < refused.size(); ++i)
+            set_aside(refused[i].first, refused[i].second,
+                      i + 1 < refused.size() ? refused[i + 1].first : *step);
+        return std::move(*opened);
     }
-    return std::nullopt;
+    // Starting over would cost what the run has reached: a person decides.
+    const bool any_aside = std::ranges::any_of(*entries, [](const dir_entry& entry) {
+        return entry.name.starts_with("step-") && entry.name.find(".broken") != entry.name.npos;
+    });
+    if (refused.empty() && !any_aside) return std::nullopt;
+    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+        .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
+                                    : std::string(refused.front().second.what()))
+        .with_hint("put a good copy back, or start anew under another run name");
 }
 
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {

@@ -99,7 +99,10 @@ SKEIN_INLINE error remote_outcome(const json& said, int rank, int world_size) {
 
 /// All-gather of what the ranks tell; throws the first failed rank's error.
 SKEIN_INLINE std::vector<json> gather(const checkpoint_world& world, const json& mine) {
-    if (world.size == 1) return {mine};
+    if (world.size == 1) {
+        if (!mine["ok"].get<bool>()) throw remote_outcome(mine, 0, 1);
+        return {mine};
+    }
     const auto text = dump_json(mine);
     std::vector<json> all;
     for (auto& blob : world.exchange(as_bytes(std::string_view(text)))) {

@@ -5,6 +5,8 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/dist/comm_thread.hpp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -61,10 +63,50 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
+SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+    const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    return {{"max_steps", text(c.max_steps)},
+            {"global_batch", text(c.global_batch)},
+            {"accumulation", text(c.accumulation)},
+            {"seed", text(c.seed)},
+            {"clip", text(c.clip)},
+            {"threads", text(std::max(c.threads, 1))},
+            {"precision", c.precision},
+            {"eval_every", text(c.eval_every)},
+            {"eval_samples", text(c.eval_samples)},
+            {"eval_batch", text(c.eval_batch)},
+            {"checkpoint_every", text(c.checkpoint_every)},
+            {"checkpoints", text(c.checkpoints)},
+            {"keep_last", text(c.keep_last)},
+            {"keep_best", text(c.keep_best)},
+            {"best_metric", c.best_metric},
+            {"best_is_lowest", text(c.best_is_lowest)},
+            {"resume", text(c.resume == resume_mode::latest)},
+            {"communicator", c.communicator}};
+}
+
+SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
+    if (ctx.world_size() == 1) return;
+    byte_buffer hash(sizeof(std::uint64_t));
+    store_le<std::uint64_t>(hash.data(), cluster::hash_of(mine));
+    const auto hashes = gather_bytes(ctx, hash);
+    if (std::ranges::all_of(hashes, [&](const auto& other) { return other == hashes[0]; })) return;
+    // All ranks see that: now the values, to name what differs.
+    const auto all = gather_bytes(ctx, wire::encode(mine));
+    const auto first = wire::decode<std::vector<cluster::setting>>(all[0]).value();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        const auto other = wire::decode<std::vector<cluster::setting>>(all[r]).value();
+        if (const auto why = cluster::difference(static_cast<int>(r), other, 0, first)) throw *why;
+    }
+}
+
 SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
-                                                     const report::metric_set& mine) {
+                                                     const report::metric_set& mine,
+                                                     std::span<double> control) {
     if (ctx.world_size() == 1) return mine.values();
     auto packed = mine.pack(ctx.rank());
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), control.begin(), control.end());
     auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
     auto maxima =
         ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
@@ -75,6 +117,9 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
+    std::copy(packed.maxima.begin() + static_cast<std::ptrdiff_t>(own), packed.maxima.end(),
+              control.begin());
+    packed.maxima.resize(own);
     return mine.unpack(packed).value();
 }
 
@@ -82,7 +127,8 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
     return checkpoint_world{
         .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
             if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
+            ctx.comm()->set_deadline(
+                std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
             auto all = gather_bytes(ctx, mine);
             ctx.comm()->set_deadline(usual);
             return all;

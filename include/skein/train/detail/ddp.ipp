@@ -14,7 +14,7 @@
 
 namespace skein::train::detail {
 
-/// The buckets of one rank and how far each has come. Hooks keep it alive.
+/// The buckets of one rank and how far each has come.
 class bucket_sender {
 public:
     bucket_sender(flat_storage& storage, dist::comm_thread& comm, std::size_t first_bytes,
@@ -47,7 +47,7 @@ public:
     }
     void disarm() noexcept { armed_ = false; }
 
-    /// The hook of segment i: its gradient is final.
+    /// The gradient of segment i is final.
     void ready(std::size_t i) {
         if (!armed_) return;
         if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
@@ -94,18 +94,6 @@ private:
     bool armed_ = false;
 };
 
-struct gradient_hook : torch::autograd::FunctionPostHook {
-    gradient_hook(std::shared_ptr<bucket_sender> sender, std::size_t segment)
-        : sender(std::move(sender)), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        sender->ready(segment);
-        return outputs;
-    }
-    std::shared_ptr<bucket_sender> sender;
-    std::size_t segment;
-};
-
 SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module& module,
                                           std::size_t first_bytes, std::size_t bytes)
     : ctx_(&ctx), storage_(module) {
@@ -115,11 +103,7 @@ SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module&
     for (const auto& f : storage_.fixed()) broadcast(f.tensor);
 
     sender_ = std::make_shared<bucket_sender>(storage_, *ctx.comm(), first_bytes, bytes);
-    for (std::size_t i = 0; i < storage_.segments().size(); ++i) {
-        auto node = torch::autograd::impl::grad_accumulator(storage_.segments()[i].parameter);
-        const auto key = node->add_post_hook(std::make_unique<gradient_hook>(sender_, i));
-        hooks_.emplace_back(std::move(node), key);
-    }
+    storage_.when_settled([sender = sender_](std::size_t segment) { sender->ready(segment); });
 }
 
 SKEIN_INLINE data_parallel::~data_parallel() {
@@ -130,7 +114,7 @@ SKEIN_INLINE data_parallel::~data_parallel() {
         }
         ctx_->comm()->drain();
     }
-    for (auto& [node, key] : hooks_) node->del_post_hook(key);
+    storage_.when_settled({});
 }
 
 SKEIN_INLINE void data_parallel::begin_micro(bool last) noexcept {

@@ -66,12 +66,14 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 }
 
 namespace detail {
-/// Runs after each parameter's gradient has been accumulated.
+/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
+/// has to follow (when_settled) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        storage->settle(segment);
+    torch::autograd::variable_list operator()(
+        const torch::autograd::variable_list& outputs,
+        const torch::autograd::variable_list& gradients) override {
+        storage->passed(segment, !gradients.empty() && gradients[0].defined());
         return outputs;
     }
     flat_storage* storage;
@@ -91,6 +93,7 @@ SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
         s.parameter.set_data(view);
     }
     attach_gradients();
+    touched_.assign(segments_.size(), 0.0);
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
         const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
@@ -108,10 +111,25 @@ SKEIN_INLINE at::Tensor flat_storage::view_of(const at::Tensor& flat_P, const fl
 
 SKEIN_INLINE void flat_storage::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    touched_.assign(segments_.size(), 0.0);
+    for (const auto& f : fixed_)
+        if (!f.is_buffer && f.tensor.requires_grad())
+            throw error(
+                errc::not_supported,
+                fmt::format("not supported: parameter {} was frozen when the training began "
+                            "and is trainable now",
+                            f.name))
+                .with_hint("unfreeze it before fit(), or start another fit()");
 }
 
 SKEIN_INLINE void flat_storage::settle_gradients() {
     for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
+}
+
+SKEIN_INLINE void flat_storage::passed(std::size_t i, bool has_gradient) {
+    if (has_gradient) touched_[i] = 1.0;
+    settle(i);
+    if (settled_) settled_(i);
 }
 
 SKEIN_INLINE void flat_storage::settle(std::size_t i) {

@@ -17,6 +17,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/standard_files.hpp>
+#include <skein/train/collective.hpp>
 #include <skein/wire/json.hpp>
 
 #include <unistd.h>
@@ -157,36 +158,6 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     }
 }
 
-/// Errors that a failure elsewhere causes here.
-[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
-    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
-           code == errc::closed || code == errc::timeout;
-}
-
-/// What every rank must have alike of its configuration; the model, its optimizer and the data are
-/// compared when training begins.
-SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
-    const auto text = [](const auto& value) { return fmt::format("{}", value); };
-    return {{"max_steps", text(c.max_steps)},
-            {"global_batch", text(c.global_batch)},
-            {"accumulation", text(c.accumulation)},
-            {"seed", text(c.seed)},
-            {"clip", text(c.clip)},
-            {"threads", text(std::max(c.threads, 1))},
-            {"precision", c.precision},
-            {"eval_every", text(c.eval_every)},
-            {"eval_samples", text(c.eval_samples)},
-            {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
-            {"resume", text(c.resume == resume_mode::latest)},
-            {"communicator", c.communicator}};
-}
-
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
                                      const run_config& config) {
@@ -239,7 +210,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         const auto secret = cluster::group_token();
         validate(config, where.world_size);
         cluster::membership_options meeting;
-        meeting.settings = detail::settings_of(config);
+        meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
         world = std::make_unique<cluster::membership>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
@@ -261,6 +232,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!world && why.code() == errc::cancelled && stops.asked()) return stops.exit_code();
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);

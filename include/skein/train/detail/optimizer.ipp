@@ -5,6 +5,7 @@
 #include <skein/core/error.hpp>
 #include <skein/torch/torch.hpp>
 
+#include <algorithm>
 #include <optional>
 
 #include <fmt/core.h>
@@ -21,35 +22,50 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     } else if (std::get<SGD>(options_).momentum != 0.0) {
         states_.emplace_back("momentum", make_flat_buffer(storage.size()));
     }
-    make_runs(adam ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+    groups_ = make_groups({});
 }
 
-SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale) {
+SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
+                                       std::span<const double> present) {
     at::NoGradGuard no_grad;
     steps_ += 1;
-    std::optional<at::Tensor> scale;
+    const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
+    if (!all && left_out_.empty()) left_out_.assign(storage_->segments().size(), 0);
+    at::Tensor scale;
     if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
-    for (auto& group : groups_) {
-        if (group.params.empty()) continue;
-        if (const auto* adam = std::get_if<AdamW>(&options_)) {
-            // The kernel's bias correction wants the number of this step, from 1.
-            const auto count = at::scalar_tensor(static_cast<double>(steps_), at::kFloat);
-            const std::vector<at::Tensor> counts(group.params.size(), count);
-            at::_fused_adamw_(group.params, group.grads, group.states[0], group.states[1], {},
-                              counts, lr, adam->beta1, adam->beta2,
-                              group.decay ? adam->weight_decay : 0.0, adam->eps,
-                              /*amsgrad=*/false, /*maximize=*/false, scale);
-        } else {
-            const auto& sgd = std::get<SGD>(options_);
-            const at::TensorList momentum =
-                group.states.empty() ? at::TensorList() : at::TensorList(group.states[0]);
-            // Zeroed momentum without dampening makes the first step like any other.
-            at::_fused_sgd_(group.params, group.grads, momentum,
-                            group.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
-                            /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
-                            /*is_first_step=*/false, scale);
-        }
+    if (left_out_.empty()) {
+        for (auto& g : groups_) update(g, lr, scale);
+        return;
     }
+    for (std::size_t i = 0; i < present.size(); ++i)
+        if (present[i] == 0.0) left_out_[i] += 1;
+    auto groups = make_groups(present);
+    for (auto& g : groups) update(g, lr, scale);
+}
+
+SKEIN_INLINE void flat_optimizer::update(group& g, double lr, const at::Tensor& grad_scale) {
+    const auto scale = grad_scale.defined() ? std::optional(grad_scale) : std::nullopt;
+    if (const auto* adam = std::get_if<AdamW>(&options_)) {
+        // The kernel's bias correction wants the number of this step, from 1.
+        const auto count = at::scalar_tensor(static_cast<double>(steps_ - g.left_out), at::kFloat);
+        const std::vector<at::Tensor> counts(g.params.size(), count);
+        at::_fused_adamw_(g.params, g.grads, g.states[0], g.states[1], {}, counts, lr, adam->beta1,
+                          adam->beta2, g.decay ? adam->weight_decay : 0.0, adam->eps,
+                          /*amsgrad=*/false, /*maximize=*/false, scale);
+        return;
+    }
+    const auto& sgd = std::get<SGD>(options_);
+    const at::TensorList momentum =
+        g.states.empty() ? at::TensorList() : at::TensorList(g.states[0]);
+    // Zeroed momentum without dampening makes the first step like any other.
+    at::_fused_sgd_(g.params, g.grads, momentum, g.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
+                    /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, scale);
+}
+
+SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
+    const bool none = std::ranges::all_of(steps, [](std::uint64_t n) { return n == 0; });
+    left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
 }
 
 SKEIN_INLINE std::string flat_optimizer::name() const {
@@ -75,25 +91,46 @@ SKEIN_INLINE void flat_optimizer::check() const {
     if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
 }
 
-SKEIN_INLINE void flat_optimizer::make_runs(bool decay_vectors) {
-    groups_[0].decay = true;
-    for (auto& g : groups_) g.states.resize(states_.size());
+SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
+    const auto* adam = std::get_if<AdamW>(&options_);
+    return s.parameter.dim() >= 2 ||
+           (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+}
+
+/// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
+SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
+    std::span<const double> present) const {
     const auto& segments = storage_->segments();
-    const auto decays = [&](const flat_segment& s) {
-        return decay_vectors || s.parameter.dim() >= 2;
+    const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
+    const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
+    std::vector<group> groups;
+    const auto group_of = [&](std::size_t i) -> group& {
+        const bool decay = decays(segments[i]);
+        for (auto& g : groups)
+            if (g.decay == decay && g.left_out == missed(i)) return g;
+        groups.push_back({decay, missed(i), {}, {}, {}});
+        groups.back().states.resize(states_.size());
+        return groups.back();
     };
     for (std::size_t i = 0; i < segments.size();) {
-        auto end = i;
-        while (end < segments.size() && decays(segments[end]) == decays(segments[i])) ++end;
-        const auto begin = segments[i].offset;
-        const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
-        auto& g = groups_[decays(segments[i]) ? 0 : 1];
-        g.params.push_back(storage_->params_P().narrow(0, begin, count));
-        g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
-        for (std::size_t k = 0; k < states_.size(); ++k)
-            g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+        auto end = i + 1;
+        const auto alike = [&](std::size_t k) {
+            return decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
+                   missed(k) == missed(i);
+        };
+        while (end < segments.size() && alike(end)) ++end;
+        if (!absent(i)) {
+            const auto begin = segments[i].offset;
+            const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
+            auto& g = group_of(i);
+            g.params.push_back(storage_->params_P().narrow(0, begin, count));
+            g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
+            for (std::size_t k = 0; k < states_.size(); ++k)
+                g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+        }
         i = end;
     }
+    return groups;
 }
 
 } // namespace skein::train

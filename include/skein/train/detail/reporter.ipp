@@ -122,7 +122,10 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
         all["job_id"] = job_of(ctx);
         all["settings"] = parse_json(settings.text()).value();
         changed_ = changed_settings(*dir_, settings);
-        dir_->write_config(dump_json(all, 2) + "\n");
+        config_text_ = dump_json(all, 2) + "\n";
+        // The folder of a run that may refuse to go on stays as it is until begin().
+        if (config.resume != resume_mode::latest && ctx.attempt() == 0)
+            dir_->write_config(std::exchange(config_text_, {}));
         path_ = dir_->path();
         name_ = dir_->name();
     }
@@ -135,6 +138,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     report::progress_options options;
     options.name = name_.empty() ? config_->name : name_;
     options.total = start.total_steps;
@@ -155,31 +159,68 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
     greet(start);
 }
 
+/// What fails here costs a curve, not the training: said once, tried again with the next call.
+template <class Write>
+void reporter::attempt(Write write, bool& failing, std::string_view what) {
+    try {
+        write();
+        failing = false;
+    } catch (const error& why) {
+        if (!std::exchange(failing, true) && show_)
+            show_->notice(fmt::format(
+                "{} cannot be written: {}; training goes on, it is tried again", what, why.what()));
+    }
+}
+
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated) {
     if (!first_) return;
     average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
-    const double tokens = now.tokens_per_s * now.seconds;
-    if (dir_ && config_->write_files) {
-        report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
-        row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-        row.timings = {
-            {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
-            {"step_seconds", now.seconds}};
-        dir_->append(row);
-    }
+    write_row(now, evaluated);
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
-    if (average_ > 0) update.tokens_per_s = tokens / average_;
+    if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
+    for (const auto& m : *now.metrics)
+        if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
     show_->update(update);
     if (evaluated.empty()) return;
-    std::string text = fmt::format("step {}:", now.step);
+    say_evaluation(now.step, evaluated);
+    draw();
+}
+
+SKEIN_INLINE void reporter::write_row(const step_info& now,
+                                      const std::vector<report::metric_value>& evaluated) {
+    if (!dir_ || !config_->write_files) return;
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    row.timings = {
+        {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
+        {"step_seconds", now.seconds}};
+    attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
+}
+
+SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
+                                           const std::vector<report::metric_value>& evaluated) {
+    if (show_->mode() == report::progress_mode::json_lines) {
+        ordered_json o = {{"event", "eval"}, {"step", step}};
+        for (const auto& m : evaluated) o["metrics"][m.name] = m.value;
+        return show_->event(dump_json(o));
+    }
+    std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
-    draw();
+}
+
+SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
+    if (!show_) return;
+    show_->event(dump_json(ordered_json{{"event", "checkpoint"},
+                                        {"step", checkpoint.step},
+                                        {"path", checkpoint.path},
+                                        {"bytes", checkpoint.bytes},
+                                        {"seconds", checkpoint.seconds}}));
 }
 
 SKEIN_INLINE void reporter::note(const std::string& text) {
@@ -189,6 +230,10 @@ SKEIN_INLINE void reporter::notice(const std::string& text) {
     if (show_) show_->notice(text);
 }
 SKEIN_INLINE void reporter::finish() {
+    if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
+    if (dir_ && dir_->waiting() > 0)
+        show_->notice(
+            fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
     draw();
 }
@@ -242,13 +287,15 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
 }
 
 SKEIN_INLINE void reporter::draw() {
-    if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
+    if (!dir_ || !config_->write_files) return;
+    attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
 
 SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
                                            const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
+    out.asked = config.name;
     out.path = result.run_path;
     out.steps = result.steps;
     out.first = result.first_step;
@@ -267,7 +314,7 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.launcher = ctx.launcher();
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();
-        out.resume_flag = out.steps_flag = "";
+        out.resume_flag = out.steps_flag = out.name_flag = "";
     }
     if (result.stopped)
         out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"

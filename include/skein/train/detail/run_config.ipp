@@ -4,6 +4,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/core/this_process.hpp>
+#include <skein/report/summary.hpp>
 
 #include <algorithm>
 
@@ -13,18 +14,8 @@ namespace skein::train {
 
 SKEIN_INLINE std::string command_line() {
     std::string out;
-    for (const auto& word : own_arguments()) {
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        out += out.empty() ? "" : " ";
-        if (plain) {
-            out += word;
-        } else { // in single quotes nothing is special but the quote itself
-            out += '\'';
-            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-            out += '\'';
-        }
-    }
+    for (const auto& word : own_arguments())
+        out += (out.empty() ? "" : " ") + report::shell_word(word);
     return out;
 }
 

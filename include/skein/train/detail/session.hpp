@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace skein::train::detail {
 
@@ -47,6 +48,12 @@ public:
     virtual void tell(const fit_result& event) = 0;
 };
 
+/// Names of the trainer's own numbers, in rows or beside them.
+inline constexpr std::string_view taken_names[] = {
+    "loss",         "lr",            "grad_norm",    "step", "stop",
+    "tokens_per_s", "samples_per_s", "step_seconds", "event", "val_loss",
+    "total",        "eta_seconds"};
+
 /// What one fit() was asked for. Pointers are not owned.
 struct fit_request {
     context* ctx;
@@ -63,7 +70,10 @@ struct fit_request {
 [[nodiscard]] fit_result run_fit(const fit_request& request,
                                  const std::function<std::unique_ptr<fit_parts>()>& make);
 
-/// "not this run": checks the configuration and sets this process up for computing.
+/// What a person should know who wants the best checkpoints kept; mostly nothing.
+[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
+
+/// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);
 
 } // namespace skein::train::detail

@@ -10,6 +10,7 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
+#include <skein/train/detail/session_parts.ipp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/training_state.hpp>
@@ -24,22 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include <sys/resource.h>
-
 #include <fmt/core.h>
 
 namespace skein::train::detail {
 
 using report::metric_value;
-
-SKEIN_INLINE double seconds_now() { return to_seconds(system_clock().now().time_since_epoch()); }
-
-/// The largest resident size of this process so far.
-SKEIN_INLINE double peak_rss_bytes() {
-    struct rusage usage{};
-    ::getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) * 1024.0;
-}
 
 SKEIN_INLINE fit_parts::~fit_parts() = default;
 
@@ -51,7 +41,7 @@ public:
           total_(static_cast<std::uint64_t>(config_.max_steps)),
           optimizer_(request.options, parts.storage()), state_(parts.storage(), optimizer_, order_),
           report_(ctx_, config_, *request.described) {
-        begin_row();
+        reported_.clear();
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
@@ -71,10 +61,11 @@ public:
                          .resumed_from = resumed_from,
                          .strategy = parts_.strategy_name()};
         report_.begin(start);
-        if (!jump_.empty()) report_.notice(jump_);
+        for (const auto& text : notices_) report_.notice(text);
         parts_.tell(start);
 
-        parts_.module().train();
+        // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
+        if (!parts_.module().is_training()) parts_.module().train();
         while (step_ < total_ && !stopped_) one_step();
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
@@ -89,58 +80,67 @@ private:
 
     void one_step() {
         const auto begin = seconds_now();
-        auto& metrics = reported_;
         const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
         seed_step(config_.seed, step_, ctx_.rank());
 
         parts_.begin_step();
-        const double loss_sum = forward_backward(slice, metrics);
+        const double loss_sum = forward_backward(slice);
         parts_.finish_backward();
 
-        const double lr = learning_rate(rate_, step_);
+        step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = squared_norm(parts_.storage().grads_P());
-        const double norm = std::sqrt(parts_.squared_norm(mine));
+        now.grad_norm = std::sqrt(parts_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
-        const double my_loss = share > 0 ? loss_sum / share : 0.0;
-        metrics.mean("loss", my_loss, share);
-        metrics.last("lr", lr)
-            .last("grad_norm", norm)
-            .max("stop", ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0);
-        auto merged = merge(ctx_, metrics);
-        const double loss = *report::find_metric(merged, "loss");
-        // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
-        if (!std::isfinite(norm) || !std::isfinite(loss)) not_finite(my_loss, norm, lr);
+        const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
 
-        const auto clipped = clip_to(norm, config_.clip);
-        optimizer_.step(lr, clipped.scale);
+        optimizer_.step(now.lr, clip_to(now.grad_norm, config_.clip).scale, present_);
         parts_.publish();
         step_ += 1;
-        const double stop = *report::find_metric(merged, "stop"); // the same decision on every rank
-        stopped_ = stop > 0.0;
-        if (stop > 1.0) result_.stop_signal = static_cast<int>(stop);
-        std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
-        begin_row();
-        step_info now{.rank = ctx_.rank(),
-                      .step = step_,
-                      .loss = loss,
-                      .lr = lr,
-                      .grad_norm = norm,
-                      .seconds = seconds_now() - begin,
-                      .tokens_per_s = 0,
-                      .metrics = &merged};
-        const double per_sample =
-            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
-        const double tokens = static_cast<double>(slice.global_batch) * per_sample;
-        now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
-        result_.loss = now.loss;
-        train_seconds_ += now.seconds;
-        tokens_ += tokens;
+        reported_.clear();
+        now.metrics = &merged;
+        count_time(now, seconds_now() - begin, static_cast<double>(slice.global_batch));
         parts_.tell(now);
         end_of_step(now);
     }
 
+    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
+    /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
+    std::vector<metric_value> agree(step_info& now, double my_loss, double share) {
+        report::metric_set row;
+        row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
+        row.append(reported_);
+        const auto& touched = parts_.storage().touched();
+        const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
+        double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
+                            all_touched ? 0.0 : 1.0};
+        auto merged = merge(ctx_, row, control);
+        now.loss = merged[0].value;
+        if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
+            not_finite(my_loss, now.grad_norm, now.lr);
+
+        stopped_ = control[0] > 0.0;
+        if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
+        present_.clear();
+        if (control[1] > 0.0) { // rarely: who had which
+            present_ = touched;
+            all_reduce(ctx_, present_, dist::reduce_op::max);
+        }
+        return merged;
+    }
+
+    void count_time(step_info& now, double seconds, double samples) {
+        const double per_sample =
+            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
+        const double tokens = samples * per_sample;
+        now.seconds = seconds;
+        now.tokens_per_s = seconds > 0 ? tokens / seconds : 0.0;
+        result_.loss = now.loss;
+        train_seconds_ += seconds;
+        tokens_ += tokens;
+    }
+
     /// Forward and backward of this rank's samples; returns the sum of their losses.
-    double forward_backward(const batch_slice& slice, report::metric_set& metrics) {
+    double forward_backward(const batch_slice& slice) {
         const auto parts = static_cast<int>(config_.accumulation);
         double loss_sum = 0.0;
         for (int part = 0; part < parts; ++part) {
@@ -149,23 +149,16 @@ private:
             if (first == last) continue; // finish_backward() sends what no hook has sent
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
-            const at::Tensor loss = parts_.loss(ids, metrics);
-            SKEIN_CHECK(loss.defined() && loss.numel() == 1,
-                        "the loss must be one number, it has {}",
-                        loss.defined() ? loss.numel() : 0);
+            const user_code here{ctx_.rank(), step_ + 1};
+            const auto loss =
+                here.run("the loss", [&] { return one_number(parts_.loss(ids, reported_)); });
             // Weighted by its share of the global batch, the sum over ranks is the batch's mean.
             const double weight =
                 static_cast<double>(count) / static_cast<double>(slice.global_batch);
-            loss.backward(at::full_like(loss, weight));
+            here.run("the backward pass", [&] { loss.backward(at::full_like(loss, weight)); });
             loss_sum += loss.item<double>() * static_cast<double>(count);
         }
         return loss_sum;
-    }
-
-    /// Reserves the first columns for the trainer's own numbers; user reports follow them.
-    void begin_row() {
-        reported_.clear();
-        reported_.mean("loss", 0.0, 0.0).last("lr", 0.0).last("grad_norm", 0.0).max("stop", 0.0);
     }
 
     void end_of_step(const step_info& now) {
@@ -196,43 +189,61 @@ private:
     // ---- evaluation --------------------------------------------------------------------------
 
     std::vector<metric_value> evaluate() {
-        const auto all = held_out_;
         evaluated_at_ = step_;
-        if (all == 0) return {};
+        if (held_out_ == 0) return {};
         const auto begin = seconds_now();
         const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(all, limit) : all;
+        const auto count = limit > 0 ? std::min(held_out_, limit) : held_out_;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
-        report::metric_set mine, reported;
+        report::metric_set mine, reported{taken_names};
+        mine.mean("val_loss", 0.0, 0.0);
         {
             at::NoGradGuard no_grad;
             parts_.sync_buffers();
-            parts_.module().eval();
-            mine.mean("val_loss", 0.0, 0.0);
+            const eval_modes modes(parts_.module());
             std::vector<std::uint64_t> ids;
             for (auto at = first; at < last; at += ids.size()) {
                 ids.clear();
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
-                const auto loss = parts_.held_out_loss(ids, reported);
+                const user_code here{ctx_.rank(), step_};
+                const auto loss = here.run("the loss of an evaluation", [&] {
+                    return one_number(parts_.held_out_loss(ids, reported));
+                });
                 mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
             }
-            parts_.module().train();
         }
         auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own cannot know the names that a loss reports.
-        if (count >= static_cast<std::uint64_t>(ctx_.world_size()) && !reported.empty())
+        // A rank without a sample of its own does not know the names that a loss reports.
+        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
+            const auto layout = from_first(ctx_, reported.layout());
+            if (first == last) reported = report::metric_set::with_layout(layout);
+        }
+        if (!reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        check_evaluation(merged);
+        parts_.tell(eval_info{.rank = ctx_.rank(),
+                              .step = step_,
+                              .metrics = &merged,
+                              .seconds = seconds_now() - begin});
+        return merged;
+    }
+
+    void check_evaluation(const std::vector<metric_value>& merged) {
         result_.val_loss = merged[0].value;
         result_.val_step = step_;
         if (!std::isfinite(result_.val_loss))
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        parts_.tell(eval_info{.rank = ctx_.rank(),
-                              .step = step_,
-                              .metrics = &merged,
-                              .seconds = seconds_now() - begin});
-        return merged;
+        const auto& best = config_.best_metric;
+        if (!saver_ || config_.keep_best < 1 || best == "loss" ||
+            report::find_metric(merged, best) != nullptr)
+            return;
+        std::string known = "loss";
+        for (const auto& m : merged) known += ", " + m.name;
+        throw error(errc::usage,
+                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+            .with_hint("there are: " + known);
     }
 
     [[nodiscard]] std::size_t eval_batch() const {
@@ -253,6 +264,8 @@ private:
         options.lower_is_better = config_.best_is_lowest;
         saver_.emplace(disk_, report_.checkpoints(), options,
                        make_checkpoint_world(ctx_, config_.collective_timeout));
+        if (auto text = cadence_notice(config_, held_out_); !text.empty())
+            notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
@@ -269,10 +282,10 @@ private:
                 .with_hint("ask for more steps, or another run name");
         const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
         if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
-            jump_ =
+            notices_.push_back(
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
                             "{:g} (most schedules depend on the number of steps)",
-                            step_ + 1, now, before);
+                            step_ + 1, now, before));
         return found->path();
     }
 
@@ -285,11 +298,13 @@ private:
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        parts_.tell(checkpoint_info{.rank = ctx_.rank(),
-                                    .step = step_,
-                                    .path = saved.path,
-                                    .bytes = saved.bytes,
-                                    .seconds = saved.seconds});
+        const checkpoint_info info{.rank = ctx_.rank(),
+                                   .step = step_,
+                                   .path = saved.path,
+                                   .bytes = saved.bytes,
+                                   .seconds = saved.seconds};
+        report_.saved(info);
+        parts_.tell(info);
     }
 
     void finish_result(double seconds) {
@@ -315,13 +330,14 @@ private:
     flat_optimizer optimizer_;
     training_state state_;
     reporter report_;
-    posix_disk disk_;
+    posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
 
     std::uint64_t step_ = 0; // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool stopped_ = false;
-    std::string jump_; // of the learning rate, at a resume
+    std::vector<std::string> notices_; // to be told when the run begins
+    std::vector<double> present_;      // by segment, when not all had a gradient; else empty
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
@@ -334,6 +350,7 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
                                 const std::function<std::unique_ptr<fit_parts>()>& make) {
     const auto& ctx = *request.ctx;
     try {
+        require_same(ctx, all_settings(request));
         sampler order({.samples = request.samples,
                        .batch = static_cast<std::uint64_t>(request.config->global_batch),
                        .seed = request.config->seed},

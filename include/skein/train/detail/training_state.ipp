@@ -73,6 +73,10 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
                         {"samples", order_->options().samples},
                         {"batch", order_->options().batch}};
     extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    const auto& left_out = optimizer_->left_out();
+    for (std::size_t i = 0; i < left_out.size(); ++i)
+        if (left_out[i] != 0)
+            extra["optimizer"]["left_out"][storage_->segments()[i].name] = left_out[i];
     extra["seed"] = seed;
     for (const auto& [name, value] : more) extra[name] = value;
     state.extra = dump_json(extra);
@@ -105,11 +109,20 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
     order_->restore(
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
     for (auto& [name, tensor] : tensors()) {
         auto whole = tensor.contiguous();
         from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
         if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
     }
+}
+
+SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
+    const json saved = parse_json(text).value();
+    std::vector<std::uint64_t> left_out;
+    for (const auto& s : storage_->segments())
+        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
+    optimizer_->set_left_out(std::move(left_out));
 }
 
 SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::tensors() const {

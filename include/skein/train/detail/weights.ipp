@@ -3,11 +3,12 @@
 // Bodies of <skein/train/weights.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/training_state.hpp>
 
-#include <optional>
+#include <map>
 #include <ranges>
 #include <unordered_set>
 #include <utility>
@@ -16,37 +17,80 @@
 
 namespace skein::train {
 
-SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path) {
+SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
+                                               std::vector<std::string>* passed_over) {
     if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
-    std::optional<error> first;
+    std::vector<std::pair<std::uint64_t, error>> refused;
     const checkpointer run(where, path + "/checkpoints");
     for (const std::uint64_t step : std::views::reverse(run.steps())) {
         auto opened = checkpointer::open(where, run.step_path(step));
-        if (opened) return std::move(*opened);
-        if (!first) first = opened.error();
+        if (!opened) {
+            refused.emplace_back(step, opened.error());
+            continue;
+        }
+        for (const auto& [damaged, why] : refused) {
+            auto line = fmt::format("checkpoint of step {} is passed over for that of step {}: {}",
+                                    damaged, step, why.what());
+            logging::warn("weights", line);
+            if (passed_over != nullptr) passed_over->push_back(std::move(line));
+        }
+        return std::move(*opened);
     }
-    if (first) throw *first;
+    if (!refused.empty()) throw refused.front().second;
     throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path) {
+namespace detail {
+
+/// The tensors that a checkpoint of this module has, each once, by name.
+SKEIN_INLINE std::map<std::string, at::Tensor> saved_tensors(torch::nn::Module& module) {
+    std::map<std::string, at::Tensor> all;
+    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
+    for (const auto& item : module.named_parameters(true))
+        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+            all.emplace("model." + item.key(), item.value());
+    for (const auto& item : module.named_buffers(true))
+        if (item.value().defined()) all.emplace("model." + item.key(), item.value());
+    return all;
+}
+
+/// Throws when the checkpoint has weights that the module has not.
+SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
+                                    const std::map<std::string, at::Tensor>& wanted) {
+    std::string names;
+    std::size_t count = 0;
+    for (const auto& [name, info] : from.tensors())
+        if (name.starts_with("model.") && !wanted.contains(name) && ++count <= 5)
+            names += (names.empty() ? "" : ", ") + name.substr(6);
+    if (count == 0) return;
+    throw error(errc::mismatch,
+                fmt::format("the checkpoint has {} tensor{} that the model has not: {}{}", count,
+                            count == 1 ? "" : "s", names, count > 5 ? ", ..." : ""))
+        .with_where(from.path())
+        .with_hint("build the model as it was trained, or load with strict = false");
+}
+
+} // namespace detail
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
+                                         weights_options options) {
     at::NoGradGuard no_grad;
     posix_disk here;
-    const auto from = open_checkpoint(here, path);
-    const auto fill = [&](const std::string& name, at::Tensor tensor) {
+    loaded_weights out;
+    const auto from = open_checkpoint(here, path, &out.passed_over);
+    const auto wanted = detail::saved_tensors(module);
+    for (const auto& [name, tensor] : wanted)
+        if (!from.contains(name)) (void)from.read(name); // not_found, by name
+    if (options.strict) detail::refuse_additional(from, wanted);
+    for (const auto& [name, tensor] : wanted) {
         auto whole = tensor.detach().contiguous();
-        from.read("model." + name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
-    };
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true)) {
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            fill(item.key(), item.value());
+        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
+        if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
     }
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) fill(item.key(), item.value());
-    return {from.path(), from.step()};
+    out.path = from.path();
+    out.step = from.step();
+    return out;
 }
 
 } // namespace skein::train

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
+// Used by <skein/train/detail/session.ipp> alone.
+
+#include <skein/cluster/settings.hpp>
+#include <skein/core/clock.hpp>
+#include <skein/core/error.hpp>
+#include <skein/torch/torch.hpp>
+
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <cxxabi.h>
+#include <sys/resource.h>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE double seconds_now() { return to_seconds(system_clock().now().time_since_epoch()); }
+
+/// The largest resident size of this process so far.
+SKEIN_INLINE double peak_rss_bytes() {
+    struct rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) * 1024.0;
+}
+
+// ---- what all ranks must have alike ------------------------------------------------------------------
+
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to,
+                               const optimizer_options& options) {
+    const auto add = [&](const char* name, auto value) {
+        to.push_back({name, fmt::format("{}", value)});
+    };
+    if (const auto* adam = std::get_if<AdamW>(&options)) {
+        add("optimizer", "AdamW");
+        add("beta1", adam->beta1);
+        add("beta2", adam->beta2);
+        add("eps", adam->eps);
+        add("weight decay", adam->weight_decay);
+        add("decay_vectors", adam->decay_vectors);
+    } else if (const auto* sgd = std::get_if<SGD>(&options)) {
+        add("optimizer", "SGD");
+        add("momentum", sgd->momentum);
+        add("nesterov", sgd->nesterov);
+        add("weight decay", sgd->weight_decay);
+        add("decay_vectors", sgd->decay_vectors);
+    }
+}
+
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule& rate) {
+    const auto add = [&](const char* name, auto value) {
+        to.push_back({name, fmt::format("{}", value)});
+    };
+    const char* const names[] = {"constant_rate", "warmup_cosine", "warmup_linear", "step_decay"};
+    add("schedule", names[rate.index()]);
+    std::visit(
+        [&](const auto& s) {
+            add("learning rate", s.peak);
+            add("warm-up", s.warmup);
+            if constexpr (requires { s.total; }) {
+                add("lowest learning rate", s.floor);
+                add("steps of the schedule", s.total);
+            }
+            if constexpr (requires { s.gamma; }) {
+                add("gamma", s.gamma);
+                add("steps between drops", s.every);
+            }
+        },
+        rate);
+}
+
+/// Ranks that differ in one of these would train apart, or wait for each other for ever.
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+    auto all = settings_of(*request.config);
+    all.push_back({"samples", fmt::format("{}", request.samples)});
+    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
+    add_settings(all, request.options);
+    add_settings(all, request.rate);
+    return all;
+}
+
+SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
+    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+        return {};
+    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    const auto evaluations =
+        c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
+    return fmt::format(
+        "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
+        "every {} steps, evaluations {}; the others are kept only as the newest",
+        c.checkpoint_every, evaluations);
+}
+
+// ---- the user's code ---------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string type_name(const std::type_info& type) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> name(
+        abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+    return status == 0 ? name.get() : type.name();
+}
+
+/// Runs the user's code and says where it failed. The same step would fail again, so such an error is
+/// a lasting one; but for what the system refused (a file, memory), which is worth another try.
+struct user_code {
+    int rank;
+    std::uint64_t step;
+
+    template <class Call>
+    auto run(std::string_view what, Call call) const {
+        try {
+            return call();
+        } catch (const error& e) {
+            // Of the transport, in a hook of the backward pass, or of the user's own choice.
+            if (!e.where().empty() || may_be_echo(e.code())) throw;
+            throw error(e).with_where(fmt::format("{} on rank {} at step {}", what, rank, step));
+        } catch (const std::exception& e) {
+            const auto* system = dynamic_cast<const std::system_error*>(&e);
+            const auto* memory = dynamic_cast<const std::bad_alloc*>(&e);
+            throw failed(what, type_name(typeid(e)), e.what(),
+                         system != nullptr   ? errc::io
+                         : memory != nullptr ? errc::exhausted
+                                             : errc::invalid_argument);
+        } catch (...) {
+            const auto* type = abi::__cxa_current_exception_type();
+            throw failed(what, type != nullptr ? type_name(*type) : "something", "no text",
+                         errc::invalid_argument);
+        }
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view what, const std::string& type,
+                               std::string_view text, errc code) const {
+        auto why =
+            error(code, fmt::format("{} threw {} on rank {} at step {}: {}", what, type, rank, step,
+                                    text.substr(0, text.find("\nException raised"))));
+        if (code == errc::invalid_argument)
+            why.with_hint("a restart would come to the same: mend the model, the loss or the data");
+        return why;
+    }
+};
+
+/// The loss, if it is one number.
+SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {
+    if (loss.defined() && loss.numel() == 1) return loss;
+    std::string shape;
+    if (loss.defined())
+        for (const auto extent : loss.sizes())
+            shape += fmt::format("{}{}", shape.empty() ? "" : ", ", extent);
+    throw error(errc::invalid_argument,
+                loss.defined()
+                    ? fmt::format("the loss must be one number, it has the shape [{}]", shape)
+                    : std::string("the loss must be one number, it is no tensor at all"))
+        .with_hint("return its mean over the batch, e.g. loss.mean()");
+}
+
+/// Eval mode for all modules while it lives; then each has the mode of its own again.
+class eval_modes {
+public:
+    explicit eval_modes(torch::nn::Module& root) : root_(root), was_(root.is_training()) {
+        for (auto& each : root.modules(/*include_self=*/false))
+            modules_.emplace_back(each, each->is_training());
+        root.eval();
+    }
+    ~eval_modes() {
+        root_.train(was_); // reaches down; children come behind their parents
+        for (auto& [each, training] : modules_)
+            if (each->is_training() != training) each->train(training);
+    }
+    eval_modes(const eval_modes&) = delete;
+    eval_modes& operator=(const eval_modes&) = delete;
+
+private:
+    torch::nn::Module& root_;
+    bool was_;
+    std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
+};
+
+} // namespace skein::train::detail
