@@ -96,7 +96,7 @@ class pair {
 public:
     pair(const std::string& kind, std::size_t bytes)
         : world_(kind == "ring" ? std::vector<std::string>{"a", "b"}
-                                         : std::vector<std::string>{"a", "a"}) {
+                                : std::vector<std::string>{"a", "a"}) {
         comm_options options;
         options.model = kind;
         if (const char* text = std::getenv("SKEIN_BENCH_CHUNK"))

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """compile_fail.py FILE -- COMPILER FLAGS...: FILE must not compile, and say what it promises.
 
-FILE holds one or more comments `// expect: text`; each text must appear in the compiler's output. When
+FILE holds one or more comments `// expect: text`; each text must appear in the compiler's output, and no
+text of a comment `// absent: text` may: an error of one line is buried under 400 others. When
 FILE mentions the macro SKEIN_COMPILES it must compile with it defined: the failure has the cause it claims.
 """
 import re
@@ -27,6 +28,11 @@ def main() -> int:
     if missing:
         print(output[:6000])
         print(f"{source}: fails as it should, but the output lacks: {missing}")
+        return 1
+    buried = [text for text in re.findall(r"//\s*absent:\s*(.*)", text) if text in output]
+    if buried:
+        print(output[:6000])
+        print(f"{source}: fails as it should, but the output also has: {buried}")
         return 1
     if "SKEIN_COMPILES" in text:
         control = subprocess.run([*command, "-DSKEIN_COMPILES", source], capture_output=True, text=True, check=False)

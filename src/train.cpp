@@ -17,6 +17,7 @@
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/session.ipp>
+#include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/single.ipp>
 #include <skein/train/detail/training_state.ipp>
 #include <skein/train/detail/weights.ipp>

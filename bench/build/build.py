@@ -6,7 +6,10 @@ examples/010_hello_task.cpp, compiled form and header-only, against asio_timer.c
 examples/100_train.cpp against torch_linear.cpp (torch/torch.h and one linear layer). One object file each, -O2, no
 precompiled header, no compiler cache, in turns; seconds are processor time of the compiler, the median of the rounds.
 
-    scripts/bench build             (SKEIN_BUILD_ROUNDS, default 3; SKEIN_BUILD_ONLY=hello or train)
+    scripts/bench build
+
+Environment: SKEIN_BUILD_ROUNDS (default 3), SKEIN_BUILD_ONLY (hello or train), SKEIN_BUILD_TREE (another tree of skein,
+for a comparison).
 """
 import json
 import os
@@ -15,6 +18,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
+TREE = os.environ.get("SKEIN_BUILD_TREE", ROOT)
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 import compiling    # noqa: E402
 
@@ -35,7 +39,7 @@ def measure(group: str, example: str, baseline: str, more: list, rounds: int) ->
     common = [compiler, "-std=c++20", "-O2", "-pthread", *more, "-c", "-o"]
     with tempfile.TemporaryDirectory(prefix="skein-build-") as folder:
         out = os.path.join(folder, "out.o")
-        commands = {form: [*common, out, *flags, f"-I{ROOT}/include", os.path.join(ROOT, "examples", example)]
+        commands = {form: [*common, out, *flags, f"-I{TREE}/include", os.path.join(TREE, "examples", example)]
                     for form, flags in compiling.forms().items()}
         commands["baseline"] = [*common, out, os.path.join(HERE, baseline)]
         times = compiling.in_turns(commands, rounds)

@@ -752,7 +752,8 @@ private:
 // The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
 #if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
 #if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
 #endif
 #endif
 
@@ -775,10 +776,9 @@ template <class... Values>
 
 /// Aborts with the message (fmt syntax) and location when the condition is false.
 #define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition)                                                                  \
-         ? void()                                                                                  \
-         : ::skein::detail::check_failed_with(                                                     \
-               #condition, std::source_location::current(), __VA_ARGS__))
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
 
 
 // ======== skein/core/detail/check.ipp
@@ -1208,13 +1208,83 @@ SKEIN_INLINE child_process child_process::spawn(process_options how) {
 
 namespace skein {
 
-/// A type whose fields can be listed.
+namespace detail {
+
+/// Becomes a base of T, and nothing else.
 template <class T>
-concept plain_aggregate =
-    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
+struct any_base {
+    template <class B>
+        requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>)
+    operator B() const;
+};
+/// Bases are initialised first.
+template <class T>
+concept has_base = requires { T{any_base<T>{}}; };
+
+struct anything {
+    template <class V>
+    operator V() const;
+};
+template <class T, std::size_t... Before, std::size_t... After>
+consteval bool takes_braces_between(std::index_sequence<Before...>, std::index_sequence<After...>) {
+    return requires { T{(void(Before), anything{})..., {}, (void(After), anything{})...}; };
+}
+/// One pair of braces in the place of the array that starts at element At takes all its elements.
+template <class T, std::size_t Count, std::size_t At>
+consteval bool array_starts_at() {
+    using before = std::make_index_sequence<At>;
+    if (takes_braces_between<T>(before{}, std::make_index_sequence<Count - At - 1>{})) return false;
+    return []<std::size_t... K>(std::index_sequence<K...>) {
+        return (takes_braces_between<T>(before{}, std::make_index_sequence<K>{}) || ...);
+    }(std::make_index_sequence<Count - At - 1>{});
+}
+/// N fields that can each be made from {}: then none is an array. The usual case, answered at once.
+template <class T, std::size_t N>
+consteval bool takes_braces() {
+    // clang-format off
+    if constexpr (N < 2) return true;
+    else if constexpr (N == 2) return requires { T{{}, {}}; };
+    else if constexpr (N == 3) return requires { T{{}, {}, {}}; };
+    else if constexpr (N == 4) return requires { T{{}, {}, {}, {}}; };
+    else if constexpr (N == 5) return requires { T{{}, {}, {}, {}, {}}; };
+    else if constexpr (N == 6) return requires { T{{}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 7) return requires { T{{}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 8) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 9) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 10) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 11) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 12) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 13) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 14) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 15) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 16) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else return false;
+    // clang-format on
+}
+template <class T, std::size_t... I>
+consteval bool holds_array(std::index_sequence<I...>) {
+    if constexpr (takes_braces<T, sizeof...(I)>())
+        return false;
+    else
+        return (array_starts_at<T, sizeof...(I), I>() || ...);
+}
+
+} // namespace detail
 
 template <class T>
 inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
+
+namespace detail {
+/// PFR would take the elements of a C array for fields.
+template <class T>
+concept has_array = holds_array<T>(std::make_index_sequence<field_count<T>>{});
+} // namespace detail
+
+/// A type whose fields can be listed.
+template <class T>
+concept plain_aggregate = std::is_aggregate_v<T> && std::is_class_v<T> && !requires {
+    std::tuple_size<T>::value;
+} && !detail::has_base<T> && !detail::has_array<T>;
 
 /// The type of field I.
 template <class T, std::size_t I>
@@ -1283,9 +1353,10 @@ struct field_name_probe {
     int first_one = 0;
     double second2 = 0;
 };
-static_assert(field_name<field_name_probe, 0>() == "first_one" &&
-                  field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
+static_assert(
+    field_name<field_name_probe, 0>() == "first_one" &&
+        field_name<field_name_probe, 1>() == "second2",
+    "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
 } // namespace detail
 
 } // namespace skein
@@ -1651,8 +1722,14 @@ public:
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }
-    /// Starts anew and keeps the memory.
-    void clear() noexcept { size_ = 0; }
+    /// Starts anew and keeps the memory, unless it is that of a rare large message.
+    void clear() noexcept {
+        size_ = 0;
+        if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
+    }
+    static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
+    /// The memory it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {
@@ -3233,7 +3310,7 @@ public:
     static token generate();
     static token generate(random_source& source);
 
-    /// 64 hexadecimal digits; surrounding white space is ignored.
+    /// 64 hexadecimal digits, not all of them zero; surrounding white space is ignored.
     static result<token> from_hex(std::string_view text);
     [[nodiscard]] std::string to_hex() const;
 
@@ -3432,6 +3509,10 @@ SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
         return error(errc::invalid_argument,
                      fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
                                  text.size()));
+    }
+    if (t.empty()) {
+        return error(errc::invalid_argument, "a token of zeros only is no secret")
+            .with_hint("leave it out, or make one: head -c 32 /dev/urandom | xxd -p -c 32");
     }
     return t;
 }
@@ -3713,6 +3794,7 @@ struct time_constants {
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
     ms suspect_after{1000};   ///< silence after which a peer is suspected
     ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
     ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
@@ -3751,6 +3833,9 @@ inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one fram
 inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// Plain calls run so long in a row before their replies leave and new frames are read.
+inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
 
 } // namespace skein
@@ -4513,6 +4598,10 @@ public:
     template <class T>
     T run(task<T> work, cancel_token token = {});
 
+    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should have
+    /// been cancelled. Its errors are nobody's.
+    void adopt(task<void> work);
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
@@ -4533,6 +4622,8 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+    /// How long this turn has taken so far, to a few milliseconds: for those who want to let others in.
+    [[nodiscard]] virtual duration busy_for() noexcept { return read_clock() - now_; }
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -4580,7 +4671,7 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block && !finished_;
+        const bool idle = ready_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;
@@ -4597,6 +4688,7 @@ private:
         void* what;
     };
 
+    [[nodiscard]] bool is_over() const noexcept { return finished_ && adopted_ == 0; }
     static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
     static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(
@@ -4631,7 +4723,8 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
-    bool finished_ = false; ///< the task of run() has ended
+    bool finished_ = false;   ///< the task of run() has ended
+    std::size_t adopted_ = 0; ///< works of adopt() that have not
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -4645,8 +4738,8 @@ private:
 
 namespace detail {
 
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
-/// loop::run make them; nothing else may run without an owner.
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
+/// them; nothing else may run without an owner.
 struct self_owned {
     struct promise_type : promise_base {
         self_owned get_return_object() noexcept {
@@ -4675,7 +4768,22 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
     *done = true;
 }
 
+inline self_owned run_adopted(task<void> work, std::size_t* running) {
+    try {
+        co_await work;
+    } catch (...) { // nobody is left to be told
+    }
+    work = {};
+    --*running;
+}
+
 } // namespace detail
+
+inline void loop::adopt(task<void> work) {
+    ++adopted_;
+    auto adopted = detail::run_adopted(std::move(work), &adopted_);
+    post(adopted.frame);
+}
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
@@ -4691,7 +4799,7 @@ T loop::run(task<T> work, cancel_token token) {
     auto guarded = with_cancel(std::move(token), std::move(work));
     auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
     post(root.frame);
-    while (!finished_) turn(true);
+    while (!is_over()) turn(true);
     return outcome.take();
 }
 
@@ -4984,7 +5092,7 @@ template <class Body, class... Args>
 // ======== skein/net/address.hpp
 // Where to listen or to connect, as one short text that people can type and programs can send.
 //
-//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
 //
 // Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
@@ -5020,6 +5128,8 @@ struct address {
     [[nodiscard]] bool is_loopback() const noexcept;
 
     static address tcp(std::string host, std::uint16_t port);
+    /// All addresses of this host, IPv6 and IPv4, to listen on: tcp:*:port.
+    static address any(std::uint16_t port);
     static address unix_socket(std::string path);
     static address abstract_unix(std::string name);
     static address sim(std::string host, std::uint16_t port);
@@ -5066,6 +5176,7 @@ SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t 
 SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
     return make(scheme::tcp, std::move(host), port);
 }
+SKEIN_INLINE address address::any(std::uint16_t port) { return tcp("*", port); }
 SKEIN_INLINE address address::unix_socket(std::string path) {
     return make(scheme::unix_path, std::move(path), 0);
 }
@@ -5164,6 +5275,9 @@ struct keep_alive {
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     duration suspect_after = time_constants::lan().suspect_after;
     duration dead_after = time_constants::lan().dead_after;
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
+    /// up when bytes wait for it and it has taken none for so long.
+    duration stalled_after = time_constants::lan().stalled_after;
 };
 
 } // namespace skein::net
@@ -5394,6 +5508,8 @@ class out_queue {
 public:
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+    /// Memory it holds, without what is borrowed.
+    [[nodiscard]] std::size_t capacity() const noexcept;
 
     /// Room in the open piece.
     std::byte* grab(std::size_t n) {
@@ -5455,6 +5571,12 @@ SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
     if (size_ > 0) std::memcpy(larger.get(), data_.get(), size_);
     data_ = std::move(larger);
     capacity_ = wanted;
+}
+
+SKEIN_INLINE std::size_t out_queue::capacity() const noexcept {
+    std::size_t sum = open_.capacity();
+    for (const auto& p : pieces_) sum += p.owned.capacity() + p.small.capacity();
+    return sum;
 }
 
 SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
@@ -5921,6 +6043,7 @@ SKEIN_INLINE std::string to_string(const identity& who) {
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::net {
 
@@ -5967,6 +6090,8 @@ public:
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
     task<void> send_ready();
     [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Memory that its buffers hold; that of a large frame is given back soon after it.
+    [[nodiscard]] std::size_t buffer_bytes() const noexcept;
     /// Hands what is queued to the kernel now instead of at the end of the turn.
     void flush() noexcept;
 
@@ -6028,6 +6153,8 @@ private:
     [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
     [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
     void unhold(bool& why) noexcept;
+    static task<void> write_pieces(connection* self, const std::vector<byte_span>* parts);
+    [[nodiscard]] std::optional<error> judge(time_point now);
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
     void end(std::optional<error> why) noexcept;
@@ -6046,6 +6173,15 @@ private:
         connection& owner;
     };
 
+    /// Some time after a large frame its buffer is given back.
+    struct idle_timer : timer_node {
+        explicit idle_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<idle_timer&>(t).owner.give_back(); }),
+              owner(c) {}
+        connection& owner;
+    };
+    void give_back() noexcept;
+
     loop& loop_;
     std::unique_ptr<stream> stream_;
     connection_options options_;
@@ -6056,7 +6192,7 @@ private:
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
     detail::out_queue out_;
     std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0, written_at_tick_ = 0;
     bool blocked_ = false; // the write loop is at work
     event wake_writer_;
     wait_queue drained_;
@@ -6067,6 +6203,7 @@ private:
     std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
     std::optional<frame_header> large_;
     byte_buffer large_body_;
+    idle_timer idle_{*this};
     std::size_t large_have_ = 0;
     bool paused_ = false; // by the user
     bool full_ = false;   // the receive queue is; nothing is read while one of them holds
@@ -6084,7 +6221,7 @@ private:
     unique_function<void(const error*)> closed_handler_;
     event ended_;
     alive_timer timer_{*this};
-    time_point last_heard_{}, timer_due_{};
+    time_point last_heard_{}, last_taken_{}, timer_due_{};
     int parts_ = 0;                    // loops that run
     std::shared_ptr<connection> self_; // while they do
     scope tasks_;
@@ -6181,6 +6318,8 @@ inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read 
 inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+inline constexpr std::size_t write_step_bytes = std::size_t{1} << 20;  ///< progress is seen in
+inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a connection at rest
 } // namespace detail
 
 // --- sending ----------------------------------------------------------------------------------
@@ -6324,6 +6463,33 @@ SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     if (sent_goodbye_) maybe_finished();
 }
 
+/// Writes in steps, so that it shows how far a slow peer is.
+SKEIN_INLINE task<void> connection::write_pieces(connection* self,
+                                                 const std::vector<byte_span>* parts) {
+    std::vector<byte_span> step;
+    std::size_t at = 0, offset = 0;
+    while (at < parts->size() && self->state_ != state::ended) {
+        step.clear();
+        std::size_t bytes = 0;
+        while (at < parts->size() && bytes < detail::write_step_bytes) {
+            const auto rest = (*parts)[at].subspan(offset);
+            const auto piece = rest.first(std::min(rest.size(), detail::write_step_bytes - bytes));
+            step.push_back(piece);
+            bytes += piece.size();
+            offset += piece.size();
+            if (piece.size() == rest.size()) {
+                ++at;
+                offset = 0;
+            }
+        }
+        auto writing = self->stream_->write_all(step);
+        co_await writing;
+        ++self->statistics_.flushes;
+        self->in_flight_ -= bytes;
+        self->progress(bytes);
+    }
+}
+
 SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
     connection& c = *self;
     try {
@@ -6336,10 +6502,8 @@ SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self)
                 detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
                 taken.views(parts);
                 c.in_flight_ = taken.bytes();
-                auto writing = c.stream_->write_all(parts);
+                auto writing = write_pieces(&c, &parts);
                 co_await writing;
-                ++c.statistics_.flushes;
-                c.progress(std::exchange(c.in_flight_, 0));
             }
             c.blocked_ = false;
         }
@@ -6472,7 +6636,19 @@ SKEIN_INLINE task<void> connection::read_large() {
     large_.reset();
     large_body_.resize(h.length);
     deliver(h, large_body_, &large_body_);
-    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+    if (large_body_.capacity() > 2 * detail::first_allocation) {
+        large_body_ = byte_buffer();
+    } else if (large_body_.capacity() > detail::kept_body_bytes && state_ != state::ended) {
+        loop_.set_timer(idle_, deadline_after(loop_.now(), options_.alive.ping_after));
+    }
+}
+
+SKEIN_INLINE std::size_t connection::buffer_bytes() const noexcept {
+    return out_.capacity() + in_flight_ + in_.capacity() + large_body_.capacity();
+}
+
+SKEIN_INLINE void connection::give_back() noexcept {
+    if (!large_) large_body_ = byte_buffer();
 }
 
 SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {
@@ -6842,7 +7018,7 @@ SKEIN_INLINE void set_sink(sink to) {
 }
 
 SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> with) {
+                        std::span<const field> with) {
     if (!enabled(severity)) return;
     record r;
     r.severity = severity;
@@ -7365,7 +7541,7 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
+      in_(detail::read_buffer_bytes), last_heard_(loop_.now()), last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -7411,6 +7587,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     state_ = state::ended;
     if (why) failure_ = std::move(*why);
     timer_.cancel();
+    idle_.cancel();
     hook_.unlink();
     if (stream_) {
         if (!failure_) stream_->close_send();
@@ -7481,24 +7658,43 @@ SKEIN_INLINE task<void> connection::close() {
     }
 }
 
+/// Whether the peer is given up: too long silent, or, while we do not listen, too long without taking a
+/// byte of what waits for it.
+SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
+    const auto& alive = options_.alive;
+    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
+    const bool late = now - timer_due_ > alive.ping_after;
+    if (is_held() || late) last_heard_ = now;
+    if (late || is_drained() || written_total_ != std::exchange(written_at_tick_, written_total_))
+        last_taken_ = now;
+    const duration silence = now - last_heard_;
+    if (silence >= alive.dead_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
+            .with_hint("its host is down, cut off, or its process is stopped");
+    }
+    if (is_held() && now - last_taken_ >= alive.stalled_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} has taken none of {} bytes for {:.2f} s", peer_name_,
+                                 queued_bytes(), to_seconds(now - last_taken_)))
+            .with_hint("its host is down, its process is stopped, or it has ceased to read");
+    }
+    suspect_ = silence >= alive.suspect_after;
+    return std::nullopt;
+}
+
 SKEIN_INLINE void connection::on_timer() {
     const auto keep = self_;
     const auto& alive = options_.alive;
     const auto now = loop_.now();
-    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
-    const duration silence = now - last_heard_;
-    if (silence >= alive.dead_after) {
-        end(error(errc::peer_lost,
-                  fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
-                .with_hint("its host is down, cut off, or its process is stopped"));
+    if (auto why = judge(now)) {
+        end(std::move(*why));
         return;
     }
-    suspect_ = silence >= alive.suspect_after;
     // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
     // ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
-    if (silence >= alive.ping_after && !is_held()) {
+    if (now - last_heard_ >= alive.ping_after && !is_held()) {
         send_control(ping);
     } else if (mute) {
         send_control(pong);
@@ -8722,7 +8918,7 @@ SKEIN_INLINE net::address meeting_point(const launch_environment& where,
 SKEIN_INLINE net::address listening_point(const launch_environment& where,
                                           const variable_reader& read) {
     auto at = meeting_point(where, read);
-    if (!at.is_loopback()) at.host = "0.0.0.0";
+    if (!at.is_loopback()) at.host = "*"; // whichever of IPv6 and IPv4 the others come by
     return at;
 }
 
@@ -8910,6 +9106,8 @@ public:
     /// The asio::io_context; for callers that include net/use_task.hpp.
     [[nodiscard]] auto& context() noexcept;
 
+    [[nodiscard]] duration busy_for() noexcept override;
+
 protected:
     time_point read_clock() noexcept override;
     void poll(std::optional<time_point> until, bool may_block) override;
@@ -8961,6 +9159,7 @@ private:
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
+#include <asio/ip/v6_only.hpp>
 #include <asio/local/stream_protocol.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
@@ -8984,6 +9183,7 @@ struct asio_context {
 
 // ======== skein/net/detail/real_loop.ipp, continued
 #include <chrono>
+#include <ctime>
 
 namespace skein::net {
 namespace detail {
@@ -9008,6 +9208,14 @@ SKEIN_INLINE real_loop::real_loop()
 
 SKEIN_INLINE real_loop::~real_loop() {
     if (try_current() == nullptr) run(detail::settle(&context_->io));
+}
+
+/// The coarse clock: it is asked after every call that a worker runs.
+SKEIN_INLINE duration real_loop::busy_for() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec) -
+           now().time_since_epoch();
 }
 
 SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
@@ -9603,7 +9811,8 @@ namespace skein::net::detail {
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
 void close_on_exec(int fd) noexcept;
 
-/// The text of a TCP peer.
+/// The text of an IP address, and of a TCP peer; IPv4 as such also in its IPv6 form.
+std::string host_text(const asio::ip::address& a);
 std::string endpoint_text(const asio::ip::tcp::endpoint& e);
 
 /// Opens a socket that no child inherits, from its first moment on.
@@ -9765,7 +9974,7 @@ public:
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             std::error_code code;
             const auto remote = socket_.remote_endpoint(code);
-            if (!code) return remote.address().to_string();
+            if (!code) return host_text(remote.address());
         }
         return {};
     }
@@ -9916,8 +10125,15 @@ namespace detail {
 
 SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
+SKEIN_INLINE std::string host_text(const asio::ip::address& a) {
+    // What came over IPv4 to a socket for both.
+    if (a.is_v6() && a.to_v6().is_v4_mapped())
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, a.to_v6()).to_string();
+    return a.to_string();
+}
+
 SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(e.address().to_string(), e.port()));
+    return to_string(address::tcp(host_text(e.address()), e.port()));
 }
 
 /// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
@@ -10035,6 +10251,10 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
         acceptor.set_option(asio::socket_base::reuse_address(true), code);
         check("SO_REUSEADDR");
+        if (at.address().is_v6() && at.address().is_unspecified()) {
+            acceptor.set_option(asio::ip::v6_only(false), code);
+            check("IPV6_V6ONLY");
+        }
     }
     acceptor.bind(at, code);
     check("bind");
@@ -10043,11 +10263,30 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     return acceptor;
 }
 
+inline constexpr const char* port_in_use =
+    "another program, or another run of this one, holds the port; choose another, or 0 for any";
+
+/// One socket for IPv6 and IPv4; IPv4 alone on a host without IPv6.
+SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address at) {
+    const auto listening = [&](asio::ip::tcp::acceptor acceptor) {
+        at.port = acceptor.local_endpoint().port();
+        return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), at);
+    };
+    try {
+        const asio::ip::tcp::endpoint all(asio::ip::address_v6::any(), at.port);
+        return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+    } catch (const error& e) {
+        // No such family, or no address of it.
+        if (e.code() != errc::invalid_argument && e.code() != errc::not_found) throw;
+    }
+    const asio::ip::tcp::endpoint all(asio::ip::address_v4::any(), at.port);
+    return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+}
+
 SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
-    const std::string host = at.host == "localhost" ? "127.0.0.1"
-                             : at.host == "*"       ? "0.0.0.0"
-                                                    : at.host;
+    if (at.host == "*") return listen_everywhere(on, std::move(at));
+    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());
@@ -10059,9 +10298,7 @@ SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
         }
         ip = found.begin()->endpoint().address();
     }
-    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
-                                         "another program, or another run of this one, holds the "
-                                         "port; choose another, or 0 for any");
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at, port_in_use);
     at.port = acceptor.local_endpoint().port();
     return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
 }
@@ -10369,7 +10606,7 @@ struct supervisor_options {
     duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
     duration crash_grace =
         std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
-    duration join_deadline = std::chrono::seconds(120);
+    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment
@@ -11526,7 +11763,9 @@ template <task_like A, task_like... As>
 //     auto results = as_completed(std::move(tasks));
 //     while (auto done = co_await results.next()) use(done->index, done->value);
 //
-// Read it to the end, or co_await close(), before it is destroyed.
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
 
 
 // ======== skein/core/channel.hpp
@@ -11710,6 +11949,17 @@ public:
         co_await sure;
     }
 
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
 private:
     struct state {
         explicit state(std::size_t n) : left(n), ended(n) {}
@@ -11721,6 +11971,11 @@ private:
         auto guarded = as_result(std::move(work));
         auto value = co_await guarded;
         (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
     }
 
     std::unique_ptr<state> state_;
@@ -12000,7 +12255,8 @@ public:
 
 namespace skein {
 
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
     auto opened = open(path, open_mode::read);
     if (!opened) return opened.error();
     file& from = **opened;
@@ -12211,6 +12467,7 @@ private:
 
 
 #include <cerrno>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12232,8 +12489,17 @@ auto retry_eintr(Call call) noexcept(noexcept(call())) {
 
 } // namespace detail
 
+/// What open() does when the last name of a path is a symbolic link.
+enum class link_policy : std::uint8_t {
+    follow,
+    refuse ///< permission_denied: in a folder that others may write, a link can point at any file
+};
+
+/// Only files are opened: a pipe or socket in the place of one is refused at once, nothing waits for it.
 class posix_disk final : public disk {
 public:
+    explicit posix_disk(link_policy links = link_policy::follow) noexcept : links_(links) {}
+
     result<std::unique_ptr<file>> open(const std::string& path, open_mode mode) override;
     result<void> rename(const std::string& from, const std::string& to) override;
     result<void> sync_dir(const std::string& path) override;
@@ -12242,6 +12508,9 @@ public:
     result<void> make_dirs(const std::string& path) override;
     result<std::uint64_t> free_space(const std::string& path) override;
     result<dir_entry> status(const std::string& path) override;
+
+private:
+    link_policy links_;
 };
 
 } // namespace skein
@@ -12371,8 +12640,10 @@ private:
 
 } // namespace detail
 
-SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path, open_mode mode) {
-    int flags = O_CLOEXEC;
+SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& path,
+                                                            open_mode mode) {
+    int flags = O_CLOEXEC | O_NONBLOCK; // a pipe in the place of a file must not block
+    if (links_ == link_policy::refuse) flags |= O_NOFOLLOW;
     const char* verb = "open";
     switch (mode) {
     case open_mode::read: flags |= O_RDONLY; break;
@@ -12381,11 +12652,18 @@ SKEIN_INLINE result<std::unique_ptr<file>> posix_disk::open(const std::string& p
     case open_mode::create_new: flags |= O_RDWR | O_CREAT | O_EXCL, verb = "create"; break;
     }
     const int fd = detail::retry_eintr([&] { return ::open(path.c_str(), flags, 0666); });
+    if (fd < 0 && errno == ELOOP && links_ == link_policy::refuse)
+        return error(errc::permission_denied,
+                     fmt::format("{} {}: it is a symbolic link", verb, path))
+            .with_hint("put the file itself there: links are not followed in this folder");
     if (fd < 0) return errno_error(errno, verb, path);
     std::unique_ptr<file> opened = std::make_unique<detail::posix_file>(fd, path);
     struct stat info{};
-    if (::fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
-        return errno_error(EISDIR, verb, path);
+    if (::fstat(fd, &info) != 0) return errno_error(errno, verb, path);
+    if (S_ISDIR(info.st_mode)) return errno_error(EISDIR, verb, path);
+    if (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode))
+        return error(errc::io,
+                     fmt::format("{} {}: it is a pipe or socket, not a file", verb, path));
     return opened;
 }
 
@@ -12446,8 +12724,7 @@ SKEIN_INLINE result<void> posix_disk::make_dirs(const std::string& path) {
         if (folder.empty() || ::mkdir(folder.c_str(), 0777) == 0) continue;
         const int number = errno;
         struct stat info{};
-        if (::stat(folder.c_str(), &info) != 0)
-            return errno_error(number, "create folder", folder);
+        if (::stat(folder.c_str(), &info) != 0) return errno_error(number, "create folder", folder);
         if (!S_ISDIR(info.st_mode)) return errno_error(ENOTDIR, "create folder", folder);
     }
     return {};
@@ -12917,11 +13194,16 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 
 namespace skein {
 
-/// Options of one call. Zero or -1 means "the default".
+/// The .deadline of a call that may take as long as it likes.
+inline constexpr duration no_deadline = duration::max();
+
+/// Options of one call.
 struct call_options {
     int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    duration deadline{0}; ///< from now; then the ref fails with timeout and the call is cancelled
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
+    /// of a budget may be: at once, and the call is not sent.
+    duration deadline = no_deadline;
     std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
 };
 static_assert(std::is_trivially_destructible_v<call_options>);
@@ -13140,6 +13422,8 @@ template <class T>
 
 // ======== skein/rt/detail/signature.hpp, continued
 #include <cstddef>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -13198,6 +13482,40 @@ struct signature<R (C::*)(P...) noexcept> : signature_of<R, C, P...> {};
 template <class R, class C, class... P>
 struct signature<R (C::*)(P...) const noexcept> : signature_of<R, C, P...> {};
 
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+/// A view, or something with one inside. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool holds_view() {
+    if constexpr (is_view<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_view<typename T::value_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_view<std::remove_cvref_t<F>, T, Above...>(); });
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_view<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else
+        return false;
+}
+template <class Tuple>
+inline constexpr bool any_holds_view = false;
+template <class... T>
+inline constexpr bool any_holds_view<std::tuple<T...>> = (false || ... || holds_view<T>());
+
 /// Checks one parameter type; gives true so that it can be folded.
 template <class P>
 consteval bool check_parameter() {
@@ -13220,7 +13538,8 @@ consteval bool check_parameter() {
         constexpr bool can_be_sent = wire::encodable<value>;
         static_assert(can_be_sent,
                       "skein: an argument type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
         return can_be_sent;
     } else {
         return false;
@@ -13238,8 +13557,18 @@ consteval bool check_result() {
         constexpr bool can_be_sent = wire::encodable<R>;
         static_assert(can_be_sent,
                       "skein: the result type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
-        return can_be_sent;
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
+        if constexpr (can_be_sent) {
+            constexpr bool is_owned = !holds_view<R>();
+            static_assert(is_owned,
+                          "skein: a remote function cannot return a span or string_view, nor "
+                          "something that holds one: what it points to is in another process; "
+                          "return a vector or string");
+            return is_owned;
+        } else {
+            return false;
+        }
     } else {
         return false;
     }
@@ -13292,6 +13621,7 @@ struct argument_check<std::tuple<P...>, A...> {
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 namespace skein::rt {
@@ -13319,6 +13649,7 @@ struct function_record {
     const char* mangled = nullptr; ///< typeid name: unique per function
     const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
+    const std::type_info* actor = nullptr;            ///< of a method or constructor: whose
     bool is_coroutine = false;                        ///< starts from the run queue, in order
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;
@@ -13747,7 +14078,9 @@ void apply_options(call_base& call, const function_record& fn, const call_option
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::net {
 class connection;
@@ -13778,7 +14111,9 @@ namespace detail {
 
 /// An actor where it lives.
 struct actor_box {
+    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
     virtual ~actor_box() = default;
+    const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
 };
 
@@ -13889,10 +14224,18 @@ public:
 
 private:
     struct books; // in detail/node_books.hpp
+    struct losses;
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    [[nodiscard]] detail::call_base* call_at(const link& from, std::uint64_t id);
     void on_reply(link& from, const net::frame_view& f);
+    void on_cancel(link& from, std::uint64_t id);
+    void on_drop(link& from, std::uint64_t id);
     void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
+    task<void> run_backlog();
+    void execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body);
+    void send_scratch(link& to, std::uint16_t outcome, std::uint64_t id);
     void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
     task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
@@ -13904,9 +14247,14 @@ private:
     std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
+    void take_lost(link& l, losses& into);
+    std::vector<std::uint64_t> forget_actors(const link& l);
+    void drop_orphan(std::uint64_t id);
+    void fail_lost(losses& lost);
+    void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
 
-    void prepare(detail::call_base& call);
+    [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
     void settle_ready(const detail::counted<detail::call_base>& call);
@@ -14116,7 +14464,9 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace skein::rt {
@@ -14142,7 +14492,7 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
-    duration limit{0};
+    duration limit = no_deadline;
     bool cancel_requested = false;
 };
 
@@ -14180,6 +14530,14 @@ struct node::books {
     struct actor_entry {
         link* where = nullptr;
         std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+        const std::type_info* type = nullptr;
+    };
+    /// A call or drop that waits behind calls that have run for long.
+    struct arrival {
+        std::shared_ptr<link> from;
+        std::uint64_t id = 0;
+        byte_buffer body;
+        bool is_drop = false;
     };
 
     detail::node_name name;
@@ -14204,6 +14562,11 @@ struct node::books {
     bool closing = false;
     scope calls;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh; ///< started in this turn
+    std::deque<arrival> backlog;
+    std::size_t backlog_bytes = 0;
+    bool backlog_full = false;                  ///< nothing more is read for it
+    bool has_backlog = false;                   ///< calls go there; run_backlog() is at work
+    std::unordered_set<std::uint64_t> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 
@@ -14318,7 +14681,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.name.empty()) call.extra().name = how.name;
-    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+    if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
 SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
@@ -14413,14 +14776,20 @@ SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
 
 // ---- calls of this process -------------------------------------------------------------------
 
-SKEIN_INLINE void node::prepare(detail::call_base& call) {
+/// False: its deadline is over before it begins, and it has failed with that.
+SKEIN_INLINE bool node::prepare(detail::call_base& call) {
     call.owner = this;
     ++books_->stats.submitted;
-    if (call.rare && call.rare->limit > duration::zero()) {
-        call.rare->deadline.emplace(call);
-        auto& here = loop::current();
-        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    if (!call.rare || call.rare->limit == no_deadline) return true;
+    if (call.rare->limit <= duration::zero()) {
+        refuse(call, error(errc::timeout, call.name() + " did not run: its deadline was over when "
+                                                        "it was called"));
+        return false;
     }
+    call.rare->deadline.emplace(call);
+    auto& here = loop::current();
+    here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    return true;
 }
 
 namespace detail {
@@ -14460,7 +14829,7 @@ SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
 }
 
 SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
@@ -14470,8 +14839,10 @@ SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.id = take_slot(std::move(call));
-            transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
-            return;
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
+                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            auto body = std::move(books_->scratch).take(); // its memory goes with it
+            return transmit(*lane.on, raw, body, &body);
         }
     }
     wire::writer body;
@@ -14486,7 +14857,7 @@ SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>
                                         std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
     // Held by the refs it waits for.
 }
@@ -14679,6 +15050,7 @@ SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
 // Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
 
 
+#include <coroutine>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -14720,48 +15092,46 @@ private:
 
 } // namespace detail
 
+// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
+// The exceptions that are thrown here end its link.
+
 SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        if (books_->upstream == nullptr) return forward(*from, f);
-        return execute(from, f.id, f.body, nullptr);
-    case detail::message_started: {
-        const auto index = static_cast<std::uint32_t>(f.id);
-        if (index < books_->slots.size() && books_->slots[index].generation == f.id >> 32 &&
-            books_->slots[index].call && books_->slots[index].call->state == detail::phase::sent)
-            books_->slots[index].call->state = detail::phase::started;
+        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+    case detail::message_started:
+        if (auto* call = call_at(*from, f.id);
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
         return;
-    }
-    case detail::message_cancel:
-        if (const auto found = from->running.find(f.id); found != from->running.end())
-            found->second.stop.request();
-        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
-            cancel(*found->second);
-        return;
-    case detail::message_drop: {
-        if (books_->upstream != nullptr) {
-            books_->boxes.erase(f.id);
-            return;
-        }
-        const auto found = books_->actors.find(f.id);
-        if (found == books_->actors.end() || found->second.owner != from->number) return;
-        auto* where = found->second.where;
-        books_->actors.erase(found);
-        if (where == nullptr) return;
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
-        return;
-    }
+    case detail::message_cancel: return on_cancel(*from, f.id);
+    case detail::message_drop:
+        return books_->upstream == nullptr ? on_drop(*from, f.id) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
     }
 }
 
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+SKEIN_INLINE detail::call_base* node::call_at(const link& from, std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32)
+        return nullptr;
+    auto* call = books_->slots[index].call.get();
+    if (call != nullptr && call->on != &from)
+        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
+                                                 from.who, call->name()));
+    return call;
+}
+
 SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+        throw error(errc::malformed,
+                    fmt::format("a reply that is neither value nor failure from {}", from.who));
+    if (call_at(from, f.id) == nullptr) return;
     const auto call = free_slot(f.id);
-    if (!call) return;
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -14775,6 +15145,27 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
+SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
+    if (const auto found = from.running.find(id); found != from.running.end()) {
+        found->second.stop.request();
+    } else if (books_->has_backlog) {
+        books_->unwanted.insert(id);
+    }
+    if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
+        cancel(*found->second);
+}
+
+/// Driver: a worker has let go of the last handle to an actor that it made.
+SKEIN_INLINE void node::on_drop(link& from, std::uint64_t id) {
+    const auto found = books_->actors.find(id);
+    if (found == books_->actors.end() || found->second.owner != from.number) return;
+    auto* where = found->second.where;
+    books_->actors.erase(found);
+    if (where == nullptr) return;
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
 /// Driver: an actor was made, or its constructor threw.
 SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
                                       std::uint16_t outcome) {
@@ -14783,7 +15174,9 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
     const bool wanted = call.nested ? known != books_->actors.end()
                                     : lane != books_->lanes.end() && !call.is_done();
     if (outcome == detail::reply_ok && wanted) {
-        books_->actors[call.target].where = &from;
+        auto& entry = books_->actors[call.target];
+        entry.where = &from;
+        entry.type = call.fn->actor;
         if (lane != books_->lanes.end()) lane->second->on = &from;
         return;
     }
@@ -14793,19 +15186,50 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
         from.wire->send(detail::message_drop, 0, call.target, {}, {});
 }
 
+namespace detail {
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
+                                              const std::string& who) {
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted)
+        throw error(errc::malformed,
+                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+    return *fn;
+}
+
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn,
+                               std::uint64_t actor, const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+} // namespace detail
+
 /// Driver: a call of a worker goes on to where it belongs.
 SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    const auto& fn = detail::read_head(in, head, from.who);
+    if (head.kind == detail::call_kind::method) {
+        const auto found = books_->actors.find(head.target);
+        if (found != books_->actors.end() && found->second.type != nullptr &&
+            *found->second.type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+    }
+    if (from.forwarded.contains(f.id))
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<link> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
-    call->fn = fn;
+    call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
@@ -14814,12 +15238,12 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.kind == detail::call_kind::create) {
         call->target = new_actor_id();
-        books_->actors[call->target] = {nullptr, from.number};
+        books_->actors[call->target] = {nullptr, from.number, fn.actor};
         std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
                     &call->target, sizeof call->target);
     }
     from.forwarded[f.id] = call.get();
-    prepare(*call);
+    if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -14828,18 +15252,108 @@ SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
-    to.wire->send(detail::message_reply, detail::reply_ok, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_ok, id);
 }
 
 SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
-    to.wire->send(detail::message_reply, detail::reply_failed, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_failed, id);
+}
+
+/// A reply. The memory of a large one goes with it, so that it is given back.
+SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, std::uint64_t id) {
+    if (books_->scratch.size() < limit::inline_bytes)
+        return to.wire->send(detail::message_reply, outcome, id, books_->scratch.bytes(), {});
+    net::frame f;
+    f.kind = detail::message_reply;
+    f.flags = outcome;
+    f.id = id;
+    f.body = std::move(books_->scratch).take();
+    to.wire->send(std::move(f));
 }
 
 SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+}
+
+/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
+/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
+SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::frame_view& f) {
+    const bool is_drop = f.kind == detail::message_drop;
+    if (books_->has_backlog) {
+        books_->backlog_bytes += f.body.size();
+        books_->backlog.push_back({from, f.id, to_buffer(f.body), is_drop});
+        if (books_->backlog_bytes > limit::backlog_bytes &&
+            !std::exchange(books_->backlog_full, true))
+            from->wire->pause_reading();
+        return;
+    }
+    if (is_drop) {
+        books_->boxes.erase(f.id);
+        return;
+    }
+    execute(from, f.id, f.body, nullptr);
+    if (loop::current().busy_for() < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> node::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        while (!waiting.empty() && loop::current().busy_for() < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (books_->closing) continue; // its driver has gone
+            if (one.is_drop)
+                books_->boxes.erase(one.id);
+            else
+                execute_waiting(one.from, one.id, one.body);
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
+            books_->upstream->wire->resume_reading();
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    books_->unwanted.clear();
+}
+
+/// A call whose turn has come; it may have been cancelled meanwhile.
+SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id,
+                                        byte_span body) {
+    try {
+        if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
+        wire::reader in(body);
+        detail::call_head head;
+        const auto& fn = detail::read_head(in, head, from->who);
+        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
+        reply_failure(*from, id, {std::move(why), nullptr});
+    } catch (const error& e) { // no call: as in the handler of a link
+        from->wire->abort(e);
+    }
 }
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
@@ -14849,9 +15363,7 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
                                 std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
+    const auto& fn = detail::read_head(in, head, from->who);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -14861,20 +15373,22 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
-        if (box->not_started > 0 && !fn->is_coroutine) {
+        if (box->type != *fn.actor)
+            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        if (box->not_started > 0 && !fn.is_coroutine) {
             ++box->not_started;
             books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
             return;
         }
     }
     ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
+    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
     struct executing_guard {
         node* before = executing_;
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    fn->invoke(call);
+    fn.invoke(call);
 }
 
 SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
@@ -14969,11 +15483,16 @@ SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire
     co_await ended;
 
     std::string how = l->orderly ? "it left" : l->why.what();
-    if (after) {
-        auto asked = after(*l);
-        auto sure = shield(std::move(asked));
-        auto said = co_await sure;
-        if (!said.empty()) how = std::move(said);
+    try {
+        if (after) {
+            auto asked = after(*l);
+            auto sure = shield(std::move(asked));
+            auto said = co_await sure;
+            if (!said.empty()) how = std::move(said);
+        }
+    } catch (...) { // its calls are settled all the same
+        how +=
+            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
     std::erase(books_->links, l);
     lose(*l, how);
@@ -15026,21 +15545,22 @@ class loss_report {
 public:
     static constexpr const char* runs_again = "runs again";
 
-    void add(const char* state, std::string name) { ++lost_[{state, std::move(name)}]; }
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
     /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
     [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
         constexpr std::size_t shown = 8;
         const key self(state, name);
         auto [at, is_new] = told_.try_emplace(self);
         if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = 0;
+        std::size_t listed = 0, left_out = total_ - 1;
         for (const auto& [other, all] : lost_) {
             const std::size_t n = all - (other == self ? 1 : 0);
             if (n == 0) continue;
-            if (listed == shown) {
-                left_out += n;
-                continue;
-            }
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
             at->second +=
                 fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
                             n == 1 ? "" : fmt::format(" x{}", n), other.first);
@@ -15052,6 +15572,7 @@ public:
 private:
     using key = std::pair<std::string_view, std::string>; // how far it got, its name
     std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
     std::map<key, std::string> told_;
 };
 
@@ -15061,6 +15582,13 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 }
 
 } // namespace detail
+
+/// The calls that a broken link took along.
+struct node::losses {
+    std::vector<detail::counted<detail::call_base>> again, dead;
+    detail::loss_report report;
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+};
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 SKEIN_INLINE void node::lose(link& l, const std::string& how) {
@@ -15074,8 +15602,28 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
 
-    std::vector<detail::counted<detail::call_base>> again, dead;
-    detail::loss_report report;
+    losses lost;
+    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    take_lost(l, lost);
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    std::vector<detail::counted<detail::actor_state>> gone;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+    }
+    const auto orphaned = forget_actors(l);
+    fail_lost(lost);
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) drop_orphan(id);
+    run_again(lost);
+}
+
+/// Takes the calls that were at the link out of their slots.
+SKEIN_INLINE void node::take_lost(link& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -15088,68 +15636,66 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
                 --call->retries_left;
                 ++call->lost_attempts;
             }
-            report.add(detail::loss_report::runs_again, call->name());
-            again.push_back(std::move(call));
+            into.report.add(detail::loss_report::runs_again, call->name());
+            into.again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
         if (sent && is_task) ++call->lost_attempts;
-        report.add(call->progress(), call->name());
-        dead.push_back(std::move(call));
+        into.report.add(call->progress(), call->name());
+        into.dead.push_back(std::move(call));
     }
-    const std::string summary = fmt::format("{} was lost: {}", l.who, how);
+}
 
-    // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    const failure lost{error(errc::worker_lost, summary), nullptr};
+/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
+SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
     std::vector<std::uint64_t> orphaned;
-    std::vector<detail::counted<detail::actor_state>> gone;
-    if (books_->upstream == nullptr) {
-        for (const auto& [id, entry] : books_->actors)
-            if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-        std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    }
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
-    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    if (books_->upstream != nullptr) return orphaned;
+    for (const auto& [id, entry] : books_->actors)
+        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
     std::sort(orphaned.begin(), orphaned.end());
-    for (const auto& lane : gone) {
-        lane->on = nullptr;
-        lane->lost = lost;
-    }
+    return orphaned;
+}
 
-    for (const auto& call : dead) {
+SKEIN_INLINE void node::drop_orphan(std::uint64_t id) {
+    auto* where = books_->actors[id].where;
+    books_->actors.erase(id);
+    if (where == nullptr) return; // its constructor runs: settle_create() drops it
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
+SKEIN_INLINE void node::fail_lost(losses& lost) {
+    for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
-        std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
-        text += report.others(call->progress(), name);
+        text += lost.report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
-    for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) {
-        auto* where = books_->actors[id].where;
-        books_->actors.erase(id);
-        if (where == nullptr) continue; // its constructor runs: settle_create() drops it
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
-    }
-    // Calls that run again go first; before them those that need no free core: a call that holds one
-    // may wait for them.
+}
+
+/// Calls that run again go first; before them those that need no free core: a call that holds one may
+/// wait for them.
+SKEIN_INLINE void node::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
-    for (const auto& call : again) {
+    for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
-    const auto behind = std::find_if_not(books_->queue.begin(), books_->queue.end(), needs_no_core);
-    books_->queue.insert(behind, others.begin(), others.end());
-    books_->queue.insert(books_->queue.begin(), urgent.begin(), urgent.end());
+    auto& queue = books_->queue;
+    const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
+    queue.insert(behind, others.begin(), others.end());
+    queue.insert(queue.begin(), urgent.begin(), urgent.end());
 }
 
 } // namespace skein::rt
@@ -15481,28 +16027,17 @@ namespace skein::rt::detail {
 
 // ---- executing side ----------------------------------------------------------------------------
 
-template <class T>
-inline constexpr bool is_view = false;
-template <class T, std::size_t N>
-inline constexpr bool is_view<std::span<T, N>> = true;
-template <>
-inline constexpr bool is_view<std::string_view> = true;
-
 template <class Tuple>
 inline constexpr bool has_span = false;
 template <class... T>
 inline constexpr bool has_span<std::tuple<T...>> =
     ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
-template <class Tuple>
-inline constexpr bool has_view = false;
-template <class... T>
-inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
-
 /// An actor of type T.
 template <class T>
 struct box_of : actor_box {
     template <class... A>
-    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    explicit box_of(std::in_place_t, A&&... args)
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
     T value;
 
 private:
@@ -15626,6 +16161,7 @@ struct record {
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
                                           : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
+            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;
@@ -15742,7 +16278,7 @@ auto call_function(node& by, const call_options& how, auto&&... args) {
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
@@ -15766,7 +16302,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
@@ -15930,6 +16466,7 @@ struct create_record {
             function_record r;
             r.mangled = typeid(constructor_of<T, A...>).name();
             r.is_constructor = true;
+            r.actor = &typeid(T);
             r.invoke = &invoke_create<T, A...>;
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;
@@ -16545,14 +17082,22 @@ namespace rt::detail {
 
 template <class T>
 task<int> as_exit_code(task<T> work) {
-    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
-                  "skein::run: app must return skein::task<int> or skein::task<void>");
     if constexpr (std::is_void_v<T>) {
         co_await work;
         co_return exit_code::done;
     } else {
         co_return co_await work;
     }
+}
+
+template <class R>
+consteval bool check_app_result() {
+    using value = typename unwrap_task<R>::type;
+    constexpr bool is_app = unwrap_task<R>::is_coroutine &&
+                            (std::is_void_v<value> || std::is_convertible_v<value, int>);
+    static_assert(is_app, "skein::run: app must return skein::task<int> or skein::task<void>, as a "
+                          "coroutine does: write co_return instead of return");
+    return is_app;
 }
 
 /// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
@@ -16565,23 +17110,28 @@ struct any_app {
 template <class App>
 any_app make_app(App app, int argc, char** argv) {
     if constexpr (std::is_invocable_v<App&>) {
-        return {[app = std::move(app)](std::vector<std::string>) mutable {
-                    return as_exit_code(app());
-                },
-                true};
+        if constexpr (check_app_result<std::invoke_result_t<App&>>())
+            return {[app = std::move(app)](std::vector<std::string>) mutable {
+                        return as_exit_code(app());
+                    },
+                    true};
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        return {[app = std::move(app)](std::vector<std::string> rest) mutable {
-            return as_exit_code(app(std::move(rest)));
-        }};
+        if constexpr (check_app_result<std::invoke_result_t<App&, std::vector<std::string>>>())
+            return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+                return as_exit_code(app(std::move(rest)));
+            }};
+    } else if constexpr (std::is_invocable_v<App&, int, char**>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&, int, char**>>())
+            return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+                return as_exit_code(app(argc, argv));
+            }};
     } else {
         static_assert(
             std::is_invocable_v<App&, int, char**>,
             "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
             "arguments), or with (int argc, char** argv)");
-        return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
-            return as_exit_code(app(argc, argv));
-        }};
     }
+    return {}; // a static_assert has said why
 }
 
 /// run() for every app.

@@ -815,7 +815,7 @@ enum class op_kind : std::uint8_t {
 /// The part of a collective call that must be the same on every rank. Trivially copyable: it lies
 /// in shared memory and in frame headers.
 struct signature {
-    std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
+    std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     op_kind kind = op_kind::none;
@@ -1119,10 +1119,10 @@ SKEIN_INLINE task<void> write_exact(net::stream& to, byte_span bytes) {
 // sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
 // Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
-//     "world"); net->start();
-//     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank,
-//     ring) net::stream* s = co_await std::move(opening);
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
+//     net->start();
+//     auto opening = net->to(3, links::ring, until);   // and rank 3: from(rank, links::ring, until)
+//     net::stream* s = co_await std::move(opening);
 
 
 #include <cstdint>
@@ -4170,8 +4170,7 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
     site.worker.run([&] {
-        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "0.0.0.0", &listener,
-                           &network);
+        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "*", &listener, &network);
     });
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
@@ -4567,7 +4566,7 @@ public:
     [[nodiscard]] static result<std::unique_ptr<event_file>> open(const std::string& folder,
                                                                   double wall_time);
 
-    /// Appends one event; handed to the system before it returns.
+    /// Appends one event, or nothing of it; handed to the system before it returns.
     [[nodiscard]] result<void> append(const tb_event& event);
     [[nodiscard]] result<void> scalar(std::string_view tag, std::uint64_t step, double value,
                                       double wall_time);
@@ -4755,7 +4754,7 @@ SKEIN_INLINE result<record_view> read_record(byte_span bytes) {
 
 SKEIN_INLINE result<std::unique_ptr<event_file>> event_file::open(const std::string& folder,
                                                                   double wall_time) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto entries = disk.list(folder);
     if (!entries) return entries.error();
     std::string name;
@@ -4791,7 +4790,11 @@ SKEIN_INLINE result<void> event_file::clear(double wall_time) {
 SKEIN_INLINE result<void> event_file::append(const tb_event& event) {
     byte_buffer record;
     append_record(record, encode_event(event));
-    return file_->append(record);
+    const auto before = file_->size();
+    if (!before) return before.error();
+    auto done = file_->append(record);
+    if (!done) (void)file_->truncate(*before); // half a record would hide all that follow it
+    return done;
 }
 
 SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t step, double value,
@@ -4805,7 +4808,7 @@ SKEIN_INLINE result<void> event_file::scalar(std::string_view tag, std::uint64_t
 }
 
 SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path_, std::uint64_t{4} << 30);
     if (!bytes) return bytes.error();
     std::size_t good = 0;
@@ -4836,6 +4839,7 @@ SKEIN_INLINE result<void> event_file::truncate_after(std::uint64_t step) {
 
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -4885,6 +4889,10 @@ class metric_set {
 public:
     static constexpr std::size_t pack_unit = 64;
 
+    metric_set() = default;
+    /// Refuses some names: errc::usage at the first report of one. The list outlives the set.
+    explicit metric_set(std::span<const std::string_view> taken) : taken_(taken) {}
+
     metric_set& mean(std::string_view name, double value, double weight = 1.0);
     metric_set& sum(std::string_view name, double value);
     metric_set& max(std::string_view name, double value);
@@ -4896,6 +4904,14 @@ public:
     [[nodiscard]] bool empty() const noexcept { return slots_.empty(); }
     [[nodiscard]] std::size_t size() const noexcept { return slots_.size(); }
     void clear() noexcept { slots_.clear(); }
+
+    /// Adds another set's metrics behind its own; they must have other names.
+    metric_set& append(const metric_set& others);
+
+    /// Names and kinds as text, and a set of the same that counts nothing yet: for a rank that has
+    /// nothing to report in a merge that all take part in.
+    [[nodiscard]] std::string layout() const;
+    [[nodiscard]] static metric_set with_layout(std::string_view layout);
 
     /// This rank's own numbers, not merged over ranks.
     [[nodiscard]] std::vector<metric_value> values() const;
@@ -4924,6 +4940,7 @@ private:
     slot_type& slot(std::string_view name, metric_kind kind);
 
     std::vector<slot_type> slots_;
+    std::span<const std::string_view> taken_;
 };
 
 /// The value called `name`, or nothing.
@@ -4992,6 +5009,35 @@ SKEIN_INLINE metric_set& metric_set::add(metric_kind kind, std::string_view name
     case metric_kind::last: return last(name, value);
     }
     return *this;
+}
+
+SKEIN_INLINE metric_set& metric_set::append(const metric_set& others) {
+    for (const auto& m : others.slots_) {
+        auto& mine = slot(m.name, m.kind);
+        mine.value = m.value;
+        mine.weight = m.weight;
+    }
+    return *this;
+}
+
+SKEIN_INLINE std::string metric_set::layout() const {
+    std::string out;
+    for (const auto& m : slots_) {
+        out += static_cast<char>('0' + static_cast<int>(m.kind));
+        out.append(m.name) += '\0';
+    }
+    return out;
+}
+
+SKEIN_INLINE metric_set metric_set::with_layout(std::string_view layout) {
+    metric_set out;
+    while (!layout.empty()) {
+        const auto end = std::min(layout.find('\0'), layout.size());
+        const auto kind = std::clamp(layout[0] - '0', 0, static_cast<int>(metric_kind::last));
+        out.slot(layout.substr(1, end - 1), static_cast<metric_kind>(kind));
+        layout.remove_prefix(std::min(end + 1, layout.size()));
+    }
+    return out;
 }
 
 SKEIN_INLINE std::vector<metric_value> metric_set::values() const {
@@ -5071,6 +5117,9 @@ SKEIN_INLINE metric_set::slot_type& metric_set::slot(std::string_view name, metr
                     to_string(m.kind), to_string(kind));
         return m;
     }
+    if (std::find(taken_.begin(), taken_.end(), name) != taken_.end())
+        throw error(errc::usage, fmt::format("the metric name '{}' is taken by the trainer", name))
+            .with_hint("report it under another name");
     const double infinity = std::numeric_limits<double>::infinity();
     const double start = kind == metric_kind::max   ? -infinity
                          : kind == metric_kind::min ? infinity
@@ -5123,8 +5172,10 @@ struct progress_update {
     std::uint64_t step = 0; ///< finished steps
     std::optional<double> loss;
     std::optional<double> tokens_per_s;
-    std::optional<double> step_seconds;               ///< newest average time of a step
-    std::vector<std::pair<std::string, double>> more; ///< e.g. {"lr", 6e-4}; shown if there is room
+    std::optional<double> step_seconds; ///< newest average time of a step
+    std::vector<std::pair<std::string, double>>
+        more{}; ///< e.g. {"lr", 6e-4}; shown if there is room
+    std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
 struct progress_options {
@@ -5355,7 +5406,8 @@ SKEIN_INLINE void progress::show(const progress_update& now) {
         if (now.tokens_per_s)
             o[options_.samples ? "samples_per_s" : "tokens_per_s"] = *now.tokens_per_s;
         if (now.step_seconds) o["step_seconds"] = *now.step_seconds;
-        for (auto& [name, value] : now.more) o[name] = value;
+        for (auto* numbers : {&now.more, &now.also})
+            for (auto& [name, value] : *numbers) o[name] = value;
         if (auto left = seconds_left(now)) o["eta_seconds"] = *left;
         options_.write(dump_json(o) + "\n");
         break;
@@ -5427,7 +5479,8 @@ SKEIN_INLINE void progress::finish() {
 //
 // Rows are appended once per report and never rewritten. A resumed run first cuts all rows after the
 // step it resumes from, so that an interrupted run leaves the very same rows as an undisturbed one.
-// The folder is locked for the life of the object (.lock), so that no two runs write into it.
+// The folder is locked for the life of the object (.lock), so that no two runs write into it. It has to
+// belong to who runs the program (or to root), and links in the place of its files are not followed.
 //
 //     auto run = run_dir::create("runs", "gpt", {.resume = false});
 //     run.write_config(config);
@@ -5558,20 +5611,28 @@ SKEIN_INLINE std::vector<curve_point> thin_out(const std::vector<curve_point>& p
     return out;
 }
 
-} // namespace detail
+// Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
+inline constexpr const char* line_colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                               "#e69f00"};
 
-SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
-    // Colour-blind safe (Okabe and Ito), readable on white and on dark paper.
-    static constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                              "#e69f00"};
-    const double left = 64, right = o.width - 20.0, top = o.title.empty() ? 20 : 44,
-                 bottom = o.height - 48.0;
+/// Where the lines are drawn, and which numbers lie there.
+struct plot_frame {
+    double left, right, top, bottom;
+    double x0, x1, y0, y1;
 
+    [[nodiscard]] double px(double x) const { return left + (x - x0) / (x1 - x0) * (right - left); }
+    [[nodiscard]] double py(double y) const {
+        return bottom - (y - y0) / (y1 - y0) * (bottom - top);
+    }
+};
+
+/// The curves that have points, thinned out, and the frame around them.
+SKEIN_INLINE plot_frame fit_frame(const plot_options& o, const std::vector<curve>& curves,
+                                  std::vector<curve>& lines) {
     const double inf = std::numeric_limits<double>::infinity();
     double x0 = inf, x1 = -inf, y0 = inf, y1 = -inf;
-    std::vector<curve> lines;
     for (auto& c : curves) {
-        lines.push_back({c.label, detail::thin_out(c.points, o.max_points)});
+        lines.push_back({c.label, thin_out(c.points, o.max_points)});
         bool any = false;
         for (auto& p : lines.back().points) {
             if (!std::isfinite(p.x) || !std::isfinite(p.y)) continue;
@@ -5581,75 +5642,68 @@ SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve
         }
         if (!any) lines.pop_back();
     }
-    const bool empty = lines.empty();
-    if (empty) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
+    if (lines.empty()) x0 = 0, x1 = 1, y0 = 0, y1 = 1;
     if (x1 <= x0) x0 -= 0.5, x1 += 0.5;
     if (y1 <= y0) y0 -= 0.5, y1 += 0.5;
     const double margin = (y1 - y0) * 0.06;
     y0 = y0 >= 0 && y0 < margin ? 0 : y0 - margin;
     y1 += margin;
-    auto px = [&](double x) { return left + (x - x0) / (x1 - x0) * (right - left); };
-    auto py = [&](double y) { return bottom - (y - y0) / (y1 - y0) * (bottom - top); };
+    return {64, o.width - 20.0, o.title.empty() ? 20.0 : 44.0, o.height - 48.0, x0, x1, y0, y1};
+}
 
-    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
-                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
-                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-                                o.width, o.height);
-    if (!o.title.empty())
-        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
-                         "fill=\"#222222\">{}</text>\n",
-                         left, detail::xml_text(o.title));
-
-    // Grid and ticks below the lines.
-    for (double t : round_ticks(y0, y1, 6))
+/// Grid and ticks, which lie below the lines, and what the axes are called.
+SKEIN_INLINE std::string svg_axes(const plot_options& o, const plot_frame& f) {
+    std::string s;
+    for (double t : round_ticks(f.y0, f.y1, 6))
         s += fmt::format(
             "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e6e6e6\"/>"
             "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#555555\">{}</text>\n",
-            left, right, py(t), py(t), left - 8, py(t) + 4, detail::tick_text(t));
-    for (double t : round_ticks(x0, x1, 8))
+            f.left, f.right, f.py(t), f.py(t), f.left - 8, f.py(t) + 4, tick_text(t));
+    for (double t : round_ticks(f.x0, f.x1, 8))
         s += fmt::format(
             "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#999999\"/>"
             "<text x=\"{0:.1f}\" y=\"{3:.1f}\" text-anchor=\"middle\" "
             "fill=\"#555555\">{4}</text>\n",
-            px(t), bottom, bottom + 5, bottom + 19, detail::tick_text(t));
+            f.px(t), f.bottom, f.bottom + 5, f.bottom + 19, tick_text(t));
     s += fmt::format(
-        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", left,
-        top, bottom, right);
+        "<path d=\"M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}\" fill=\"none\" stroke=\"#999999\"/>\n", f.left,
+        f.top, f.bottom, f.right);
     s += fmt::format(
         "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>\n",
-        (left + right) / 2, o.height - 10, detail::xml_text(o.x_label));
+        (f.left + f.right) / 2, o.height - 10, xml_text(o.x_label));
     s += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\" "
                      "fill=\"#555555\">{}</text>\n",
-                     (top + bottom) / 2, detail::xml_text(o.y_label));
+                     (f.top + f.bottom) / 2, xml_text(o.y_label));
+    return s;
+}
 
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-        const char* colour = colours[i % std::size(colours)];
-        std::string path;
-        bool pen_down = false;
-        std::size_t drawn = 0;
-        for (auto& p : lines[i].points) {
-            if (!std::isfinite(p.y)) {
-                pen_down = false;
-                continue;
-            }
-            path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", px(p.x), py(p.y));
-            pen_down = true;
-            ++drawn;
+SKEIN_INLINE std::string svg_line(const curve& line, const plot_frame& f, const char* colour) {
+    std::string s, path;
+    bool pen_down = false;
+    std::size_t drawn = 0;
+    for (auto& p : line.points) {
+        if (!std::isfinite(p.y)) {
+            pen_down = false;
+            continue;
         }
-        if (drawn > 1)
-            s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
-                             "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
-                             path, colour);
-        if (drawn <= 40) // few measurements: show where they are
-            for (auto& p : lines[i].points)
-                if (std::isfinite(p.y))
-                    s +=
-                        fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
-                                    px(p.x), py(p.y), colour);
+        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", f.px(p.x), f.py(p.y));
+        pen_down = true;
+        ++drawn;
     }
+    if (drawn > 1)
+        s += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\" "
+                         "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+                         path, colour);
+    if (drawn <= 40) // few measurements: show where they are
+        for (auto& p : line.points)
+            if (std::isfinite(p.y))
+                s += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\"/>\n",
+                                 f.px(p.x), f.py(p.y), colour);
+    return s;
+}
 
-    // Legend with the last value, top right: a loss falls, so that corner is free.
+/// With the last value of each, top right: a loss falls, so that corner is free.
+SKEIN_INLINE std::string svg_legend(const std::vector<curve>& lines, const plot_frame& f) {
     std::size_t widest = 0;
     std::vector<std::string> labels;
     for (auto& line : lines) {
@@ -5659,20 +5713,43 @@ SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve
         labels.push_back(fmt::format("{}  {:.4g}", line.label, last));
         widest = std::max(widest, labels.back().size());
     }
-    const double legend = right - 40.0 - 7.0 * static_cast<double>(widest);
+    std::string s;
+    const double legend = f.right - 40.0 - 7.0 * static_cast<double>(widest);
     for (std::size_t i = 0; i < lines.size(); ++i) {
-        const double y = top + 14.0 + 20.0 * static_cast<double>(i);
+        const double y = f.top + 14.0 + 20.0 * static_cast<double>(i);
         s += fmt::format(
             "<line x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" "
             "stroke-width=\"3\" stroke-linecap=\"round\"/>"
             "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"#222222\" xml:space=\"preserve\">{}</text>\n",
-            legend, legend + 18, y, y, colours[i % std::size(colours)], legend + 26, y + 4,
-            detail::xml_text(labels[i]));
+            legend, legend + 18, y, y, line_colours[i % std::size(line_colours)], legend + 26,
+            y + 4, xml_text(labels[i]));
     }
-    if (empty)
+    return s;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string plot_svg(const plot_options& o, const std::vector<curve>& curves) {
+    std::vector<curve> lines;
+    const auto f = detail::fit_frame(o, curves, lines);
+    std::string s = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" "
+                                "height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+                                "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
+                                "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+                                o.width, o.height);
+    if (!o.title.empty())
+        s += fmt::format("<text x=\"{}\" y=\"26\" font-size=\"15\" font-weight=\"600\" "
+                         "fill=\"#222222\">{}</text>\n",
+                         f.left, detail::xml_text(o.title));
+    s += detail::svg_axes(o, f);
+    for (std::size_t i = 0; i < lines.size(); ++i)
+        s += detail::svg_line(lines[i], f,
+                              detail::line_colours[i % std::size(detail::line_colours)]);
+    s += detail::svg_legend(lines, f);
+    if (lines.empty())
         s += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" "
                          "fill=\"#999999\">no data yet</text>\n",
-                         (left + right) / 2, (top + bottom) / 2);
+                         (f.left + f.right) / 2, (f.top + f.bottom) / 2);
     return s + "</svg>\n";
 }
 
@@ -5711,8 +5788,9 @@ struct run_dir_options {
 class run_dir {
 public:
     /// Creates (or, with resume, opens) <root>/<name> and locks it. Throws permission_denied,
-    /// not_found, disk_full or io with the path and what to do; errc::usage for a name that is not
-    /// one folder, and when another process is at work in the folder to resume.
+    /// not_found, disk_full or io with the path and what to do; permission_denied also for a folder of
+    /// another owner to resume; errc::usage for a name that is not one folder, and when another process
+    /// is at work in the folder to resume.
     [[nodiscard]] static run_dir create(const std::string& root, const std::string& name,
                                         run_dir_options options = {});
 
@@ -5739,8 +5817,13 @@ public:
     void clear();
 
     /// Appends to metrics.csv, metrics.jsonl and the event file; written out before it returns (not
-    /// synced). A new name in `values` rewrites metrics.csv once with one more column.
+    /// synced). A new name in `values` rewrites metrics.csv once with one more column. A row that
+    /// cannot be written is kept and tried again with the next one; then this throws why.
     void append(const metrics_row& row);
+    /// Tries rows that wait again; throws why they still do.
+    void flush();
+    /// Rows that at least one file lacks.
+    [[nodiscard]] std::size_t waiting() const noexcept;
 
     /// config.json, replaced durably: the text of one JSON object.
     void write_config(std::string_view config);
@@ -5759,6 +5842,11 @@ private:
     void cut(Keep keep);
     [[nodiscard]] error unusable(const error& why) const;
     [[nodiscard]] bool claim(bool wanted);
+    void open_files();
+    [[nodiscard]] result<void> write_header();
+    [[nodiscard]] result<void> write_csv();
+    [[nodiscard]] result<void> write_lines();
+    [[nodiscard]] result<void> write_events();
 
     std::string path_, name_;
     std::vector<std::string> notices_;
@@ -5766,6 +5854,11 @@ private:
     run_dir_options options_;
     std::vector<std::string> columns_; // of metrics.csv, without "step"
     std::unique_ptr<event_file> events_;
+    std::uint64_t csv_bytes_ = 0, lines_bytes_ = 0; // up to the last whole row
+    bool header_waits_ = false;
+    std::vector<metrics_row> csv_waits_;
+    std::vector<std::string> lines_wait_; // of metrics.jsonl
+    std::vector<tb_event> events_wait_;
 };
 
 } // namespace skein::report
@@ -5816,7 +5909,7 @@ struct run_lock {
 
 /// Who wrote the file of a lock last.
 [[nodiscard]] SKEIN_INLINE std::string lock_owner_of(const std::string& folder) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(join_path(folder, ".lock"), 4096);
     if (!bytes || bytes->empty()) return "another process";
     return skein::to_string(byte_span(*bytes));
@@ -5830,9 +5923,10 @@ struct run_lock {
     const auto end = system_clock().now() + patience;
     run_lock out;
     // Exclusive creation first: where locks do not work it is what decides between two fresh runs.
-    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    out.fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
     out.made = bool(out.fd);
-    if (!out.fd && errno == EEXIST) out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!out.fd && errno == EEXIST)
+        out.fd.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!out.fd) {
         out.number = errno;
         return out;
@@ -5865,6 +5959,11 @@ struct run_lock {
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/core.h>
 
@@ -5936,18 +6035,56 @@ SKEIN_INLINE std::optional<std::uint64_t> leading_step(std::string_view line) {
 
 /// The text of a file, or nothing if there is none.
 SKEIN_INLINE std::string read_text(const std::string& path) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
     if (bytes) return skein::to_string(byte_span(*bytes));
     if (bytes.error().code() == errc::not_found) return {};
     throw bytes.error();
 }
 
-SKEIN_INLINE void append_text(const std::string& path, std::string_view text) {
-    posix_disk disk;
+/// Appends behind the first `good` bytes; what an earlier failure left behind them is cut off.
+SKEIN_INLINE result<void> append_text(const std::string& path, std::uint64_t& good,
+                                      std::string_view text) {
+    posix_disk disk(link_policy::refuse);
     auto opened = disk.open(path, open_mode::append);
-    if (!opened) throw opened.error();
-    (*opened)->append(as_bytes(text)).value();
+    if (!opened) return opened.error();
+    const auto size = (*opened)->size();
+    if (!size) return size.error();
+    if (*size > good)
+        if (auto done = (*opened)->truncate(good); !done) return done;
+    good = std::min(good, *size);
+    if (auto done = (*opened)->write_at(good, as_bytes(text)); !done) return done;
+    good += text.size();
+    return {};
+}
+
+/// Where the last complete line of a text ends.
+SKEIN_INLINE std::uint64_t whole_bytes(std::string_view text) {
+    const auto end = text.rfind('\n');
+    return end == std::string_view::npos ? 0 : end + 1;
+}
+
+/// Who new files in a folder belong to, as its file system sees it (root's need not be root's there).
+SKEIN_INLINE result<std::uint32_t> owner_of_new_files(const std::string& folder) {
+    const auto path = join_path(folder, fmt::format(".owner-{:016x}", system_random().next()));
+    const unique_fd made(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!made) return errno_error(errno, "create", path);
+    struct stat info{};
+    const int rc = ::fstat(made.get(), &info), number = errno;
+    ::unlink(path.c_str());
+    if (rc != 0) return errno_error(number, "stat", path);
+    return static_cast<std::uint32_t>(info.st_uid);
+}
+
+/// Nothing when a folder is ours or root's, or not there; else whose it is.
+SKEIN_INLINE std::optional<error> foreign(const std::string& folder, std::uint32_t mine) {
+    struct stat info{};
+    if (::stat(folder.c_str(), &info) != 0 || info.st_uid == mine || info.st_uid == 0)
+        return std::nullopt;
+    return error(errc::permission_denied,
+                 fmt::format("{} belongs to user {}, this program's files to user {}", folder,
+                             info.st_uid, mine));
 }
 
 SKEIN_INLINE double system_wall_time() {
@@ -5970,7 +6107,7 @@ SKEIN_INLINE error run_dir::unusable(const error& why) const {
 
 /// Makes and locks path_. False when it is another run's, and not the one that is wanted.
 SKEIN_INLINE bool run_dir::claim(bool wanted) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     if (auto made = disk.make_dirs(path_); !made) throw unusable(made.error());
     // A folder counts as taken once it holds rows or checkpoints; an empty one may have been made by
     // hand. Asked with the lock in hand: between two runs that begin at once the lock decides.
@@ -5979,6 +6116,13 @@ SKEIN_INLINE bool run_dir::claim(bool wanted) {
     };
     const auto taken = [&] { return has("metrics.csv") || has("checkpoints"); };
     if (!wanted && taken()) return false;
+    const auto mine = detail::owner_of_new_files(path_);
+    if (!mine) throw unusable(mine.error());
+    for (const auto& folder : {path_, checkpoints()})
+        if (const auto whose = detail::foreign(folder, *mine)) {
+            if (!wanted) return false;
+            throw unusable(*whose);
+        }
 
     auto lock = detail::lock_run(path_, wanted ? options_.patience : std::chrono::milliseconds(0));
     switch (lock.outcome) {
@@ -6005,7 +6149,7 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos)
         throw error(errc::usage, fmt::format("'{}' cannot be the name of a run", name))
             .with_hint("use one folder name, e.g. gpt");
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     run_dir run;
     run.options_ = options;
     if (run.options_.wall_time == nullptr) run.options_.wall_time = &detail::system_wall_time;
@@ -6028,23 +6172,29 @@ SKEIN_INLINE run_dir run_dir::create(const std::string& root, const std::string&
     auto written = disk.write_whole(probe, as_bytes(std::string_view("ok")));
     (void)disk.remove(probe);
     if (!written) throw run.unusable(written.error());
-    auto events = event_file::open(run.path_, run.options_.wall_time());
-    if (!events) throw run.unusable(events.error());
-    run.events_ = std::move(*events);
+    run.open_files();
+    return run;
+}
 
-    const auto csv = detail::read_text(run.file("metrics.csv"));
+SKEIN_INLINE void run_dir::open_files() {
+    auto events = event_file::open(path_, options_.wall_time());
+    if (!events) throw unusable(events.error());
+    events_ = std::move(*events);
+    lines_bytes_ = detail::whole_bytes(detail::read_text(file("metrics.jsonl")));
+
+    const auto csv = detail::read_text(file("metrics.csv"));
     const auto lines = detail::whole_lines(csv);
     if (lines.empty()) {
-        disk.replace(run.file("metrics.csv"), as_bytes(std::string_view("step\n"))).value();
-    } else {
-        run.columns_ = detail::split_csv(lines[0]);
-        if (run.columns_[0] != "step")
-            throw error(errc::malformed, fmt::format("{} does not begin with a column 'step'",
-                                                     run.file("metrics.csv")))
-                .with_hint("move it away or choose another run name");
-        run.columns_.erase(run.columns_.begin());
+        write_header().value();
+        return;
     }
-    return run;
+    csv_bytes_ = detail::whole_bytes(csv);
+    columns_ = detail::split_csv(lines[0]);
+    if (columns_[0] != "step")
+        throw error(errc::malformed,
+                    fmt::format("{} does not begin with a column 'step'", file("metrics.csv")))
+            .with_hint("move it away or choose another run name");
+    columns_.erase(columns_.begin());
 }
 
 SKEIN_INLINE void run_dir::truncate_after(std::uint64_t step) {
@@ -6060,7 +6210,7 @@ SKEIN_INLINE void run_dir::clear() {
 
 template <class Keep>
 void run_dir::cut(Keep keep) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     const auto csv = detail::read_text(file("metrics.csv"));
     std::string kept = detail::csv_header(columns_);
     const auto lines = detail::whole_lines(csv);
@@ -6068,6 +6218,7 @@ void run_dir::cut(Keep keep) {
         if (auto step = detail::leading_step(lines[i]); step && keep(*step))
             kept.append(lines[i]) += '\n';
     if (kept != csv) disk.replace(file("metrics.csv"), as_bytes(std::string_view(kept))).value();
+    csv_bytes_ = kept.size();
 
     const auto rows = detail::read_text(file("metrics.jsonl"));
     kept.clear();
@@ -6077,30 +6228,16 @@ void run_dir::cut(Keep keep) {
         if (step && keep(*step)) kept.append(line) += '\n';
     }
     if (kept != rows) disk.replace(file("metrics.jsonl"), as_bytes(std::string_view(kept))).value();
+    lines_bytes_ = kept.size();
 }
 
 SKEIN_INLINE void run_dir::append(const metrics_row& row) {
-    // A new column: the old rows get an empty field more.
-    const auto known = columns_.size();
     for (auto& v : row.values)
-        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end())
+        if (std::find(columns_.begin(), columns_.end(), v.name) == columns_.end()) {
             columns_.push_back(v.name);
-    if (columns_.size() != known) {
-        const auto csv = detail::read_text(file("metrics.csv"));
-        const auto lines = detail::whole_lines(csv);
-        std::string text = detail::csv_header(columns_);
-        for (std::size_t i = 1; i < lines.size(); ++i)
-            text.append(lines[i]).append(columns_.size() - known, ',') += '\n';
-        posix_disk disk;
-        disk.replace(file("metrics.csv"), as_bytes(std::string_view(text))).value();
-    }
-
-    std::string line = fmt::format("{}", row.step);
-    for (auto& column : columns_) {
-        line += ',';
-        if (auto* value = find_metric(row.values, column)) line += detail::number_text(*value);
-    }
-    detail::append_text(file("metrics.csv"), line + "\n");
+            header_waits_ = true;
+        }
+    csv_waits_.push_back(row);
 
     ordered_json object = {{"step", row.step}};
     tb_event event{.wall_time = options_.wall_time(),
@@ -6112,12 +6249,81 @@ SKEIN_INLINE void run_dir::append(const metrics_row& row) {
             object[v.name] = v.value;
             event.scalars.emplace_back(v.name, static_cast<float>(v.value));
         }
-    detail::append_text(file("metrics.jsonl"), dump_json(object) + "\n");
-    if (!event.scalars.empty()) events_->append(event).value();
+    lines_wait_.push_back(dump_json(object) + "\n");
+    if (!event.scalars.empty()) events_wait_.push_back(std::move(event));
+    flush();
+}
+
+SKEIN_INLINE void run_dir::flush() {
+    const result<void> all[] = {write_csv(), write_lines(), write_events()};
+    for (const auto& done : all)
+        if (!done) throw done.error();
+}
+
+SKEIN_INLINE std::size_t run_dir::waiting() const noexcept {
+    return std::max({csv_waits_.size(), lines_wait_.size(), events_wait_.size()});
+}
+
+/// metrics.csv anew with all columns; rows that lack the last ones get empty fields.
+SKEIN_INLINE result<void> run_dir::write_header() {
+    posix_disk disk(link_policy::refuse);
+    const auto path = file("metrics.csv");
+    std::string text = detail::csv_header(columns_);
+    if (disk.status(path)) {
+        const auto bytes = disk.read_whole(path, std::uint64_t{8} << 30);
+        if (!bytes) return bytes.error();
+        const auto lines = detail::whole_lines(as_text(*bytes));
+        for (std::size_t i = 1; i < lines.size(); ++i) {
+            const auto missing = columns_.size() + 1 - detail::split_csv(lines[i]).size();
+            text.append(lines[i]).append(missing, ',') += '\n';
+        }
+    }
+    if (auto done = disk.replace(path, as_bytes(std::string_view(text))); !done) return done;
+    csv_bytes_ = text.size();
+    header_waits_ = false;
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_csv() {
+    if (csv_waits_.empty()) return {};
+    if (header_waits_)
+        if (auto done = write_header(); !done) return done;
+    std::string text;
+    for (const auto& row : csv_waits_) {
+        text += fmt::format("{}", row.step);
+        for (auto& column : columns_) {
+            text += ',';
+            if (auto* value = find_metric(row.values, column)) text += detail::number_text(*value);
+        }
+        text += '\n';
+    }
+    if (auto done = detail::append_text(file("metrics.csv"), csv_bytes_, text); !done) return done;
+    csv_waits_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_lines() {
+    if (lines_wait_.empty()) return {};
+    std::string text;
+    for (const auto& line : lines_wait_) text += line;
+    if (auto done = detail::append_text(file("metrics.jsonl"), lines_bytes_, text); !done)
+        return done;
+    lines_wait_.clear();
+    return {};
+}
+
+SKEIN_INLINE result<void> run_dir::write_events() {
+    std::size_t written = 0;
+    result<void> done;
+    while (written < events_wait_.size() && (done = events_->append(events_wait_[written])))
+        ++written;
+    events_wait_.erase(events_wait_.begin(),
+                       events_wait_.begin() + static_cast<std::ptrdiff_t>(written));
+    return done;
 }
 
 SKEIN_INLINE void run_dir::write_config(std::string_view config) {
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     disk.replace(file("config.json"), as_bytes(config)).value();
 }
 
@@ -6130,8 +6336,10 @@ SKEIN_INLINE std::optional<std::string> run_dir::read_config() const {
 }
 
 SKEIN_INLINE std::string run_dir::written_by(const std::string& path) {
-    const auto text = detail::read_text(path + "/config.json");
-    const auto parsed = parse_json(std::string_view(text));
+    posix_disk disk(link_policy::refuse);
+    const auto bytes = disk.read_whole(path + "/config.json");
+    if (!bytes) return {}; // what cannot be read is not ours
+    const auto parsed = parse_json(*bytes);
     if (!parsed || !parsed->is_object() || !parsed->contains("job_id")) return {};
     const auto& id = parsed->at("job_id");
     return id.is_string() ? id.get<std::string>() : std::string();
@@ -6162,7 +6370,7 @@ SKEIN_INLINE void run_dir::write_svg(const std::vector<std::string>& columns,
                                                  : column,
                           curve(column)});
     const auto svg = plot_svg({.title = title.empty() ? name_ : std::string(title)}, curves);
-    posix_disk disk;
+    posix_disk disk(link_policy::refuse);
     disk.replace(file("loss.svg"), as_bytes(std::string_view(svg))).value();
 }
 
@@ -6252,13 +6460,15 @@ SKEIN_INLINE std::string settings::text() const {
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace skein::report {
 
 struct run_summary {
-    std::string name;
+    std::string name;        ///< in use
+    std::string asked;       ///< the name that was asked for, when it was taken; or empty
     std::string path;        ///< "runs/gpt"
     std::uint64_t steps = 0; ///< finished
     std::uint64_t total = 0; ///< asked for
@@ -6274,15 +6484,17 @@ struct run_summary {
     std::string checkpoint;            ///< the newest, or empty
     std::string command;               ///< how the program was called; empty: no resume line
     /// What goes on, and what gives the steps; empty when the program has no such flags.
-    std::string resume_flag = "--resume", steps_flag = "--steps";
+    std::string resume_flag = "--resume", steps_flag = "--steps", name_flag = "--run";
     std::string launcher; ///< what started the ranks, or empty: the program itself
     std::string stopped;  ///< "by SIGINT": why it ended early, or empty
     /// Only for summary_json(): members of the program's own, at its end.
     std::vector<std::pair<std::string, std::string>> texts;
 };
 
-/// The command that goes on with a run: with the resume flag, and when it is complete with twice the
-/// steps.
+/// A word as one types it into a shell: in quotes when it needs them.
+[[nodiscard]] std::string shell_word(std::string_view word);
+/// The command that goes on with a run: with the resume flag, with the name in use when it is another
+/// than the one asked for, and when it is complete with twice the steps.
 [[nodiscard]] std::string next_command(const run_summary& run);
 /// The screen, lines ending with '\n'.
 [[nodiscard]] std::string summary_text(const run_summary& run);
@@ -6309,19 +6521,43 @@ namespace detail {
     return run.stopped.empty() && run.steps >= run.total;
 }
 
-/// Sets `flag` to a number in a command line, in place or at its end.
-SKEIN_INLINE void set_flag(std::string& command, const std::string& flag, std::uint64_t value) {
-    const auto text = std::to_string(value);
-    bool found = false;
-    for (std::size_t at = 0; (at = command.find(" " + flag, at)) != std::string::npos;) {
-        at += 1 + flag.size();
-        if (at >= command.size() || (command[at] != ' ' && command[at] != '=')) continue;
-        const auto begin = command.find_first_not_of(' ', at + 1);
-        if (begin == std::string::npos) break;
-        command.replace(begin, std::min(command.find(' ', begin), command.size()) - begin, text);
-        found = true;
+/// Where a word of a command line ends, quotes and backslashes as in a shell.
+SKEIN_INLINE std::size_t end_of_word(std::string_view command, std::size_t at) {
+    char quote = '\0';
+    for (; at < command.size(); ++at) {
+        const char c = command[at];
+        if (c == '\\' && quote != '\'')
+            ++at;
+        else if (quote != '\0')
+            quote = c == quote ? '\0' : quote;
+        else if (c == '\'' || c == '"')
+            quote = c;
+        else if (c == ' ')
+            break;
     }
-    if (!found) command += " " + flag + " " + text;
+    return std::min(at, command.size());
+}
+
+/// Gives `flag` a value in a command line, in place or at its end.
+SKEIN_INLINE void set_flag(std::string& command, const std::string& flag,
+                           const std::string& value) {
+    bool found = false;
+    for (std::size_t at = 0; at < command.size();) {
+        const auto end = end_of_word(command, at);
+        const auto word = std::string_view(command).substr(at, end - at);
+        if (word.starts_with(flag + "=")) {
+            command.replace(at + flag.size() + 1, end - at - flag.size() - 1, value);
+            at += flag.size() + 1 + value.size() + 1;
+            found = true;
+        } else if (word == flag && end < command.size()) {
+            command.replace(end + 1, end_of_word(command, end + 1) - end - 1, value);
+            at = end + 1 + value.size() + 1;
+            found = true;
+        } else {
+            at = end + 1;
+        }
+    }
+    if (!found) command += " " + flag + " " + value;
 }
 
 /// "2000 of 2000", and after a restart or a resume how many of them this start did.
@@ -6336,10 +6572,20 @@ SKEIN_INLINE void set_flag(std::string& command, const std::string& flag, std::u
 
 } // namespace detail
 
+SKEIN_INLINE std::string shell_word(std::string_view word) {
+    if (!word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos)
+        return std::string(word);
+    std::string out = "'"; // in single quotes nothing is special but the quote itself
+    for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return out + "'";
+}
+
 SKEIN_INLINE std::string next_command(const run_summary& run) {
     auto command = run.command;
     if (detail::is_complete(run) && !run.steps_flag.empty())
-        detail::set_flag(command, run.steps_flag, 2 * run.steps);
+        detail::set_flag(command, run.steps_flag, std::to_string(2 * run.steps));
+    if (!run.asked.empty() && run.asked != run.name && !run.name_flag.empty())
+        detail::set_flag(command, run.name_flag, shell_word(run.name));
     if (!run.resume_flag.empty() &&
         (" " + command + " ").find(" " + run.resume_flag + " ") == std::string::npos)
         command += " " + run.resume_flag;
@@ -6545,6 +6791,16 @@ struct fit_result {
     bool stopped = false; ///< ended early because it was asked to
     int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
 };
+
+/// Has at least one of the members; whether they fit is checked where they are called.
+template <class C>
+concept callback =
+    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
+    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
+    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
+    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
+    requires { &C::on_end; };
 
 namespace detail {
 
@@ -7246,14 +7502,17 @@ public:
     checkpointer(disk& where, std::string dir, checkpoint_options options = {},
                  checkpoint_world world = {});
 
-    /// Blocks until the checkpoint is durable or has failed. On failure throws the first failing
+    /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
+    /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
     /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
     /// is gone and older checkpoints are untouched. Older ones are removed only after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Rank 0 reads and checks every byte. Broken ones are reported through options.warn and renamed
-    /// to .broken. Throws when the folder cannot be read, or by one rank alone.
+    /// Rank 0 reads and checks every byte. Broken ones before a whole one are reported through
+    /// options.warn and renamed to .broken.
+    ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
+    ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
     /// Steps that have a committed checkpoint (not verified), oldest first. Not collective.
@@ -7272,13 +7531,17 @@ public:
 private:
     [[nodiscard]] result<shard_entry> write_shard(const checkpoint_state&,
                                                   const std::string& folder) const;
-    [[nodiscard]] result<void> commit(const checkpoint_state&, const std::string& part,
+    /// True: the new name is durable, too.
+    [[nodiscard]] result<bool> commit(const checkpoint_state&, const std::string& part,
                                       std::vector<shard_entry> shards) const;
+    [[nodiscard]] result<bool> put_in_place(std::uint64_t step, const std::string& part) const;
+    [[nodiscard]] std::vector<shard_entry> write_all(const checkpoint_state&, std::string& part);
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
     void warn(const std::string& line) const;
     [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+    void set_aside(std::uint64_t step, const error& why, std::uint64_t next) const;
 
     disk& disk_;
     std::string dir_;
@@ -7401,7 +7664,10 @@ SKEIN_INLINE error remote_outcome(const json& said, int rank, int world_size) {
 
 /// All-gather of what the ranks tell; throws the first failed rank's error.
 SKEIN_INLINE std::vector<json> gather(const checkpoint_world& world, const json& mine) {
-    if (world.size == 1) return {mine};
+    if (world.size == 1) {
+        if (!mine["ok"].get<bool>()) throw remote_outcome(mine, 0, 1);
+        return {mine};
+    }
     const auto text = dump_json(mine);
     std::vector<json> all;
     for (auto& blob : world.exchange(as_bytes(std::string_view(text)))) {
@@ -7594,54 +7860,52 @@ SKEIN_INLINE void checkpointer::warn(const std::string& line) const {
     logging::warn("checkpoint", line);
 }
 
+/// Agrees on what is saved and where (`part`, which rank 0 chooses), then every rank writes its share.
+SKEIN_INLINE std::vector<shard_entry> checkpointer::write_all(const checkpoint_state& state,
+                                                              std::string& part) {
+    json mine = {{"ok", true}, {"plan", detail::plan_hash(state)}};
+    if (world_.rank == 0) {
+        auto begun = begin_part(state.step);
+        if (begun)
+            mine["part"] = part = *begun;
+        else
+            mine = detail::outcome(begun.error());
+    }
+    auto all = detail::gather(world_, mine);
+    for (std::size_t r = 0; r < all.size(); ++r)
+        if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
+            throw error(
+                errc::mismatch,
+                fmt::format("rank {} wants to save other tensors or another step than rank 0", r));
+    part = all[0].value("part", std::string());
+
+    // Each rank tells size and checksums of its share.
+    auto shard = write_shard(state, part);
+    mine = shard ? json{{"ok", true}, {"shard", detail::shard_json(*shard)}}
+                 : detail::outcome(shard.error());
+    std::vector<shard_entry> shards;
+    for (auto& said : detail::gather(world_, mine))
+        shards.push_back(
+            detail::parse_shard_entry(said.value("shard", json()), options_.chunk_bytes).value());
+    return shards;
+}
+
 SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) {
     const auto started = system_clock().now();
     const bool leader = world_.rank == 0;
-    const auto plan = detail::plan_hash(state);
-    std::string part; // rank 0 chooses it
+    std::string part;
     bool committed = false;
     try {
-        // 1. Agree on what is saved and where.
-        json mine = {{"ok", true}, {"plan", plan}};
-        if (leader) {
-            auto begun = begin_part(state.step);
-            if (begun)
-                mine["part"] = part = *begun;
-            else
-                mine = detail::outcome(begun.error());
-        }
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        auto all = detail::gather(world_, mine);
-        for (std::size_t r = 0; r < all.size(); ++r)
-            if (all[r].value("plan", std::uint64_t{0}) != all[0].value("plan", std::uint64_t{0}))
-                throw error(errc::mismatch,
-                            fmt::format("rank {} wants to save other tensors or another "
-                                        "step than rank 0",
-                                        r));
-        part = all[0].value("part", std::string());
-
-        // 2. Each rank writes its share and tells size and checksums.
-        auto shard = write_shard(state, part);
-        mine = shard ? json{{"ok", true}, {"shard", detail::shard_json(*shard)}}
-                     : detail::outcome(shard.error());
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        all = detail::gather(world_, mine);
-        std::vector<shard_entry> shards;
+        auto shards = write_all(state, part);
         std::uint64_t bytes = 0;
-        for (auto& said : all) {
-            shards.push_back(
-                detail::parse_shard_entry(said.value("shard", json()), options_.chunk_bytes)
-                    .value());
-            bytes += shards.back().bytes;
-        }
+        for (auto& shard : shards) bytes += shard.bytes;
 
-        // 3. Rank 0 commits; everybody learns whether it worked.
-        mine = {{"ok", true}};
-        if (leader) mine = detail::outcome(commit(state, part, std::move(shards)));
-        committed = leader && mine["ok"].get<bool>();
-        if (world_.size == 1 && !mine["ok"]) throw detail::remote_outcome(mine, 0, 1);
-        detail::gather(world_, mine);
-        if (leader) retire();
+        // Rank 0 commits; everybody learns whether it worked.
+        result<bool> durable = false;
+        if (leader) durable = commit(state, part, std::move(shards));
+        committed = leader && durable.has_value();
+        detail::gather(world_, durable ? json{{"ok", true}} : detail::outcome(durable.error()));
+        if (committed && *durable) retire();
 
         const std::chrono::duration<double> took = system_clock().now() - started;
         return {state.step, step_path(state.step), bytes, took.count()};
@@ -7712,7 +7976,7 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
     return shard;
 }
 
-SKEIN_INLINE result<void> checkpointer::commit(const checkpoint_state& state,
+SKEIN_INLINE result<bool> checkpointer::commit(const checkpoint_state& state,
                                                const std::string& part,
                                                std::vector<shard_entry> shards) const {
     for (auto& shard : shards) {
@@ -7737,24 +8001,34 @@ SKEIN_INLINE result<void> checkpointer::commit(const checkpoint_state& state,
     if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
                                       as_bytes(std::string_view(text)));
         !done)
-        return done;
-    if (auto done = disk_.sync_dir(part); !done) return done;
+        return done.error();
+    if (auto done = disk_.sync_dir(part); !done) return done.error();
+    return put_in_place(state.step, part);
+}
 
-    const auto final = step_path(state.step), aside = final + ".replaced";
+SKEIN_INLINE result<bool> checkpointer::put_in_place(std::uint64_t step,
+                                                     const std::string& part) const {
+    const auto final = step_path(step), aside = final + ".replaced";
     const bool replaces = disk_.status(final).has_value();
     if (replaces) {
-        if (auto done = disk_.remove_tree(aside); !done) return done;
-        if (auto done = disk_.rename(final, aside); !done) return done;
+        if (auto done = disk_.remove_tree(aside); !done) return done.error();
+        if (auto done = disk_.rename(final, aside); !done) return done.error();
     }
     if (auto done = disk_.rename(part, final); !done) {
         if (replaces) (void)disk_.rename(aside, final);
-        return done;
+        return done.error();
     }
-    if (auto done = disk_.sync_dir(dir_); !done) return done;
+    if (auto done = disk_.sync_dir(dir_); !done) {
+        warn(
+            fmt::format("checkpoint of step {} is written and whole, but {} could not be synced: a "
+                        "power failure may bring back the state before it: {}",
+                        step, dir_, done.error().what()));
+        return false; // what it replaces or outdates stays, too
+    }
     if (replaces)
         if (auto done = disk_.remove_tree(aside); !done)
             warn(fmt::format("the replaced checkpoint was not removed: {}", done.error().what()));
-    return {};
+    return true;
 }
 
 SKEIN_INLINE void checkpointer::clean_up() const {
@@ -7865,35 +8139,56 @@ SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std
     return out;
 }
 
+/// Puts a broken checkpoint out of the way, for people to look at.
+SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
+                                          std::uint64_t next) const {
+    const auto path = step_path(step);
+    auto aside = path + ".broken";
+    for (int k = 2; disk_.status(aside).has_value(); ++k)
+        aside = fmt::format("{}.broken-{}", path, k);
+    auto moved = disk_.rename(path, aside);
+    if (moved) moved = disk_.sync_dir(dir_);
+    warn(fmt::format("checkpoint of step {} refused: {}; {}, trying step {}", step, why.what(),
+                     moved ? "renamed to " + detail::base_name(aside)
+                           : fmt::format("not renamed: {}", moved.error().what()),
+                     next));
+}
+
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::find_latest() const {
     if (auto there = disk_.status(dir_); !there) {
         if (there.error().code() == errc::not_found) return std::nullopt;
         throw there.error();
     }
-    if (auto readable = disk_.list(dir_); !readable) throw readable.error();
+    const auto entries = disk_.list(dir_);
+    if (!entries) throw entries.error();
     clean_up();
-    auto all = steps();
+    const auto all = steps();
+    std::vector<std::pair<std::uint64_t, error>> refused;
     for (auto step = all.rbegin(); step != all.rend(); ++step) {
-        const auto path = step_path(*step);
-        auto opened = open(disk_, path);
-        if (opened) return std::move(*opened);
-        const auto& why = opened.error();
-        const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                            why.code() == errc::not_found || why.code() == errc::too_large;
-        // A newer format, a missing permission, a disk that fails to answer: not broken.
-        if (!broken) throw why;
-        auto aside = path + ".broken";
-        for (int k = 2; disk_.status(aside).has_value(); ++k)
-            aside = fmt::format("{}.broken-{}", path, k);
-        auto moved = disk_.rename(path, aside);
-        if (moved) moved = disk_.sync_dir(dir_);
-        warn(fmt::format("checkpoint of step {} refused: {}; {}, {}", *step, why.what(),
-                         moved ? "renamed to " + detail::base_name(aside)
-                               : fmt::format("not renamed: {}", moved.error().what()),
-                         step + 1 == all.rend() ? "there is no older one"
-                                                : fmt::format("trying step {}", *(step + 1))));
+        auto opened = open(disk_, step_path(*step));
+        if (!opened) {
+            const auto& why = opened.error();
+            const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
+                                why.code() == errc::not_found || why.code() == errc::too_large;
+            // A newer format, a missing permission, a disk that fails to answer: not broken.
+            if (!broken) throw why;
+            refused.emplace_back(*step, why);
+            continue;
+        }
+        for (std::size_t i = 0; i < refused.size(); ++i)
+            set_aside(refused[i].first, refused[i].second,
+                      i + 1 < refused.size() ? refused[i + 1].first : *step);
+        return std::move(*opened);
     }
-    return std::nullopt;
+    // Starting over would cost what the run has reached: a person decides.
+    const bool any_aside = std::ranges::any_of(*entries, [](const dir_entry& entry) {
+        return entry.name.starts_with("step-") && entry.name.find(".broken") != entry.name.npos;
+    });
+    if (refused.empty() && !any_aside) return std::nullopt;
+    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+        .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
+                                    : std::string(refused.front().second.what()))
+        .with_hint("put a good copy back, or start anew under another run name");
 }
 
 SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
@@ -8042,6 +8337,156 @@ SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist
 
 } // namespace skein::train
 
+// ======== skein/train/run_config.hpp
+// Everything about a training run that is not the model, the data or the optimizer.
+//
+// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
+//
+//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
+
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// What to do with the checkpoints of an earlier run of the same name.
+enum class resume_mode : std::uint8_t {
+    fresh,  ///< start new; a restart after a failure within the same job still resumes
+    latest, ///< go on from the newest valid checkpoint; start new if there is none
+};
+
+/// What a person sees.
+enum class output_mode : std::uint8_t {
+    automatic, ///< a live line on a terminal, plain lines elsewhere
+    plain,     ///< plain lines
+    quiet,     ///< errors only
+    json,      ///< one JSON object per line on stdout
+};
+
+/// Settings of one run. All counts are over all ranks together.
+struct run_config {
+    // Where its files go: <runs_dir>/<name>/
+    std::string runs_dir = "runs";
+    std::string name = "run";
+    resume_mode resume = resume_mode::fresh;
+
+    // How it trains
+    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t global_batch =
+        16;                        ///< samples per optimizer step, over all ranks and micro-batches
+    std::int64_t accumulation = 1; ///< micro-batches per rank and step
+    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
+    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::string precision = "float32";
+
+    // Evaluation: every so many steps and at the end; 0 = only at the end
+    std::int64_t eval_every = 100;
+    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
+    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
+
+    // Checkpoints: every so many steps and at the end; 0 = only at the end
+    std::int64_t checkpoint_every = 200;
+    int keep_last = 2;
+    int keep_best = 1;
+    std::string best_metric = "val_loss";
+    bool best_is_lowest = true;
+    bool checkpoints = true; ///< false writes none at all
+
+    // Failures
+    int workers = 1;      ///< local processes, when no launcher has set up a world already
+    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
+    std::chrono::nanoseconds restart_backoff =
+        std::chrono::milliseconds(200); ///< doubles each time
+    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
+    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
+    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
+    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
+
+    // What it says
+    output_mode output = output_mode::automatic;
+    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
+    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
+    /// How the program was called, when it knows --resume, --steps and --run: command_line(). Empty: the hint
+    /// how to go on shows the command line as it was.
+    std::string command{};
+};
+
+/// How this process was called, as one would type it again.
+[[nodiscard]] std::string command_line();
+
+/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
+void validate(const run_config& config, int world_size);
+
+} // namespace skein::train
+
+namespace skein {
+using train::run_config;
+}
+
+
+// ======== skein/train/detail/run_config.ipp
+// Bodies of <skein/train/run_config.hpp>.
+
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string command_line() {
+    std::string out;
+    for (const auto& word : own_arguments())
+        out += (out.empty() ? "" : " ") + report::shell_word(word);
+    return out;
+}
+
+SKEIN_INLINE void validate(const run_config& config, int world_size) {
+    const auto refuse = [](std::string what, std::string hint) {
+        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
+    };
+    if (config.workers < 1)
+        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
+    if (config.workers > 4096)
+        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
+    if (config.threads < 0 || config.threads > 1024)
+        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
+    if (config.max_failures < 0)
+        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
+    if (config.max_steps < 1)
+        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
+    if (config.accumulation < 1)
+        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
+    if (config.global_batch < 1)
+        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
+    if (config.global_batch < world_size * config.accumulation)
+        refuse(
+            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
+                        config.global_batch, world_size, config.accumulation),
+            "use fewer workers or a larger batch");
+    if (!(config.clip >= 0))
+        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (config.precision != "float32")
+        throw error(errc::not_supported,
+                    fmt::format("not supported: precision {}", config.precision))
+            .with_hint("this version trains in float32");
+    const bool has_control = std::ranges::any_of(
+        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+    if (config.name.empty() || config.name.find('/') != std::string::npos ||
+        config.name[0] == '.' || config.name.size() > 200 || has_control)
+        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
+               "use a plain folder name of up to 200 characters");
+    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
+    if (config.resume == resume_mode::latest && !config.checkpoints)
+        refuse("resuming without checkpoints",
+               "they are read and go on being written: leave one of the two out");
+}
+
+} // namespace skein::train
+
 
 // ======== skein/train/collective.hpp, continued
 #include <cstdint>
@@ -8051,6 +8496,14 @@ SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist
 #include <vector>
 
 namespace skein::train {
+
+namespace detail {
+/// Errors that a failure elsewhere causes here.
+[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
+    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
+           code == errc::closed || code == errc::timeout;
+}
+} // namespace detail
 
 /// In place over all ranks.
 void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op);
@@ -8064,9 +8517,18 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 /// Throws errc::mismatch on every rank, naming the first rank that differs from rank 0.
 void require_same(const context& ctx, std::uint64_t hash, std::string_view what);
 
+/// What every rank must have alike of its configuration; model, optimizer and data are compared with it
+/// when training begins.
+[[nodiscard]] std::vector<cluster::setting> settings_of(const run_config& config);
+
+/// Throws errc::mismatch on every rank, with the settings that differ and both values.
+void require_same(const context& ctx, const std::vector<cluster::setting>& mine);
+
 /// The metrics of all ranks, reduced by kind; the same values on every rank.
+///   control  travels with them and is no metric: becomes the largest of all ranks, number by number
 [[nodiscard]] std::vector<report::metric_value> merge(const context& ctx,
-                                                      const report::metric_set& mine);
+                                                      const report::metric_set& mine,
+                                                      std::span<double> control = {});
 
 /// For the checkpointer: its exchange over this context. The context must outlive it.
 ///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
@@ -8136,10 +8598,50 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
                 .with_hint("build it from the same options on every rank");
 }
 
+SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
+    const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    return {{"max_steps", text(c.max_steps)},
+            {"global_batch", text(c.global_batch)},
+            {"accumulation", text(c.accumulation)},
+            {"seed", text(c.seed)},
+            {"clip", text(c.clip)},
+            {"threads", text(std::max(c.threads, 1))},
+            {"precision", c.precision},
+            {"eval_every", text(c.eval_every)},
+            {"eval_samples", text(c.eval_samples)},
+            {"eval_batch", text(c.eval_batch)},
+            {"checkpoint_every", text(c.checkpoint_every)},
+            {"checkpoints", text(c.checkpoints)},
+            {"keep_last", text(c.keep_last)},
+            {"keep_best", text(c.keep_best)},
+            {"best_metric", c.best_metric},
+            {"best_is_lowest", text(c.best_is_lowest)},
+            {"resume", text(c.resume == resume_mode::latest)},
+            {"communicator", c.communicator}};
+}
+
+SKEIN_INLINE void require_same(const context& ctx, const std::vector<cluster::setting>& mine) {
+    if (ctx.world_size() == 1) return;
+    byte_buffer hash(sizeof(std::uint64_t));
+    store_le<std::uint64_t>(hash.data(), cluster::hash_of(mine));
+    const auto hashes = gather_bytes(ctx, hash);
+    if (std::ranges::all_of(hashes, [&](const auto& other) { return other == hashes[0]; })) return;
+    // All ranks see that: now the values, to name what differs.
+    const auto all = gather_bytes(ctx, wire::encode(mine));
+    const auto first = wire::decode<std::vector<cluster::setting>>(all[0]).value();
+    for (std::size_t r = 1; r < all.size(); ++r) {
+        const auto other = wire::decode<std::vector<cluster::setting>>(all[r]).value();
+        if (const auto why = cluster::difference(static_cast<int>(r), other, 0, first)) throw *why;
+    }
+}
+
 SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
-                                                     const report::metric_set& mine) {
+                                                     const report::metric_set& mine,
+                                                     std::span<double> control) {
     if (ctx.world_size() == 1) return mine.values();
     auto packed = mine.pack(ctx.rank());
+    const auto own = packed.maxima.size();
+    packed.maxima.insert(packed.maxima.end(), control.begin(), control.end());
     auto sums = ctx.comm()->all_reduce(dist::view_of(std::span(packed.sums)), dist::reduce_op::sum);
     auto maxima =
         ctx.comm()->all_reduce(dist::view_of(std::span(packed.maxima)), dist::reduce_op::max);
@@ -8150,6 +8652,9 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
         ctx.comm()->drain(); // both work on `packed`
         throw;
     }
+    std::copy(packed.maxima.begin() + static_cast<std::ptrdiff_t>(own), packed.maxima.end(),
+              control.begin());
+    packed.maxima.resize(own);
     return mine.unpack(packed).value();
 }
 
@@ -8157,7 +8662,8 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
     return checkpoint_world{
         .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
             if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
+            ctx.comm()->set_deadline(
+                std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
             auto all = gather_bytes(ctx, mine);
             ctx.comm()->set_deadline(usual);
             return all;
@@ -8169,7 +8675,7 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
 // ======== skein/train/ddp.hpp
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
-// The flat gradient buffer is cut into buckets. A hook on every parameter's gradient counts down;
+// The flat gradient buffer is cut into buckets. Every gradient that is settled counts down;
 // when a bucket is complete, and all before it are on their way, its all-reduce starts on the
 // communication thread while the backward pass goes on. Buckets leave in the same order on every
 // rank whatever the order of hooks, so parameters that a rank does not use cannot hang the others.
@@ -8193,6 +8699,7 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
 
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8231,6 +8738,10 @@ struct fixed_tensor {
     bool is_buffer = false;
 };
 
+namespace detail {
+struct settle_hook;
+}
+
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
@@ -8262,22 +8773,31 @@ public:
     [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
 
     /// Before the first backward pass of a step: what the buffer holds is over.
+    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
+    ///           now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
     /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
     void settle_gradients();
-    /// The same for one segment.
-    void settle(std::size_t i);
+    /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
+    [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
+    /// Called with a segment's number when a backward pass has settled its gradient; one listener.
+    void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
 
     /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
+    friend struct detail::settle_hook;
     void collect(torch::nn::Module& module);
+    void settle(std::size_t i);
+    void passed(std::size_t i, bool has_gradient);
     void attach_gradients();
     [[nodiscard]] const void* place_of(const flat_segment& s) const;
 
     std::vector<flat_segment> segments_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    std::function<void(std::size_t)> settled_;
+    std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
     std::int64_t size_ = 0;
     std::int64_t trainable_ = 0;
@@ -8351,12 +8871,14 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 }
 
 namespace detail {
-/// Runs after each parameter's gradient has been accumulated.
+/// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
+/// has to follow (when_settled) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        storage->settle(segment);
+    torch::autograd::variable_list operator()(
+        const torch::autograd::variable_list& outputs,
+        const torch::autograd::variable_list& gradients) override {
+        storage->passed(segment, !gradients.empty() && gradients[0].defined());
         return outputs;
     }
     flat_storage* storage;
@@ -8376,6 +8898,7 @@ SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
         s.parameter.set_data(view);
     }
     attach_gradients();
+    touched_.assign(segments_.size(), 0.0);
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
         const auto key = node->add_post_hook(std::make_unique<detail::settle_hook>(*this, i));
@@ -8393,10 +8916,25 @@ SKEIN_INLINE at::Tensor flat_storage::view_of(const at::Tensor& flat_P, const fl
 
 SKEIN_INLINE void flat_storage::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    touched_.assign(segments_.size(), 0.0);
+    for (const auto& f : fixed_)
+        if (!f.is_buffer && f.tensor.requires_grad())
+            throw error(
+                errc::not_supported,
+                fmt::format("not supported: parameter {} was frozen when the training began "
+                            "and is trainable now",
+                            f.name))
+                .with_hint("unfreeze it before fit(), or start another fit()");
 }
 
 SKEIN_INLINE void flat_storage::settle_gradients() {
     for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
+}
+
+SKEIN_INLINE void flat_storage::passed(std::size_t i, bool has_gradient) {
+    if (has_gradient) touched_[i] = 1.0;
+    settle(i);
+    if (settled_) settled_(i);
 }
 
 SKEIN_INLINE void flat_storage::settle(std::size_t i) {
@@ -8525,11 +9063,8 @@ concept strategy = requires(S s, bool last, double x) {
 
 // ======== skein/train/ddp.hpp, continued
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace skein {
 
@@ -8573,7 +9108,6 @@ private:
     const context* ctx_;
     flat_storage storage_;
     std::shared_ptr<bucket_sender> sender_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
     std::size_t overlapped_ = 0;
 };
 
@@ -8608,7 +9142,7 @@ static_assert(train::strategy<DDP<>>);
 
 namespace skein::train::detail {
 
-/// The buckets of one rank and how far each has come. Hooks keep it alive.
+/// The buckets of one rank and how far each has come.
 class bucket_sender {
 public:
     bucket_sender(flat_storage& storage, dist::comm_thread& comm, std::size_t first_bytes,
@@ -8641,7 +9175,7 @@ public:
     }
     void disarm() noexcept { armed_ = false; }
 
-    /// The hook of segment i: its gradient is final.
+    /// The gradient of segment i is final.
     void ready(std::size_t i) {
         if (!armed_) return;
         if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
@@ -8688,18 +9222,6 @@ private:
     bool armed_ = false;
 };
 
-struct gradient_hook : torch::autograd::FunctionPostHook {
-    gradient_hook(std::shared_ptr<bucket_sender> sender, std::size_t segment)
-        : sender(std::move(sender)), segment(segment) {}
-    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                              const torch::autograd::variable_list&) override {
-        sender->ready(segment);
-        return outputs;
-    }
-    std::shared_ptr<bucket_sender> sender;
-    std::size_t segment;
-};
-
 SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module& module,
                                           std::size_t first_bytes, std::size_t bytes)
     : ctx_(&ctx), storage_(module) {
@@ -8709,11 +9231,7 @@ SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module&
     for (const auto& f : storage_.fixed()) broadcast(f.tensor);
 
     sender_ = std::make_shared<bucket_sender>(storage_, *ctx.comm(), first_bytes, bytes);
-    for (std::size_t i = 0; i < storage_.segments().size(); ++i) {
-        auto node = torch::autograd::impl::grad_accumulator(storage_.segments()[i].parameter);
-        const auto key = node->add_post_hook(std::make_unique<gradient_hook>(sender_, i));
-        hooks_.emplace_back(std::move(node), key);
-    }
+    storage_.when_settled([sender = sender_](std::size_t segment) { sender->ready(segment); });
 }
 
 SKEIN_INLINE data_parallel::~data_parallel() {
@@ -8724,7 +9242,7 @@ SKEIN_INLINE data_parallel::~data_parallel() {
         }
         ctx_->comm()->drain();
     }
-    for (auto& [node, key] : hooks_) node->del_post_hook(key);
+    storage_.when_settled({});
 }
 
 SKEIN_INLINE void data_parallel::begin_micro(bool last) noexcept {
@@ -8773,168 +9291,6 @@ SKEIN_INLINE void data_parallel::broadcast(const at::Tensor& tensor) {
 // failure. Otherwise it runs the function in this process.
 
 
-// ======== skein/train/run_config.hpp
-// Everything about a training run that is not the model, the data or the optimizer.
-//
-// A plain struct: fill it by name, pass it to train::launch() and to the Trainer.
-//
-//     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
-
-
-#include <chrono>
-#include <cstdint>
-#include <string>
-
-namespace skein::train {
-
-/// What to do with the checkpoints of an earlier run of the same name.
-enum class resume_mode : std::uint8_t {
-    fresh,  ///< start new; a restart after a failure within the same job still resumes
-    latest, ///< go on from the newest valid checkpoint; start new if there is none
-};
-
-/// What a person sees.
-enum class output_mode : std::uint8_t {
-    automatic, ///< a live line on a terminal, plain lines elsewhere
-    plain,     ///< plain lines
-    quiet,     ///< errors only
-    json,      ///< one JSON object per line on stdout
-};
-
-/// Settings of one run. All counts are over all ranks together.
-struct run_config {
-    // Where its files go: <runs_dir>/<name>/
-    std::string runs_dir = "runs";
-    std::string name = "run";
-    resume_mode resume = resume_mode::fresh;
-
-    // How it trains
-    std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
-    std::int64_t global_batch =
-        16;                        ///< samples per optimizer step, over all ranks and micro-batches
-    std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
-    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
-    std::string precision = "float32";
-
-    // Evaluation: every so many steps and at the end; 0 = only at the end
-    std::int64_t eval_every = 100;
-    std::int64_t eval_samples = 0; ///< at most so many samples of the evaluation set; 0 = all
-    std::int64_t eval_batch = 0;   ///< samples per rank and forward pass; 0 = as in training
-
-    // Checkpoints: every so many steps and at the end; 0 = only at the end
-    std::int64_t checkpoint_every = 200;
-    int keep_last = 2;
-    int keep_best = 1;
-    std::string best_metric = "val_loss";
-    bool best_is_lowest = true;
-    bool checkpoints = true; ///< false writes none at all
-
-    // Failures
-    int workers = 1;      ///< local processes, when no launcher has set up a world already
-    int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff =
-        std::chrono::milliseconds(200); ///< doubles each time
-    std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
-    /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
-    std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
-
-    // What it says
-    output_mode output = output_mode::automatic;
-    std::int64_t tokens_per_sample = 0; ///< for tokens/s; 0 counts samples/s
-    bool write_files = true;            ///< metrics.csv, metrics.jsonl, event file, loss.svg
-    /// How the program was called, when it knows --resume and --steps: command_line(). Empty: the hint
-    /// how to go on shows the command line as it was.
-    std::string command{};
-};
-
-/// How this process was called, as one would type it again.
-[[nodiscard]] std::string command_line();
-
-/// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
-void validate(const run_config& config, int world_size);
-
-} // namespace skein::train
-
-namespace skein {
-using train::run_config;
-}
-
-
-// ======== skein/train/detail/run_config.ipp
-// Bodies of <skein/train/run_config.hpp>.
-
-
-#include <algorithm>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE std::string command_line() {
-    std::string out;
-    for (const auto& word : own_arguments()) {
-        const bool plain =
-            !word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?#~`!") == word.npos;
-        out += out.empty() ? "" : " ";
-        if (plain) {
-            out += word;
-        } else { // in single quotes nothing is special but the quote itself
-            out += '\'';
-            for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-            out += '\'';
-        }
-    }
-    return out;
-}
-
-SKEIN_INLINE void validate(const run_config& config, int world_size) {
-    const auto refuse = [](std::string what, std::string hint) {
-        throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
-    };
-    if (config.workers < 1)
-        refuse(fmt::format("{} workers", config.workers), "at least 1 worker is needed");
-    if (config.workers > 4096)
-        refuse(fmt::format("{} workers", config.workers), "at most 4096 run on one host");
-    if (config.threads < 0 || config.threads > 1024)
-        refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
-    if (config.max_failures < 0)
-        refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
-        refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
-    if (config.accumulation < 1)
-        refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
-    if (config.global_batch < 1)
-        refuse(fmt::format("a batch of {} samples", config.global_batch), "use 1 or more");
-    if (config.global_batch < world_size * config.accumulation)
-        refuse(
-            fmt::format("a batch of {} samples cannot feed {} workers with {} micro-batches each",
-                        config.global_batch, world_size, config.accumulation),
-            "use fewer workers or a larger batch");
-    if (!(config.clip >= 0))
-        refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
-    if (config.precision != "float32")
-        throw error(errc::not_supported,
-                    fmt::format("not supported: precision {}", config.precision))
-            .with_hint("this version trains in float32");
-    const bool has_control = std::ranges::any_of(
-        config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-    if (config.name.empty() || config.name.find('/') != std::string::npos ||
-        config.name[0] == '.' || config.name.size() > 200 || has_control)
-        refuse(fmt::format("run name '{}'", has_control ? "..." : config.name),
-               "use a plain folder name of up to 200 characters");
-    if (config.runs_dir.empty()) refuse("no folder for runs", "use . for the current one");
-    if (config.resume == resume_mode::latest && !config.checkpoints)
-        refuse("resuming without checkpoints",
-               "they are read and go on being written: leave one of the two out");
-}
-
-} // namespace skein::train
-
-
-// ======== skein/train/launch.hpp, continued
 #include <functional>
 
 namespace skein {
@@ -9106,36 +9462,6 @@ SKEIN_INLINE int run_supervised(const run_config& config) {
     }
 }
 
-/// Errors that a failure elsewhere causes here.
-[[nodiscard]] constexpr bool may_be_echo(errc code) noexcept {
-    return code == errc::aborted || code == errc::peer_lost || code == errc::reset ||
-           code == errc::closed || code == errc::timeout;
-}
-
-/// What every rank must have alike of its configuration; the model, its optimizer and the data are
-/// compared when training begins.
-SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
-    const auto text = [](const auto& value) { return fmt::format("{}", value); };
-    return {{"max_steps", text(c.max_steps)},
-            {"global_batch", text(c.global_batch)},
-            {"accumulation", text(c.accumulation)},
-            {"seed", text(c.seed)},
-            {"clip", text(c.clip)},
-            {"threads", text(std::max(c.threads, 1))},
-            {"precision", c.precision},
-            {"eval_every", text(c.eval_every)},
-            {"eval_samples", text(c.eval_samples)},
-            {"eval_batch", text(c.eval_batch)},
-            {"checkpoint_every", text(c.checkpoint_every)},
-            {"checkpoints", text(c.checkpoints)},
-            {"keep_last", text(c.keep_last)},
-            {"keep_best", text(c.keep_best)},
-            {"best_metric", c.best_metric},
-            {"best_is_lowest", text(c.best_is_lowest)},
-            {"resume", text(c.resume == resume_mode::latest)},
-            {"communicator", c.communicator}};
-}
-
 /// A number of workers that was asked for, where a launcher has started another.
 SKEIN_INLINE void say_unused_workers(const cluster::launch_environment& where,
                                      const run_config& config) {
@@ -9188,7 +9514,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         const auto secret = cluster::group_token();
         validate(config, where.world_size);
         cluster::membership_options meeting;
-        meeting.settings = detail::settings_of(config);
+        meeting.settings = settings_of(config);
         meeting.stop_fd = stops.fd();
         world = std::make_unique<cluster::membership>(where, secret, std::move(meeting));
         std::optional<detail::stop_notice> notice; // a supervisor says it itself
@@ -9210,6 +9536,7 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
+        if (!world && why.code() == errc::cancelled && stops.asked()) return stops.exit_code();
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
@@ -9250,6 +9577,7 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -9298,10 +9626,15 @@ public:
     flat_optimizer(optimizer_options options, flat_storage& storage);
 
     /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
-    void step(double lr, double grad_scale = 1.0);
+    ///   present  by segment of the storage: 0 where no rank had a gradient. Such a parameter is left
+    ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
+    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
 
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
+    /// By segment: in how many of the steps it was left out. Empty: none ever was.
+    [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
+    void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const;
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
     /// Flat state buffers by name, in the layout of the storage: for checkpoints.
@@ -9310,19 +9643,24 @@ public:
     }
 
 private:
+    /// Neighbours that take the same update, as one long tensor each.
     struct group {
         bool decay = false;
+        std::uint64_t left_out = 0;
         std::vector<at::Tensor> params, grads;
         std::vector<std::vector<at::Tensor>> states;
     };
 
     void check() const;
-    void make_runs(bool decay_vectors);
+    [[nodiscard]] bool decays(const flat_segment& s) const;
+    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    void update(group& g, double lr, const at::Tensor& grad_scale);
 
     optimizer_options options_;
     flat_storage* storage_;
     std::vector<std::pair<std::string, at::Tensor>> states_;
-    group groups_[2]; // decayed, not decayed
+    std::vector<group> groups_; // while no parameter is or was left out
+    std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
 };
 
@@ -9333,6 +9671,7 @@ private:
 // Bodies of <skein/train/optimizer.hpp>.
 
 
+#include <algorithm>
 #include <optional>
 
 #include <fmt/core.h>
@@ -9349,35 +9688,50 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     } else if (std::get<SGD>(options_).momentum != 0.0) {
         states_.emplace_back("momentum", make_flat_buffer(storage.size()));
     }
-    make_runs(adam ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+    groups_ = make_groups({});
 }
 
-SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale) {
+SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
+                                       std::span<const double> present) {
     at::NoGradGuard no_grad;
     steps_ += 1;
-    std::optional<at::Tensor> scale;
+    const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
+    if (!all && left_out_.empty()) left_out_.assign(storage_->segments().size(), 0);
+    at::Tensor scale;
     if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
-    for (auto& group : groups_) {
-        if (group.params.empty()) continue;
-        if (const auto* adam = std::get_if<AdamW>(&options_)) {
-            // The kernel's bias correction wants the number of this step, from 1.
-            const auto count = at::scalar_tensor(static_cast<double>(steps_), at::kFloat);
-            const std::vector<at::Tensor> counts(group.params.size(), count);
-            at::_fused_adamw_(group.params, group.grads, group.states[0], group.states[1], {},
-                              counts, lr, adam->beta1, adam->beta2,
-                              group.decay ? adam->weight_decay : 0.0, adam->eps,
-                              /*amsgrad=*/false, /*maximize=*/false, scale);
-        } else {
-            const auto& sgd = std::get<SGD>(options_);
-            const at::TensorList momentum =
-                group.states.empty() ? at::TensorList() : at::TensorList(group.states[0]);
-            // Zeroed momentum without dampening makes the first step like any other.
-            at::_fused_sgd_(group.params, group.grads, momentum,
-                            group.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
-                            /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
-                            /*is_first_step=*/false, scale);
-        }
+    if (left_out_.empty()) {
+        for (auto& g : groups_) update(g, lr, scale);
+        return;
     }
+    for (std::size_t i = 0; i < present.size(); ++i)
+        if (present[i] == 0.0) left_out_[i] += 1;
+    auto groups = make_groups(present);
+    for (auto& g : groups) update(g, lr, scale);
+}
+
+SKEIN_INLINE void flat_optimizer::update(group& g, double lr, const at::Tensor& grad_scale) {
+    const auto scale = grad_scale.defined() ? std::optional(grad_scale) : std::nullopt;
+    if (const auto* adam = std::get_if<AdamW>(&options_)) {
+        // The kernel's bias correction wants the number of this step, from 1.
+        const auto count = at::scalar_tensor(static_cast<double>(steps_ - g.left_out), at::kFloat);
+        const std::vector<at::Tensor> counts(g.params.size(), count);
+        at::_fused_adamw_(g.params, g.grads, g.states[0], g.states[1], {}, counts, lr, adam->beta1,
+                          adam->beta2, g.decay ? adam->weight_decay : 0.0, adam->eps,
+                          /*amsgrad=*/false, /*maximize=*/false, scale);
+        return;
+    }
+    const auto& sgd = std::get<SGD>(options_);
+    const at::TensorList momentum =
+        g.states.empty() ? at::TensorList() : at::TensorList(g.states[0]);
+    // Zeroed momentum without dampening makes the first step like any other.
+    at::_fused_sgd_(g.params, g.grads, momentum, g.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
+                    /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, scale);
+}
+
+SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
+    const bool none = std::ranges::all_of(steps, [](std::uint64_t n) { return n == 0; });
+    left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
 }
 
 SKEIN_INLINE std::string flat_optimizer::name() const {
@@ -9403,25 +9757,46 @@ SKEIN_INLINE void flat_optimizer::check() const {
     if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
 }
 
-SKEIN_INLINE void flat_optimizer::make_runs(bool decay_vectors) {
-    groups_[0].decay = true;
-    for (auto& g : groups_) g.states.resize(states_.size());
+SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
+    const auto* adam = std::get_if<AdamW>(&options_);
+    return s.parameter.dim() >= 2 ||
+           (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+}
+
+/// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
+SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
+    std::span<const double> present) const {
     const auto& segments = storage_->segments();
-    const auto decays = [&](const flat_segment& s) {
-        return decay_vectors || s.parameter.dim() >= 2;
+    const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
+    const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
+    std::vector<group> groups;
+    const auto group_of = [&](std::size_t i) -> group& {
+        const bool decay = decays(segments[i]);
+        for (auto& g : groups)
+            if (g.decay == decay && g.left_out == missed(i)) return g;
+        groups.push_back({decay, missed(i), {}, {}, {}});
+        groups.back().states.resize(states_.size());
+        return groups.back();
     };
     for (std::size_t i = 0; i < segments.size();) {
-        auto end = i;
-        while (end < segments.size() && decays(segments[end]) == decays(segments[i])) ++end;
-        const auto begin = segments[i].offset;
-        const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
-        auto& g = groups_[decays(segments[i]) ? 0 : 1];
-        g.params.push_back(storage_->params_P().narrow(0, begin, count));
-        g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
-        for (std::size_t k = 0; k < states_.size(); ++k)
-            g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+        auto end = i + 1;
+        const auto alike = [&](std::size_t k) {
+            return decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
+                   missed(k) == missed(i);
+        };
+        while (end < segments.size() && alike(end)) ++end;
+        if (!absent(i)) {
+            const auto begin = segments[i].offset;
+            const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
+            auto& g = group_of(i);
+            g.params.push_back(storage_->params_P().narrow(0, begin, count));
+            g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
+            for (std::size_t k = 0; k < states_.size(); ++k)
+                g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+        }
         i = end;
     }
+    return groups;
 }
 
 } // namespace skein::train
@@ -9436,6 +9811,7 @@ SKEIN_INLINE void flat_optimizer::make_runs(bool decay_vectors) {
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace skein::train {
@@ -9456,7 +9832,7 @@ namespace skein::train {
 /// differs or nothing can be read.
 [[nodiscard]] std::string changed_settings(const report::run_dir& dir, const report::settings& now);
 
-/// See the file's head. Not thread-safe.
+/// See the file's head. Not thread-safe. Until begin() nothing of a run that is there already is changed.
 class reporter {
 public:
     /// Collective. settings: the user's part of config.json.
@@ -9472,9 +9848,11 @@ public:
     /// Once, when it is known where the run begins. Rows after the first step are dropped.
     void begin(const start_info& start);
 
-    /// One step's row; `evaluated` holds this step's evaluation, or nothing.
+    /// One step's row; `evaluated` holds this step's evaluation, or nothing. A file that cannot be written
+    /// is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
+    void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// A note that also a quiet run shows.
     void notice(const std::string& text);
@@ -9483,14 +9861,20 @@ public:
 private:
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
+    void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
+    void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
     void draw();
+    template <class Write>
+    void attempt(Write write, bool& failing, std::string_view what);
 
     const context* ctx_;
     const run_config* config_;
     bool first_;
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
-    std::string changed_; // the user's settings that differ from those the run had before
+    std::string changed_;     // the user's settings that differ from those the run had before
+    std::string config_text_; // config.json, until it is known that the run goes on
+    bool rows_failing_ = false, curve_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
     double average_ = 0.0; // of the seconds per step, exponential
@@ -9621,7 +10005,10 @@ SKEIN_INLINE reporter::reporter(const context& ctx, const run_config& config,
         all["job_id"] = job_of(ctx);
         all["settings"] = parse_json(settings.text()).value();
         changed_ = changed_settings(*dir_, settings);
-        dir_->write_config(dump_json(all, 2) + "\n");
+        config_text_ = dump_json(all, 2) + "\n";
+        // The folder of a run that may refuse to go on stays as it is until begin().
+        if (config.resume != resume_mode::latest && ctx.attempt() == 0)
+            dir_->write_config(std::exchange(config_text_, {}));
         path_ = dir_->path();
         name_ = dir_->name();
     }
@@ -9634,6 +10021,7 @@ SKEIN_INLINE reporter::~reporter() = default;
 SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
+    if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
     report::progress_options options;
     options.name = name_.empty() ? config_->name : name_;
     options.total = start.total_steps;
@@ -9654,31 +10042,68 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
     greet(start);
 }
 
+/// What fails here costs a curve, not the training: said once, tried again with the next call.
+template <class Write>
+void reporter::attempt(Write write, bool& failing, std::string_view what) {
+    try {
+        write();
+        failing = false;
+    } catch (const error& why) {
+        if (!std::exchange(failing, true) && show_)
+            show_->notice(fmt::format(
+                "{} cannot be written: {}; training goes on, it is tried again", what, why.what()));
+    }
+}
+
 SKEIN_INLINE void reporter::step(const step_info& now,
                                  const std::vector<report::metric_value>& evaluated) {
     if (!first_) return;
     average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
-    const double tokens = now.tokens_per_s * now.seconds;
-    if (dir_ && config_->write_files) {
-        report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
-        row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
-        row.timings = {
-            {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
-            {"step_seconds", now.seconds}};
-        dir_->append(row);
-    }
+    write_row(now, evaluated);
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
     update.step_seconds = average_;
-    if (average_ > 0) update.tokens_per_s = tokens / average_;
+    if (average_ > 0) update.tokens_per_s = now.tokens_per_s * now.seconds / average_;
     update.more = {{"lr", now.lr}};
+    for (const auto& m : *now.metrics)
+        if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
     show_->update(update);
     if (evaluated.empty()) return;
-    std::string text = fmt::format("step {}:", now.step);
+    say_evaluation(now.step, evaluated);
+    draw();
+}
+
+SKEIN_INLINE void reporter::write_row(const step_info& now,
+                                      const std::vector<report::metric_value>& evaluated) {
+    if (!dir_ || !config_->write_files) return;
+    report::metrics_row row{.step = now.step, .values = *now.metrics, .timings = {}};
+    row.values.insert(row.values.end(), evaluated.begin(), evaluated.end());
+    row.timings = {
+        {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
+        {"step_seconds", now.seconds}};
+    attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
+}
+
+SKEIN_INLINE void reporter::say_evaluation(std::uint64_t step,
+                                           const std::vector<report::metric_value>& evaluated) {
+    if (show_->mode() == report::progress_mode::json_lines) {
+        ordered_json o = {{"event", "eval"}, {"step", step}};
+        for (const auto& m : evaluated) o["metrics"][m.name] = m.value;
+        return show_->event(dump_json(o));
+    }
+    std::string text = fmt::format("step {}:", step);
     for (const auto& m : evaluated) text += fmt::format(" {} {:.4f}", m.name, m.value);
     show_->note(text);
-    draw();
+}
+
+SKEIN_INLINE void reporter::saved(const checkpoint_info& checkpoint) {
+    if (!show_) return;
+    show_->event(dump_json(ordered_json{{"event", "checkpoint"},
+                                        {"step", checkpoint.step},
+                                        {"path", checkpoint.path},
+                                        {"bytes", checkpoint.bytes},
+                                        {"seconds", checkpoint.seconds}}));
 }
 
 SKEIN_INLINE void reporter::note(const std::string& text) {
@@ -9688,6 +10113,10 @@ SKEIN_INLINE void reporter::notice(const std::string& text) {
     if (show_) show_->notice(text);
 }
 SKEIN_INLINE void reporter::finish() {
+    if (dir_) attempt([&] { dir_->flush(); }, rows_failing_, "a row of metrics");
+    if (dir_ && dir_->waiting() > 0)
+        show_->notice(
+            fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
     draw();
 }
@@ -9741,13 +10170,15 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
 }
 
 SKEIN_INLINE void reporter::draw() {
-    if (dir_ && config_->write_files) dir_->write_svg({"loss", "val_loss"}, name_);
+    if (!dir_ || !config_->write_files) return;
+    attempt([&] { dir_->write_svg({"loss", "val_loss"}, name_); }, curve_failing_, "loss.svg");
 }
 
 SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config& config,
                                            const fit_result& result) {
     report::run_summary out;
     out.name = result.run_name.empty() ? config.name : result.run_name;
+    out.asked = config.name;
     out.path = result.run_path;
     out.steps = result.steps;
     out.first = result.first_step;
@@ -9766,7 +10197,7 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.launcher = ctx.launcher();
     if (config.command.empty()) { // a program whose flags nobody knows
         out.command = command_line();
-        out.resume_flag = out.steps_flag = "";
+        out.resume_flag = out.steps_flag = out.name_flag = "";
     }
     if (result.stopped)
         out.stopped = result.stop_signal == SIGINT    ? "by SIGINT"
@@ -10174,6 +10605,7 @@ SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace skein::train::detail {
 
@@ -10204,6 +10636,12 @@ public:
     virtual void tell(const fit_result& event) = 0;
 };
 
+/// Names of the trainer's own numbers, in rows or beside them.
+inline constexpr std::string_view taken_names[] = {
+    "loss",         "lr",            "grad_norm",    "step", "stop",
+    "tokens_per_s", "samples_per_s", "step_seconds", "event", "val_loss",
+    "total",        "eta_seconds"};
+
 /// What one fit() was asked for. Pointers are not owned.
 struct fit_request {
     context* ctx;
@@ -10220,7 +10658,10 @@ struct fit_request {
 [[nodiscard]] fit_result run_fit(const fit_request& request,
                                  const std::function<std::unique_ptr<fit_parts>()>& make);
 
-/// "not this run": checks the configuration and sets this process up for computing.
+/// What a person should know who wants the best checkpoints kept; mostly nothing.
+[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
+
+/// Checks the configuration and sets this process up for computing.
 void begin_training(const context& ctx, const run_config& config);
 
 } // namespace skein::train::detail
@@ -10229,6 +10670,188 @@ void begin_training(const context& ctx, const run_config& config);
 // ======== skein/train/detail/session.ipp
 // One fit(): the loop behind Trainer, and the bodies of <skein/train/detail/session.hpp>.
 
+
+// ======== skein/train/detail/session_parts.ipp
+// Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
+// Used by <skein/train/detail/session.ipp> alone.
+
+
+#include <cstdlib>
+#include <memory>
+#include <system_error>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <cxxabi.h>
+#include <sys/resource.h>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE double seconds_now() { return to_seconds(system_clock().now().time_since_epoch()); }
+
+/// The largest resident size of this process so far.
+SKEIN_INLINE double peak_rss_bytes() {
+    struct rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<double>(usage.ru_maxrss) * 1024.0;
+}
+
+// ---- what all ranks must have alike ------------------------------------------------------------------
+
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to,
+                               const optimizer_options& options) {
+    const auto add = [&](const char* name, auto value) {
+        to.push_back({name, fmt::format("{}", value)});
+    };
+    if (const auto* adam = std::get_if<AdamW>(&options)) {
+        add("optimizer", "AdamW");
+        add("beta1", adam->beta1);
+        add("beta2", adam->beta2);
+        add("eps", adam->eps);
+        add("weight decay", adam->weight_decay);
+        add("decay_vectors", adam->decay_vectors);
+    } else if (const auto* sgd = std::get_if<SGD>(&options)) {
+        add("optimizer", "SGD");
+        add("momentum", sgd->momentum);
+        add("nesterov", sgd->nesterov);
+        add("weight decay", sgd->weight_decay);
+        add("decay_vectors", sgd->decay_vectors);
+    }
+}
+
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule& rate) {
+    const auto add = [&](const char* name, auto value) {
+        to.push_back({name, fmt::format("{}", value)});
+    };
+    const char* const names[] = {"constant_rate", "warmup_cosine", "warmup_linear", "step_decay"};
+    add("schedule", names[rate.index()]);
+    std::visit(
+        [&](const auto& s) {
+            add("learning rate", s.peak);
+            add("warm-up", s.warmup);
+            if constexpr (requires { s.total; }) {
+                add("lowest learning rate", s.floor);
+                add("steps of the schedule", s.total);
+            }
+            if constexpr (requires { s.gamma; }) {
+                add("gamma", s.gamma);
+                add("steps between drops", s.every);
+            }
+        },
+        rate);
+}
+
+/// Ranks that differ in one of these would train apart, or wait for each other for ever.
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+    auto all = settings_of(*request.config);
+    all.push_back({"samples", fmt::format("{}", request.samples)});
+    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
+    add_settings(all, request.options);
+    add_settings(all, request.rate);
+    return all;
+}
+
+SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
+    if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
+        return {};
+    if (c.eval_every > 0 && c.checkpoint_every % c.eval_every == 0) return {};
+    const auto evaluations =
+        c.eval_every > 0 ? fmt::format("every {} steps", c.eval_every) : std::string("at the end");
+    return fmt::format(
+        "the best checkpoint is chosen among those of evaluated steps: checkpoints come "
+        "every {} steps, evaluations {}; the others are kept only as the newest",
+        c.checkpoint_every, evaluations);
+}
+
+// ---- the user's code ---------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string type_name(const std::type_info& type) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> name(
+        abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+    return status == 0 ? name.get() : type.name();
+}
+
+/// Runs the user's code and says where it failed. The same step would fail again, so such an error is
+/// a lasting one; but for what the system refused (a file, memory), which is worth another try.
+struct user_code {
+    int rank;
+    std::uint64_t step;
+
+    template <class Call>
+    auto run(std::string_view what, Call call) const {
+        try {
+            return call();
+        } catch (const error& e) {
+            // Of the transport, in a hook of the backward pass, or of the user's own choice.
+            if (!e.where().empty() || may_be_echo(e.code())) throw;
+            throw error(e).with_where(fmt::format("{} on rank {} at step {}", what, rank, step));
+        } catch (const std::exception& e) {
+            const auto* system = dynamic_cast<const std::system_error*>(&e);
+            const auto* memory = dynamic_cast<const std::bad_alloc*>(&e);
+            throw failed(what, type_name(typeid(e)), e.what(),
+                         system != nullptr   ? errc::io
+                         : memory != nullptr ? errc::exhausted
+                                             : errc::invalid_argument);
+        } catch (...) {
+            const auto* type = abi::__cxa_current_exception_type();
+            throw failed(what, type != nullptr ? type_name(*type) : "something", "no text",
+                         errc::invalid_argument);
+        }
+    }
+
+private:
+    [[nodiscard]] error failed(std::string_view what, const std::string& type,
+                               std::string_view text, errc code) const {
+        auto why =
+            error(code, fmt::format("{} threw {} on rank {} at step {}: {}", what, type, rank, step,
+                                    text.substr(0, text.find("\nException raised"))));
+        if (code == errc::invalid_argument)
+            why.with_hint("a restart would come to the same: mend the model, the loss or the data");
+        return why;
+    }
+};
+
+/// The loss, if it is one number.
+SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {
+    if (loss.defined() && loss.numel() == 1) return loss;
+    std::string shape;
+    if (loss.defined())
+        for (const auto extent : loss.sizes())
+            shape += fmt::format("{}{}", shape.empty() ? "" : ", ", extent);
+    throw error(errc::invalid_argument,
+                loss.defined()
+                    ? fmt::format("the loss must be one number, it has the shape [{}]", shape)
+                    : std::string("the loss must be one number, it is no tensor at all"))
+        .with_hint("return its mean over the batch, e.g. loss.mean()");
+}
+
+/// Eval mode for all modules while it lives; then each has the mode of its own again.
+class eval_modes {
+public:
+    explicit eval_modes(torch::nn::Module& root) : root_(root), was_(root.is_training()) {
+        for (auto& each : root.modules(/*include_self=*/false))
+            modules_.emplace_back(each, each->is_training());
+        root.eval();
+    }
+    ~eval_modes() {
+        root_.train(was_); // reaches down; children come behind their parents
+        for (auto& [each, training] : modules_)
+            if (each->is_training() != training) each->train(training);
+    }
+    eval_modes(const eval_modes&) = delete;
+    eval_modes& operator=(const eval_modes&) = delete;
+
+private:
+    torch::nn::Module& root_;
+    bool was_;
+    std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
+};
+
+} // namespace skein::train::detail
 
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
@@ -10275,6 +10898,7 @@ public:
     void restore(const loaded_checkpoint& from);
 
 private:
+    void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
     [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const;
 
@@ -10357,6 +10981,10 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
                         {"samples", order_->options().samples},
                         {"batch", order_->options().batch}};
     extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    const auto& left_out = optimizer_->left_out();
+    for (std::size_t i = 0; i < left_out.size(); ++i)
+        if (left_out[i] != 0)
+            extra["optimizer"]["left_out"][storage_->segments()[i].name] = left_out[i];
     extra["seed"] = seed;
     for (const auto& [name, value] : more) extra[name] = value;
     state.extra = dump_json(extra);
@@ -10389,11 +11017,20 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
     order_->restore(
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
     for (auto& [name, tensor] : tensors()) {
         auto whole = tensor.contiguous();
         from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
         if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
     }
+}
+
+SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
+    const json saved = parse_json(text).value();
+    std::vector<std::uint64_t> left_out;
+    for (const auto& s : storage_->segments())
+        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
+    optimizer_->set_left_out(std::move(left_out));
 }
 
 SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::tensors() const {
@@ -10420,22 +11057,11 @@ SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::ten
 #include <utility>
 #include <vector>
 
-#include <sys/resource.h>
-
 #include <fmt/core.h>
 
 namespace skein::train::detail {
 
 using report::metric_value;
-
-SKEIN_INLINE double seconds_now() { return to_seconds(system_clock().now().time_since_epoch()); }
-
-/// The largest resident size of this process so far.
-SKEIN_INLINE double peak_rss_bytes() {
-    struct rusage usage{};
-    ::getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_maxrss) * 1024.0;
-}
 
 SKEIN_INLINE fit_parts::~fit_parts() = default;
 
@@ -10447,7 +11073,7 @@ public:
           total_(static_cast<std::uint64_t>(config_.max_steps)),
           optimizer_(request.options, parts.storage()), state_(parts.storage(), optimizer_, order_),
           report_(ctx_, config_, *request.described) {
-        begin_row();
+        reported_.clear();
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
@@ -10467,10 +11093,11 @@ public:
                          .resumed_from = resumed_from,
                          .strategy = parts_.strategy_name()};
         report_.begin(start);
-        if (!jump_.empty()) report_.notice(jump_);
+        for (const auto& text : notices_) report_.notice(text);
         parts_.tell(start);
 
-        parts_.module().train();
+        // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
+        if (!parts_.module().is_training()) parts_.module().train();
         while (step_ < total_ && !stopped_) one_step();
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
@@ -10485,58 +11112,67 @@ private:
 
     void one_step() {
         const auto begin = seconds_now();
-        auto& metrics = reported_;
         const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
         seed_step(config_.seed, step_, ctx_.rank());
 
         parts_.begin_step();
-        const double loss_sum = forward_backward(slice, metrics);
+        const double loss_sum = forward_backward(slice);
         parts_.finish_backward();
 
-        const double lr = learning_rate(rate_, step_);
+        step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = squared_norm(parts_.storage().grads_P());
-        const double norm = std::sqrt(parts_.squared_norm(mine));
+        now.grad_norm = std::sqrt(parts_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
-        const double my_loss = share > 0 ? loss_sum / share : 0.0;
-        metrics.mean("loss", my_loss, share);
-        metrics.last("lr", lr)
-            .last("grad_norm", norm)
-            .max("stop", ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0);
-        auto merged = merge(ctx_, metrics);
-        const double loss = *report::find_metric(merged, "loss");
-        // Equal on all ranks, so that all of them leave here together, with nothing changed yet.
-        if (!std::isfinite(norm) || !std::isfinite(loss)) not_finite(my_loss, norm, lr);
+        const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
 
-        const auto clipped = clip_to(norm, config_.clip);
-        optimizer_.step(lr, clipped.scale);
+        optimizer_.step(now.lr, clip_to(now.grad_norm, config_.clip).scale, present_);
         parts_.publish();
         step_ += 1;
-        const double stop = *report::find_metric(merged, "stop"); // the same decision on every rank
-        stopped_ = stop > 0.0;
-        if (stop > 1.0) result_.stop_signal = static_cast<int>(stop);
-        std::erase_if(merged, [](const metric_value& m) { return m.name == "stop"; });
-        begin_row();
-        step_info now{.rank = ctx_.rank(),
-                      .step = step_,
-                      .loss = loss,
-                      .lr = lr,
-                      .grad_norm = norm,
-                      .seconds = seconds_now() - begin,
-                      .tokens_per_s = 0,
-                      .metrics = &merged};
-        const double per_sample =
-            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
-        const double tokens = static_cast<double>(slice.global_batch) * per_sample;
-        now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
-        result_.loss = now.loss;
-        train_seconds_ += now.seconds;
-        tokens_ += tokens;
+        reported_.clear();
+        now.metrics = &merged;
+        count_time(now, seconds_now() - begin, static_cast<double>(slice.global_batch));
         parts_.tell(now);
         end_of_step(now);
     }
 
+    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
+    /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
+    std::vector<metric_value> agree(step_info& now, double my_loss, double share) {
+        report::metric_set row;
+        row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
+        row.append(reported_);
+        const auto& touched = parts_.storage().touched();
+        const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
+        double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
+                            all_touched ? 0.0 : 1.0};
+        auto merged = merge(ctx_, row, control);
+        now.loss = merged[0].value;
+        if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
+            not_finite(my_loss, now.grad_norm, now.lr);
+
+        stopped_ = control[0] > 0.0;
+        if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
+        present_.clear();
+        if (control[1] > 0.0) { // rarely: who had which
+            present_ = touched;
+            all_reduce(ctx_, present_, dist::reduce_op::max);
+        }
+        return merged;
+    }
+
+    void count_time(step_info& now, double seconds, double samples) {
+        const double per_sample =
+            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
+        const double tokens = samples * per_sample;
+        now.seconds = seconds;
+        now.tokens_per_s = seconds > 0 ? tokens / seconds : 0.0;
+        result_.loss = now.loss;
+        train_seconds_ += seconds;
+        tokens_ += tokens;
+    }
+
     /// Forward and backward of this rank's samples; returns the sum of their losses.
-    double forward_backward(const batch_slice& slice, report::metric_set& metrics) {
+    double forward_backward(const batch_slice& slice) {
         const auto parts = static_cast<int>(config_.accumulation);
         double loss_sum = 0.0;
         for (int part = 0; part < parts; ++part) {
@@ -10545,23 +11181,16 @@ private:
             if (first == last) continue; // finish_backward() sends what no hook has sent
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
-            const at::Tensor loss = parts_.loss(ids, metrics);
-            SKEIN_CHECK(loss.defined() && loss.numel() == 1,
-                        "the loss must be one number, it has {}",
-                        loss.defined() ? loss.numel() : 0);
+            const user_code here{ctx_.rank(), step_ + 1};
+            const auto loss =
+                here.run("the loss", [&] { return one_number(parts_.loss(ids, reported_)); });
             // Weighted by its share of the global batch, the sum over ranks is the batch's mean.
             const double weight =
                 static_cast<double>(count) / static_cast<double>(slice.global_batch);
-            loss.backward(at::full_like(loss, weight));
+            here.run("the backward pass", [&] { loss.backward(at::full_like(loss, weight)); });
             loss_sum += loss.item<double>() * static_cast<double>(count);
         }
         return loss_sum;
-    }
-
-    /// Reserves the first columns for the trainer's own numbers; user reports follow them.
-    void begin_row() {
-        reported_.clear();
-        reported_.mean("loss", 0.0, 0.0).last("lr", 0.0).last("grad_norm", 0.0).max("stop", 0.0);
     }
 
     void end_of_step(const step_info& now) {
@@ -10592,43 +11221,61 @@ private:
     // ---- evaluation --------------------------------------------------------------------------
 
     std::vector<metric_value> evaluate() {
-        const auto all = held_out_;
         evaluated_at_ = step_;
-        if (all == 0) return {};
+        if (held_out_ == 0) return {};
         const auto begin = seconds_now();
         const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(all, limit) : all;
+        const auto count = limit > 0 ? std::min(held_out_, limit) : held_out_;
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
-        report::metric_set mine, reported;
+        report::metric_set mine, reported{taken_names};
+        mine.mean("val_loss", 0.0, 0.0);
         {
             at::NoGradGuard no_grad;
             parts_.sync_buffers();
-            parts_.module().eval();
-            mine.mean("val_loss", 0.0, 0.0);
+            const eval_modes modes(parts_.module());
             std::vector<std::uint64_t> ids;
             for (auto at = first; at < last; at += ids.size()) {
                 ids.clear();
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
-                const auto loss = parts_.held_out_loss(ids, reported);
+                const user_code here{ctx_.rank(), step_};
+                const auto loss = here.run("the loss of an evaluation", [&] {
+                    return one_number(parts_.held_out_loss(ids, reported));
+                });
                 mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
             }
-            parts_.module().train();
         }
         auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own cannot know the names that a loss reports.
-        if (count >= static_cast<std::uint64_t>(ctx_.world_size()) && !reported.empty())
+        // A rank without a sample of its own does not know the names that a loss reports.
+        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
+            const auto layout = from_first(ctx_, reported.layout());
+            if (first == last) reported = report::metric_set::with_layout(layout);
+        }
+        if (!reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        check_evaluation(merged);
+        parts_.tell(eval_info{.rank = ctx_.rank(),
+                              .step = step_,
+                              .metrics = &merged,
+                              .seconds = seconds_now() - begin});
+        return merged;
+    }
+
+    void check_evaluation(const std::vector<metric_value>& merged) {
         result_.val_loss = merged[0].value;
         result_.val_step = step_;
         if (!std::isfinite(result_.val_loss))
             throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
                                                       result_.val_loss, step_))
                 .with_hint("lower the learning rate, warm up longer or clip harder");
-        parts_.tell(eval_info{.rank = ctx_.rank(),
-                              .step = step_,
-                              .metrics = &merged,
-                              .seconds = seconds_now() - begin});
-        return merged;
+        const auto& best = config_.best_metric;
+        if (!saver_ || config_.keep_best < 1 || best == "loss" ||
+            report::find_metric(merged, best) != nullptr)
+            return;
+        std::string known = "loss";
+        for (const auto& m : merged) known += ", " + m.name;
+        throw error(errc::usage,
+                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+            .with_hint("there are: " + known);
     }
 
     [[nodiscard]] std::size_t eval_batch() const {
@@ -10649,6 +11296,8 @@ private:
         options.lower_is_better = config_.best_is_lowest;
         saver_.emplace(disk_, report_.checkpoints(), options,
                        make_checkpoint_world(ctx_, config_.collective_timeout));
+        if (auto text = cadence_notice(config_, held_out_); !text.empty())
+            notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
@@ -10665,10 +11314,10 @@ private:
                 .with_hint("ask for more steps, or another run name");
         const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
         if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
-            jump_ =
+            notices_.push_back(
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
                             "{:g} (most schedules depend on the number of steps)",
-                            step_ + 1, now, before);
+                            step_ + 1, now, before));
         return found->path();
     }
 
@@ -10681,11 +11330,13 @@ private:
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        parts_.tell(checkpoint_info{.rank = ctx_.rank(),
-                                    .step = step_,
-                                    .path = saved.path,
-                                    .bytes = saved.bytes,
-                                    .seconds = saved.seconds});
+        const checkpoint_info info{.rank = ctx_.rank(),
+                                   .step = step_,
+                                   .path = saved.path,
+                                   .bytes = saved.bytes,
+                                   .seconds = saved.seconds};
+        report_.saved(info);
+        parts_.tell(info);
     }
 
     void finish_result(double seconds) {
@@ -10711,13 +11362,14 @@ private:
     flat_optimizer optimizer_;
     training_state state_;
     reporter report_;
-    posix_disk disk_;
+    posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
 
     std::uint64_t step_ = 0; // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool stopped_ = false;
-    std::string jump_; // of the learning rate, at a resume
+    std::vector<std::string> notices_; // to be told when the run begins
+    std::vector<double> present_;      // by segment, when not all had a gradient; else empty
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
@@ -10730,6 +11382,7 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
                                 const std::function<std::unique_ptr<fit_parts>()>& make) {
     const auto& ctx = *request.ctx;
     try {
+        require_same(ctx, all_settings(request));
         sampler order({.samples = request.samples,
                        .batch = static_cast<std::uint64_t>(request.config->global_batch),
                        .seed = request.config->seed},
@@ -10879,6 +11532,9 @@ namespace skein {
 template <class Strategy, class... Callbacks>
     requires train::strategy<Strategy>
 class Trainer {
+    static_assert((train::callback<Callbacks> && ...),
+                  "a callback needs one of on_start, on_step, on_eval, on_checkpoint and on_end");
+
 public:
     /// Throws errc::usage when the configuration makes no sense for this world.
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
@@ -10890,18 +11546,24 @@ public:
     void describe(report::settings settings) { settings_ = std::move(settings); }
 
     /// A number of this rank for the row of the step that is running (from a callback: of the next
-    /// step), merged over ranks by its kind. Every rank must report the same names. "loss", "lr",
-    /// "grad_norm" and "stop" are taken.
+    /// step), merged over ranks by its kind. Every rank must report the same names. The trainer's own
+    /// ("loss", "lr", "grad_norm", "val_loss", "step", ...) are refused: errc::usage.
     void report(report::metric_kind kind, std::string_view name, double value,
                 double weight = 1.0) {
         reported_.add(kind, name, value, weight);
     }
 
     /// Runs until config.max_steps, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into flat storage for good
+    ///   model     a module holder or pointer; its parameters move into flat storage for good. One that
+    ///             is in eval mode as a whole is put into training mode; submodules that are in eval
+    ///             mode by themselves stay there
     ///   held_out  the evaluation set; its size may be 0
-    ///   errors    usage, not_finite (with step, rank and a way out), mismatch, disk errors, and the
-    ///             transport's; the other ranks are told before an error leaves
+    ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
+    ///             data between the ranks), disk errors, and the transport's. What model, loss or data
+    ///             throw leaves as invalid_argument with rank, step and type, and is not tried again:
+    ///             the same step would throw again. What the system refused (std::system_error,
+    ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
+    ///             code. The other ranks are told before an error leaves
     template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
                           Loss loss, const Data& data, const HeldOut& held_out) {
@@ -10938,7 +11600,7 @@ private:
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;
     report::settings settings_;
-    report::metric_set reported_;
+    report::metric_set reported_{train::detail::taken_names};
 };
 
 } // namespace skein
@@ -10953,25 +11615,36 @@ private:
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace skein::train {
+
+struct weights_options {
+    bool strict = true; ///< refuse a checkpoint with tensors that the module has not
+};
 
 /// What load_weights read.
 struct loaded_weights {
     std::string path;       ///< the checkpoint
     std::uint64_t step = 0; ///< finished optimizer steps
+    /// Why newer checkpoints of the run were passed over; each is also a warning in the log.
+    std::vector<std::string> passed_over{};
 };
 
 /// Opens a run folder's newest whole checkpoint, or the checkpoint folder itself; every byte is verified,
-/// nothing is changed on disk.
+/// nothing is changed on disk. Damaged newer ones are passed over with a warning in the log.
+///   passed_over  when given, gets a line per checkpoint that was
 ///   errors  not_found, or the newest one's corrupt or malformed when none is whole
-[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path);
+[[nodiscard]] loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
+                                                std::vector<std::string>* passed_over = nullptr);
 
 /// Fills the module's parameters and buffers from a checkpoint, whichever number of workers wrote it.
 ///   path    a run's folder or a checkpoint's
-///   errors  those of open_checkpoint; not_found and mismatch name the tensor. Then the module may hold
-///           some of the new values
-loaded_weights load_weights(torch::nn::Module& module, const std::string& path);
+///   errors  those of open_checkpoint; mismatch names tensors that the module has not (unless strict is
+///           false); not_found and mismatch name a tensor that is missing or of another shape: then the
+///           module may hold some of the new values
+loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
+                            weights_options options = {});
 
 } // namespace skein::train
 
@@ -10980,7 +11653,7 @@ loaded_weights load_weights(torch::nn::Module& module, const std::string& path);
 // Bodies of <skein/train/weights.hpp>.
 
 
-#include <optional>
+#include <map>
 #include <ranges>
 #include <unordered_set>
 #include <utility>
@@ -10989,37 +11662,80 @@ loaded_weights load_weights(torch::nn::Module& module, const std::string& path);
 
 namespace skein::train {
 
-SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path) {
+SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& path,
+                                               std::vector<std::string>* passed_over) {
     if (where.status(path + "/manifest.json")) return checkpointer::open(where, path).value();
-    std::optional<error> first;
+    std::vector<std::pair<std::uint64_t, error>> refused;
     const checkpointer run(where, path + "/checkpoints");
     for (const std::uint64_t step : std::views::reverse(run.steps())) {
         auto opened = checkpointer::open(where, run.step_path(step));
-        if (opened) return std::move(*opened);
-        if (!first) first = opened.error();
+        if (!opened) {
+            refused.emplace_back(step, opened.error());
+            continue;
+        }
+        for (const auto& [damaged, why] : refused) {
+            auto line = fmt::format("checkpoint of step {} is passed over for that of step {}: {}",
+                                    damaged, step, why.what());
+            logging::warn("weights", line);
+            if (passed_over != nullptr) passed_over->push_back(std::move(line));
+        }
+        return std::move(*opened);
     }
-    if (first) throw *first;
+    if (!refused.empty()) throw refused.front().second;
     throw error(errc::not_found, fmt::format("there is no checkpoint in {}", path))
         .with_hint("give a run's folder, such as runs/gpt, or one of its checkpoints/step-...");
 }
 
-SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path) {
+namespace detail {
+
+/// The tensors that a checkpoint of this module has, each once, by name.
+SKEIN_INLINE std::map<std::string, at::Tensor> saved_tensors(torch::nn::Module& module) {
+    std::map<std::string, at::Tensor> all;
+    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
+    for (const auto& item : module.named_parameters(true))
+        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+            all.emplace("model." + item.key(), item.value());
+    for (const auto& item : module.named_buffers(true))
+        if (item.value().defined()) all.emplace("model." + item.key(), item.value());
+    return all;
+}
+
+/// Throws when the checkpoint has weights that the module has not.
+SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
+                                    const std::map<std::string, at::Tensor>& wanted) {
+    std::string names;
+    std::size_t count = 0;
+    for (const auto& [name, info] : from.tensors())
+        if (name.starts_with("model.") && !wanted.contains(name) && ++count <= 5)
+            names += (names.empty() ? "" : ", ") + name.substr(6);
+    if (count == 0) return;
+    throw error(errc::mismatch,
+                fmt::format("the checkpoint has {} tensor{} that the model has not: {}{}", count,
+                            count == 1 ? "" : "s", names, count > 5 ? ", ..." : ""))
+        .with_where(from.path())
+        .with_hint("build the model as it was trained, or load with strict = false");
+}
+
+} // namespace detail
+
+SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
+                                         weights_options options) {
     at::NoGradGuard no_grad;
     posix_disk here;
-    const auto from = open_checkpoint(here, path);
-    const auto fill = [&](const std::string& name, at::Tensor tensor) {
+    loaded_weights out;
+    const auto from = open_checkpoint(here, path, &out.passed_over);
+    const auto wanted = detail::saved_tensors(module);
+    for (const auto& [name, tensor] : wanted)
+        if (!from.contains(name)) (void)from.read(name); // not_found, by name
+    if (options.strict) detail::refuse_additional(from, wanted);
+    for (const auto& [name, tensor] : wanted) {
         auto whole = tensor.detach().contiguous();
-        from.read("model." + name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
-    };
-    std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
-    for (const auto& item : module.named_parameters(true)) {
-        if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            fill(item.key(), item.value());
+        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
+        if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
     }
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) fill(item.key(), item.value());
-    return {from.path(), from.step()};
+    out.path = from.path();
+    out.step = from.step();
+    return out;
 }
 
 } // namespace skein::train

@@ -378,6 +378,30 @@ inline task<void> f(int n) {
         self.found("text", "a.hpp:4: a path of one machine", "a.hpp:5: non-ASCII", "a.hpp:6: TO" + "DO without", "a.hpp:7: white space", "x.cmake:1: no line SPDX",
                    "a.ipp:1: a tab", "a.ipp:1: no line SPDX")
 
+    @unittest.skipUnless(shutil.which("clang-tidy-19") and shutil.which("git"), "no clang-tidy-19")
+    def test_tidy(self):
+        def commit(message):
+            subprocess.run(["git", "-C", self.tree, "add", "-A"], check=True)
+            subprocess.run(["git", "-C", self.tree, "-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", message], check=True)
+        shutil.copy(os.path.join(SOURCE, ".clang-tidy"), self.tree)
+        old = HEAD + "inline int Old_Name() { return 1; }\n"
+        self.put("include/skein/core/a.hpp", old)
+        self.put("include/skein/core/old.hpp", old)
+        self.put("src/core.cpp", "#include <skein/core/a.hpp>\n#include <skein/core/old.hpp>\n#include <skein/core/detail/x.ipp>\n")
+        self.put("include/skein/core/detail/x.ipp", HEAD)
+        subprocess.run(["git", "init", "-q", "-b", "main", self.tree], check=True)
+        commit("first")
+        subprocess.run(["git", "-C", self.tree, "checkout", "-q", "-b", "other"], check=True)
+        self.put("include/skein/core/a.hpp", HEAD + "inline int New_Name() { return 1; }\n")
+        commit("second")
+        self.put("include/skein/core/detail/x.ipp", HEAD + "inline bool Full(const char* p) { return p == 0; }\n")
+        self.put("include/skein/wire/c.hpp", HEAD + "template <class T>\ninline T Template_Name() { return 1; }\n")
+        self.put("tests/core/new_test.cpp", "int main() { int Wrong = 0; return Wrong; }\n")
+        self.found("tidy", "include/skein/core/a.hpp:4: invalid case style for function 'New_Name'", "x.ipp:4: invalid case style",
+                   "wire/c.hpp:5: invalid case style",
+                   "new_test.cpp:1: invalid case style for variable 'Wrong'")
+        self.assertNotIn("Old_Name", self.run_script("check_tidy.py").stdout)
+
     @unittest.skipUnless(shutil.which("clang-format-19"), "no clang-format-19")
     def test_format(self):
         shutil.copy(os.path.join(SOURCE, ".clang-format"), self.tree)

@@ -61,7 +61,13 @@ TEST_CASE("ranks on one host meet on loopback") {
 TEST_CASE("ranks on several hosts meet at rank 0's host, which listens on all interfaces") {
     const auto where = world_of(4, 2, "node-0", 6000);
     CHECK(net::to_string(meeting_point(where, variables({}))) == "tcp:node-0:6000");
-    CHECK(net::to_string(listening_point(where, variables({}))) == "tcp:0.0.0.0:6000");
+    CHECK(net::to_string(listening_point(where, variables({}))) == "tcp:*:6000");
+}
+
+TEST_CASE("rank 0 may be reached by IPv6 only") {
+    const auto where = world_of(4, 2, "fd00::1", 6000);
+    CHECK(net::to_string(meeting_point(where, variables({}))) == "tcp:[fd00::1]:6000");
+    CHECK(net::to_string(listening_point(where, variables({}))) == "tcp:*:6000");
 }
 
 TEST_CASE("a supervisor's address wins") {

@@ -61,6 +61,74 @@ TEST_CASE("closing early cancels what still runs and waits for it") {
     CHECK(world.elapsed() == 1s);
 }
 
+namespace {
+/// Notes its end, which takes a second when it is cancelled.
+task<int> slow_to_leave(bool* left) {
+    struct note {
+        bool* left;
+        ~note() { *left = true; }
+    } const noted{left};
+    try {
+        co_await skein::sleep_for(10s);
+    } catch (const skein::error&) {}
+    auto clearing = skein::shield(give_after(1s, 0));
+    co_return co_await clearing;
+}
+} // namespace
+
+TEST_CASE("leaving early cancels what still runs, and the loop waits for its end") {
+    manual_loop world;
+    bool left = false;
+    const auto body = [](bool* left_at) -> task<int> {
+        auto work = some();
+        work.push_back(slow_to_leave(left_at));
+        auto results = skein::as_completed(std::move(work));
+        int index = -1;
+        for (;;) {
+            auto t = results.next();
+            const auto done = co_await t;
+            index = static_cast<int>(done->index);
+            break;
+        }
+        co_return index;
+    };
+    CHECK(world.run(body(&left)) == 1);
+    CHECK(left);
+    CHECK(world.elapsed() == 2s);
+}
+
+TEST_CASE("an error that is thrown while others still run is kept") {
+    manual_loop world;
+    const auto body = []() -> task<void> {
+        auto results = skein::as_completed(some());
+        for (;;) {
+            auto t = results.next();
+            const auto done = co_await t;
+            (void)done->value.value(); // of the second one: it throws
+        }
+    };
+    try {
+        world.run(body());
+        FAIL("nothing was thrown");
+    } catch (const skein::error& e) {
+        CHECK(e.code() == skein::errc::io);
+        CHECK(e.text() == "negative");
+    }
+    CHECK(world.elapsed() == 2s);
+}
+
+TEST_CASE("a stream may be left before anything has run, moved and replaced") {
+    manual_loop world;
+    const auto body = []() -> task<void> {
+        auto first = skein::as_completed(some());
+        auto second = std::move(first);
+        first = skein::as_completed(some());
+        co_return;
+    };
+    world.run(body());
+    CHECK(world.elapsed() == 0s);
+}
+
 TEST_CASE("a stream of no tasks is at its end at once") {
     const auto body = []() -> task<bool> {
         std::vector<task<int>> none;

@@ -27,6 +27,37 @@ struct move_only {
     std::variant<int, std::string> either;
 };
 struct empty {};
+struct with_base : settings {
+    int more = 0;
+};
+struct with_empty_base : empty {
+    int more = 0;
+};
+struct with_array {
+    int before = 0;
+    float at[3] = {};
+    std::string after;
+};
+struct only_array {
+    int at[2] = {};
+};
+struct with_std_array {
+    std::array<int, 3> at{};
+    int after = 0;
+};
+struct explicit_default {
+    explicit explicit_default(int n = 0) : value(n) {}
+    int value;
+};
+struct with_explicit_default {
+    int before;
+    explicit_default middle;
+    double after;
+};
+struct tree {
+    std::vector<tree> below;
+    int value = 0;
+};
 class with_constructor {
 public:
     explicit with_constructor(int v) : v_(v) {}
@@ -55,6 +86,17 @@ TEST_CASE("tie_fields gives references") {
     settings s;
     std::get<1>(skein::tie_fields(s)) = "changed";
     CHECK(s.name == "changed");
+}
+
+TEST_CASE("a class with a base or a C array has no fields: PFR would end with an error, or count "
+          "elements") {
+    STATIC_CHECK_FALSE(skein::plain_aggregate<with_base>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<with_empty_base>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<with_array>);
+    STATIC_CHECK_FALSE(skein::plain_aggregate<only_array>);
+    STATIC_CHECK(skein::plain_aggregate<with_std_array>);
+    STATIC_CHECK(skein::plain_aggregate<with_explicit_default>);
+    STATIC_CHECK(skein::plain_aggregate<tree>);
 }
 
 TEST_CASE("only plain aggregates have fields") {

@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-
 namespace {
 /// Puts level and sink back.
 struct restore {
@@ -19,7 +18,8 @@ struct restore {
         skein::logging::set_sink({});
     }
 };
-skein::logging::record make(std::string_view text, const std::vector<skein::logging::field>& fields) {
+skein::logging::record make(std::string_view text,
+                            const std::vector<skein::logging::field>& fields) {
     skein::logging::record r;
     r.severity = skein::logging::level::warn;
     r.component = "net";
@@ -32,12 +32,12 @@ skein::logging::record make(std::string_view text, const std::vector<skein::logg
 
 TEST_CASE("a text line has time, level, component, text and fields") {
     const std::vector<skein::logging::field> fields = {{"peer", std::string("tcp:a:1")},
-                                             {"bytes", 120},
-                                             {"ok", true},
-                                             {"why", "no way"},
-                                             {"node", skein::node_id(7)},
-                                             {"took", std::chrono::milliseconds(1500)},
-                                             {"empty", ""}};
+                                                       {"bytes", 120},
+                                                       {"ok", true},
+                                                       {"why", "no way"},
+                                                       {"node", skein::node_id(7)},
+                                                       {"took", std::chrono::milliseconds(1500)},
+                                                       {"empty", ""}};
     const auto line = skein::logging::format_text(make("two\nlines", fields));
     // The hour depends on the time zone; the rest is fixed.
     CHECK(line.substr(2, 1) == ":");

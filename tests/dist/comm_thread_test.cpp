@@ -36,6 +36,32 @@ TEST_CASE("operations run in the order of submission, while the compute thread g
     CHECK(ranks::first_error(errors).empty());
 }
 
+TEST_CASE("any work on the communicator can be submitted and its error is the ticket's") {
+    const auto errors = ranks::group({"a", "a"}, "shm", [](ranks::rank_view& c) {
+        std::vector<float> ones(100, 1.0f);
+        const auto twice = [](communicator* on, std::span<float> v) -> task<void> {
+            for (int i = 0; i < 2; ++i) {
+                auto sum = on->all_reduce(view_of(v), reduce_op::sum);
+                co_await std::move(sum);
+            }
+        };
+        auto both = c.comm.submit(400, [&](communicator& on) { return twice(&on, ones); });
+        both.wait();
+        if (ones[7] != 4.0f) throw error(errc::internal, "wrong sum");
+        auto wrong = c.comm.submit(0, [](communicator&) -> task<void> {
+            throw error(errc::invalid_argument, "not today");
+        });
+        try {
+            wrong.wait();
+            throw error(errc::internal, "it ended well");
+        } catch (const error& e) {
+            if (e.code() != errc::invalid_argument) throw;
+        }
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
 TEST_CASE("an empty ticket is done") {
     ticket t;
     CHECK(t.done());

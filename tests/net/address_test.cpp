@@ -56,3 +56,10 @@ TEST_CASE("a name that only looks like a loopback address is none") {
     CHECK(address::tcp("127.255.3.4", 1).is_loopback());
     CHECK(address::tcp("0:0:0:0:0:0:0:1", 1).is_loopback());
 }
+
+TEST_CASE("all addresses of a host are written with a star and reach others") {
+    const auto all = net::address::any(6380);
+    CHECK(net::to_string(all) == "tcp:*:6380");
+    CHECK(net::address::parse("tcp:*:6380").value() == all);
+    CHECK_FALSE(all.is_loopback());
+}

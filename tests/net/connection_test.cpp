@@ -551,3 +551,76 @@ TEST_CASE(
         CHECK(p.client->failure()->code() == errc::aborted);
     });
 }
+
+TEST_CASE("a peer that takes nothing while we do not listen is given up") {
+    silent_world w;
+    w.run([](silent_world* world, pair p) -> task<void> {
+        p.server->pause_reading(); // so its signs of life, or their absence, are not seen
+        p.client->pause_reading();
+        p.server->send(1, 0, 1, pattern(4'000'000));
+        auto wait = sleep_for(9s);
+        co_await wait;
+        CHECK(p.server->is_open());
+        auto ended = with_timeout(p.server->wait_closed(), 5s);
+        co_await ended;
+        REQUIRE(p.server->failure());
+        CHECK(p.server->failure()->code() == errc::peer_lost);
+        CHECK(p.server->failure()->text().find("has taken none of") != std::string::npos);
+        CHECK(world->network.open_streams() <= 1);
+    });
+}
+
+TEST_CASE("a peer that takes little by little is kept, however long it needs") {
+    const auto body = [](sim::network* w) -> task<void> {
+        auto connecting = connect_pair(&w->host("a"), &w->host("b"), net::address::sim("b", 1),
+                                       options("client"), options("server"));
+        pair p = co_await connecting;
+        p.client->pause_reading();
+        p.client->send(1, 0, 1, pattern(std::size_t{64} << 20));
+        auto receiving = next_of(p.server);
+        auto f = co_await receiving;
+        CHECK(f.body.size() == std::size_t{64} << 20);
+        p.client->resume_reading();
+        auto closing = close_pair(p);
+        co_await closing;
+    };
+    sim::faults slow;
+    slow.least_delay = slow.most_delay = 40ms;
+    slow.window = std::size_t{128} << 10;
+    sim::loop loop(3);
+    sim::network network(loop, slow);
+    loop.run(body(&network));
+    CHECK(loop.elapsed() > 15s);
+}
+
+TEST_CASE("the memory of a large frame is given back on both sides") {
+    in_all_worlds([](pair p) -> task<void> {
+        p.client->send(1, 0, 1, pattern(6'000'000));
+        auto receiving = next_of(p.server);
+        {
+            const auto f = co_await receiving;
+            CHECK(f.body.size() == 6'000'000);
+        }
+        p.server->set_handler([](const net::frame_view&) {}); // which takes no body along
+        p.client->send(1, 0, 2, pattern(6'000'000));
+        auto wait = sleep_for(900ms);
+        co_await wait;
+        CHECK(p.server->statistics().frames_in == 2);
+        CHECK(p.client->buffer_bytes() < 1'500'000);
+        CHECK(p.server->buffer_bytes() < 1'500'000);
+        p.server->set_handler(nullptr);
+    });
+}
+
+TEST_CASE("a peer without pid and host is named without them") {
+    auto anonymous = options("client");
+    anonymous.self.pid = 0;
+    anonymous.self.host.clear();
+    in_all_worlds(
+        [](pair p) -> task<void> {
+            CHECK(p.server->peer_name().starts_with("client over "));
+            CHECK(p.client->peer_name().starts_with("server (pid 42 at here) over "));
+            co_return;
+        },
+        anonymous, options("server"));
+}

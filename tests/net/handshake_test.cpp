@@ -140,6 +140,23 @@ TEST_CASE("another registry of the same build is a mismatch as well") {
     CHECK(e.server->text().find("registry") != std::string::npos);
 }
 
+TEST_CASE("a peer that is there for something else is a mismatch that names both purposes") {
+    auto a = options("rank 1"), b = options("group");
+    a.self.purpose = "links between ranks";
+    b.self.purpose = "group of ranks";
+    const auto e = meet_real(a, b);
+    for (const auto& seen : {e.client, e.server}) {
+        REQUIRE(seen);
+        CHECK(seen->code() == errc::mismatch);
+        CHECK(seen->text().find("'links between ranks'") != std::string::npos);
+        CHECK(seen->text().find("'group of ranks'") != std::string::npos);
+    }
+    a.self.purpose = b.self.purpose;
+    const auto same = meet_real(a, b);
+    CHECK_FALSE(same.client);
+    CHECK_FALSE(same.server);
+}
+
 TEST_CASE("foreign bytes are refused, named, and get no answer") {
     struct sample {
         const char* bytes;

@@ -12,10 +12,12 @@
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -282,4 +284,48 @@ TEST_CASE("a socket is closed to children before it connects") {
     run_real<void>(body);
     CHECK(connects >= 2);
     CHECK(inheritable_connects == 0);
+}
+
+TEST_CASE("who listens at all addresses is reached over IPv4 and IPv6") {
+    const int probe = ::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in6 own{};
+    own.sin6_family = AF_INET6;
+    own.sin6_addr = in6addr_loopback;
+    const bool has_v6 =
+        probe >= 0 && ::bind(probe, reinterpret_cast<sockaddr*>(&own), sizeof own) == 0;
+    if (probe >= 0) ::close(probe);
+    const auto body = [has_v6](net::real_loop& on) -> task<void> {
+        return [](net::real_loop* loop, bool both) -> task<void> {
+            net::real_network network(*loop);
+            const auto listener = network.listen(net::address::any(0));
+            const auto port = listener->local().port;
+            CHECK(port != 0);
+            std::vector<const char*> hosts = {"127.0.0.1"};
+            if (both) hosts.push_back("::1");
+            for (const char* host : hosts) {
+                auto connecting = network.connect(net::address::tcp(host, port));
+                const auto mine = co_await connecting;
+                auto accepting = listener->accept();
+                const auto theirs = co_await accepting;
+                CHECK(theirs->peer_host() == host);
+                CHECK(theirs->peer_name().find("ffff") == std::string::npos);
+                CHECK_FALSE(theirs->peer_user());
+            }
+        }(&on, has_v6);
+    };
+    run_real<void>(body);
+}
+
+TEST_CASE("a Unix stream tells the user at its other end") {
+    const auto body = [](net::real_loop& on) -> task<void> {
+        net::real_network network(on);
+        const auto listener = network.listen(fresh_unix());
+        auto connecting = network.connect(listener->local());
+        const auto mine = co_await connecting;
+        auto accepting = listener->accept();
+        const auto theirs = co_await accepting;
+        CHECK(theirs->peer_user() == ::geteuid());
+        CHECK(theirs->peer_host().empty());
+    };
+    run_real<void>(body);
 }

@@ -43,3 +43,11 @@ TEST_CASE("the fingerprint does not contain the token") {
     CHECK(t.to_hex().find(t.fingerprint()) == std::string::npos);
     CHECK(t.fingerprint().size() == 8);
 }
+
+TEST_CASE("a token of zeros only is refused: it would be no token at all") {
+    const auto t = token::from_hex(std::string(64, '0'));
+    REQUIRE_FALSE(t);
+    CHECK(t.error().code() == errc::invalid_argument);
+    CHECK(t.error().text().find("zeros") != std::string::npos);
+    CHECK(token::from_hex(std::string(63, '0') + "1"));
+}

@@ -10,6 +10,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
@@ -22,8 +23,8 @@ def main():
         write_text(folder)
         config = folder / "config"
 
-        def arguments(run, *more):
-            return [program, *TINY, "--text", folder / "text.txt", "--runs", folder / "runs", "--run", run, "--steps", 20, *more]
+        def arguments(run, *more, steps=20):
+            return [program, *TINY, "--text", folder / "text.txt", "--runs", folder / "runs", "--run", run, "--steps", steps, *more]
 
         def curve(run):
             path = folder / "runs" / run / "metrics.csv"
@@ -99,6 +100,64 @@ def main():
                     run.check(code == 1, f"exit code {code}")
                     run.check(str(port) in run.stderr and "in use" in run.stderr, "the port is not named")
 
+        def rank_of(run_name, rank, port, *more, steps=20, **env):
+            return Run(arguments(run_name, *more, steps=steps), **{**torch(rank, port), "XDG_CONFIG_HOME": config, **env})
+
+        def listens(port):
+            import socket
+            with socket.socket() as s:
+                return s.connect_ex(("127.0.0.1", port)) == 0
+
+        def stopped_while_waiting():
+            """SIGTERM ends a rank at once that waits for the others, and one that waits for rank 0."""
+            port = random.randrange(30000, 60000)
+            for rank in range(2):
+                with rank_of("alone", rank, port) as run:
+                    if rank == 0:
+                        run.wait_until(lambda: listens(port), "a listening rank 0", 60)
+                    else:    # it waits when it has its name
+                        comm = pathlib.Path(f"/proc/{run.process.pid}/comm")
+                        run.wait_until(lambda: "rank1" in comm.read_text(), "a rank that joins", 60)
+                        time.sleep(0.2)
+                    begin = time.monotonic()
+                    run.process.terminate()
+                    code = run.wait(30)
+                    run.check(code == 143, f"exit code {code}")
+                    run.check("stopped by SIGTERM" in run.stderr, "it does not say so")
+                    run.check(time.monotonic() - begin < 10, "it took long")
+
+        def other_settings():
+            port = random.randrange(30000, 60000)
+            with rank_of("steps", 0, port) as first, rank_of("steps", 1, port, steps=21) as second:
+                for run in (first, second):
+                    code = run.wait(60)
+                    run.check(code == 1, f"exit code {code}")
+                    run.check("max_steps" in run.stderr and "21" in run.stderr and "20" in run.stderr, "the setting is not named")
+
+        def other_job():
+            port = random.randrange(30000, 60000)
+            with rank_of("job", 0, port, TORCHELASTIC_RUN_ID="a") as first:
+                first.wait_until(lambda: listens(port), "a listening rank 0", 60)
+                for other, both in ((dict(TORCHELASTIC_RUN_ID="b"), ("'b'", "'a'")),
+                                    (dict(TORCHELASTIC_RUN_ID="a", TORCHELASTIC_RESTART_COUNT=1), ("attempt 1", "attempt 0"))):
+                    with rank_of("job", 1, port, **other) as stranger:
+                        code = stranger.wait(60)
+                        stranger.check(code == 1, f"exit code {code}")
+                        stranger.check(all(text in stranger.stderr for text in both), "the two are not named")
+                with rank_of("job", 1, port, TORCHELASTIC_RUN_ID="a") as second:
+                    for run in (first, second):
+                        code = run.wait(60)
+                        run.check(code == 0, f"exit code {code}")
+                first.check(curve("job") == wanted, "another loss curve than under the own supervisor")
+
+        def unused_workers():
+            port = random.randrange(30000, 60000)
+            with rank_of("workers", 0, port, "--workers", 3) as first, rank_of("workers", 1, port, "--workers", 3) as second:
+                for run in (first, second):
+                    code = run.wait(60)
+                    run.check(code == 0, f"exit code {code}")
+                first.check("3 workers were asked for, but torch has started a world of 2" in first.stderr, "it does not say so")
+
         def torch(rank, port):
             return dict(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
@@ -114,7 +173,9 @@ def main():
 
         cases = [("torchrun's variables", by_variables("torch", torch)), ("Slurm's variables", by_variables("slurm", slurm)),
                  ("MPICH's variables", by_variables("mpich", mpich)), ("a Kubernetes indexed job's variables", by_variables("k8s", kubernetes)),
-                 ("a rank that is lost without a supervisor", lost_rank), ("a wrong token", wrong_token), ("a port in use", port_in_use)]
+                 ("a rank that is lost without a supervisor", lost_rank), ("a wrong token", wrong_token), ("a port in use", port_in_use),
+                 ("a stop while a rank waits", stopped_while_waiting), ("other settings on one rank", other_settings),
+                 ("a rank of another job or attempt", other_job), ("workers that a launcher overrules", unused_workers)]
         if shutil.which("mpirun"):
             cases.append(("real mpirun", mpirun))
         else:

@@ -26,6 +26,8 @@
 #include <string_view>
 #include <vector>
 
+#include <malloc.h>
+
 #include <fmt/format.h>
 
 namespace {
@@ -432,6 +434,8 @@ int main(int argc, char** argv) {
         *to = std::strtoull(argv[++i], nullptr, 10);
     }
     ::setenv("SKEIN_LOG_LEVEL", "off", 1);
+    ::mallopt(M_MMAP_THRESHOLD, 1 << 26); // each world's buffers: kept, not mapped again
+    ::mallopt(M_TRIM_THRESHOLD, 1 << 28);
     int failed = 0;
     const auto run = [&](const char* name, auto body) {
         try {

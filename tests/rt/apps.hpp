@@ -59,6 +59,12 @@ inline skein::task<int> nested_failure(std::string text) {
 }
 inline void die() { ::kill(::getpid(), SIGKILL); }
 inline void nothing() {}
+/// Computes for so long.
+void spend(int ms);
+/// Waits for a file without letting anybody else in; throws after a minute.
+void wait_for_file(const std::string& path);
+/// The variables of this process that tell a child how it was started.
+std::vector<std::string> skein_variables();
 /// What `top` calls this process.
 std::string process_title();
 /// Its child holds the worker's end of the link and waits for ever.
@@ -83,6 +89,16 @@ inline row scale(row r, float by) {
 struct counter {
     int n = 0;
     int add(int k) { return n += k; }
+    int add_slowly(int k, int ms) {
+        spend(ms);
+        return n += k;
+    }
+    /// Waits for a file, then works on for a while.
+    int add_after(int k, std::string file, int ms) {
+        wait_for_file(file);
+        spend(ms);
+        return n += k;
+    }
     int get() const { return n; }
     long pid() { return ::getpid(); }
     int fail(std::string why) { throw std::runtime_error(why); }
@@ -98,12 +114,17 @@ struct counter {
 struct journal {
     std::vector<int> seen;
     void note(int i) { seen.push_back(i); }
+    void note_slowly(int i, int ms) {
+        spend(ms);
+        seen.push_back(i);
+    }
     skein::task<void> note_async(int i) {
         seen.push_back(i);
         co_await skein::yield();
         seen.push_back(-i);
     }
     std::vector<int> all() { return seen; }
+    std::vector<int> echo(std::vector<int> what) { return what; }
 };
 
 struct picky {

@@ -37,6 +37,27 @@ std::string process_title() {
     return title;
 }
 
+void spend(int ms) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
+    while (std::chrono::steady_clock::now() < until) {}
+}
+
+void wait_for_file(const std::string& path) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!std::filesystem::exists(path)) {
+        if (std::chrono::steady_clock::now() > until)
+            throw skein::error(skein::errc::timeout, "no file " + path);
+        ::sched_yield();
+    }
+}
+
+std::vector<std::string> skein_variables() {
+    std::vector<std::string> names;
+    for (const char* name : {"SKEIN_BOOT_FD", "SKEIN_LAST_WORDS_FD", "SKEIN_TOKEN"})
+        if (std::getenv(name) != nullptr) names.emplace_back(name);
+    return names;
+}
+
 long fork_child() {
     const pid_t child = ::fork();
     if (child != 0) return child;

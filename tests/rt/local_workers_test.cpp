@@ -176,6 +176,106 @@ TEST_CASE("another build of this program is refused as worker", "[rt][local_work
     std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("a worker has a time of its own to load the program, before it is given up",
+          "[rt][local_workers]") {
+    STATIC_CHECK(time_constants::lan().start_timeout >= 60s); // LibTorch from a cold disk
+    const test::temporary_folder folder;
+    const auto slow = folder.path + "/slow";
+    std::ofstream(slow) << "#!/bin/sh\nexec sleep 1000\n";
+    std::filesystem::permissions(slow, std::filesystem::perms::owner_all);
+    for (const bool over_tcp : {false, true}) {
+        auto how = options(1);
+        how.executable = slow;
+        how.over_tcp = over_tcp;
+        how.times.start_timeout = 100ms;
+        const auto begin = std::chrono::steady_clock::now();
+        pool p(how);
+        p.run([](pool&) -> task<void> {
+            auto r = as_result(remote<&twice>(1));
+            auto outcome = co_await std::move(r);
+            REQUIRE_FALSE(outcome);
+            CHECK(std::string(outcome.error().what()).find("did not start") != std::string::npos);
+        });
+        CHECK(std::chrono::steady_clock::now() - begin < 5s); // three times
+    }
+}
+
+TEST_CASE("a process that ends before it connects is seen at once", "[rt][local_workers]") {
+    auto how = options(1);
+    how.executable = "/bin/false";
+    how.over_tcp = true;
+    const auto begin = std::chrono::steady_clock::now();
+    pool p(how);
+    p.run([](pool&) -> task<void> {
+        auto r = as_result(remote<&twice>(1));
+        auto outcome = co_await std::move(r);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().cause() == "exited with 1");
+    });
+    CHECK(std::chrono::steady_clock::now() - begin < 5s);
+}
+
+TEST_CASE(
+    "after a long call its reply leaves before the next call runs, and cancellations are heard",
+    "[rt][local_workers]") {
+    const test::temporary_folder folder;
+    pool p(options(1));
+    static std::string go;
+    go = folder.path + "/go";
+    p.run([](pool&) -> task<void> {
+        auto c = co_await actor<counter>(0);
+        auto warm = c.call<&counter::get>();
+        (void)co_await warm;
+        // All in one message: the second ends only when the first one's result has been seen here.
+        auto first = c.call<&counter::add_slowly>(1, 20);
+        auto second = c.call<&counter::add_after>(1, go, 20);
+        auto third = c.call<&counter::add>(100);
+        auto fourth = c.call<&counter::add>(1);
+        const int one = co_await first;
+        CHECK(one == 1);
+        third.cancel();
+        co_await sleep_for(1ms); // the cancellation leaves
+        std::ofstream(go) << "go";
+        const int two = co_await second;
+        CHECK(two == 2);
+        auto asked = as_result(third);
+        auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        CHECK(outcome.error().text().find("did not run") != std::string::npos);
+        const int three = co_await fourth; // in order, after the others
+        CHECK(three == 3);
+    });
+}
+
+TEST_CASE("long calls and short ones of many kinds stay in order", "[rt][local_workers]") {
+    pool p(options(1));
+    p.run([](pool&) -> task<void> {
+        auto j = co_await actor<journal>();
+        std::vector<int> expected;
+        for (int i = 1; i <= 60; ++i) {
+            expected.push_back(i);
+            if (i % 20 == 0)
+                j.call<&journal::note_slowly>(i, 8);
+            else
+                j.call<&journal::note>(i);
+        }
+        auto last = j.call<&journal::all>();
+        j = {}; // the actor ends after its calls
+        const auto seen = co_await last;
+        CHECK(seen == expected);
+    });
+}
+
+TEST_CASE("a worker knows nothing of how it was started", "[rt][local_workers]") {
+    pool p(options(1));
+    p.run([](pool&) -> task<void> {
+        auto r = remote<&skein_variables>();
+        const auto names = co_await r;
+        CHECK(names.empty());
+    });
+}
+
 TEST_CASE("workers that are still loading do not hold up the end", "[rt][local_workers]") {
     const test::temporary_folder folder;
     const auto slow = folder.path + "/slow";

@@ -2,13 +2,26 @@
 #include <tests/rt/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/rt/detail/message.hpp>
 #include <skein/rt/node.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <malloc.h>
 
 #include <catch2/catch_test_macros.hpp>
 
 using namespace skein;
 using namespace rt_test;
 using namespace std::chrono_literals;
+using rt::detail::call_head;
+using rt::detail::call_kind;
 using test::in_sim;
 using test::sim_cluster;
 
@@ -20,6 +33,142 @@ void with_node(Body body) {
     rt::node lonely(rt::node_options{});
     const rt::node::use current(lonely);
     loop.run(body(lonely));
+}
+
+/// The number of a function of this program in calls, by a part of its name.
+std::uint32_t number_of(std::string_view name) {
+    const auto& all = rt::registry::instance();
+    for (std::uint32_t i = 0; i < all.size(); ++i)
+        if (all.at(i)->name.find(name) != std::string::npos) return i;
+    FAIL("no remote function is called " << name);
+    return 0;
+}
+
+template <class... A>
+byte_buffer call_of(std::string_view function, call_kind kind, std::uint64_t target,
+                    const A&... args) {
+    wire::writer out;
+    call_head head;
+    head.function = number_of(function);
+    head.kind = kind;
+    head.target = target;
+    head.encode(out);
+    (wire::encode(out, args), ...);
+    return std::move(out).take();
+}
+
+net::connection_options options_of(std::string name) {
+    net::connection_options o;
+    o.secret = net::token::from_hex(std::string(64, 'a')).value();
+    o.self.name = std::move(name);
+    o.self.host = "sim";
+    o.self.registry_hash = rt::registry::instance().hash();
+    return o;
+}
+
+/// Two connected ends in a simulated world: one for a node, one for a test that says what it likes.
+struct raw_link {
+    std::shared_ptr<net::connection> of_node, of_test;
+};
+task<void> accept_into(net::listener* at, std::shared_ptr<net::connection>* out) {
+    auto accepted = at->accept();
+    auto stream = co_await accepted;
+    auto shaken = net::connection::accept(std::move(stream), options_of("node"));
+    *out = co_await shaken;
+}
+task<raw_link> make_raw_link(sim::network* network) {
+    const auto at = net::address::sim("node", 1);
+    auto listener = network->host("node").listen(at);
+    raw_link out;
+    scope accepting;
+    accepting.spawn(accept_into(listener.get(), &out.of_node));
+    auto connecting = net::connection::connect(network->host("test"), at, options_of("test"));
+    out.of_test = co_await connecting;
+    auto joined = accepting.join();
+    co_await joined;
+    co_return out;
+}
+
+/// Runs body(node, end of the test) beside a worker whose driver is the test. Gives why its link ended.
+template <class Body>
+std::string with_raw_driver(Body body) {
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults{});
+    std::string why;
+    const auto everything = [](sim::network* on, Body run, std::string* ended) -> task<void> {
+        auto making = make_raw_link(on);
+        auto link = co_await making;
+        rt::node worker(rt::node_options{"worker-1", "sim", 7});
+        scope serving;
+        serving.spawn(worker.serve_driver(link.of_node));
+        auto work = run(&worker, link.of_test);
+        co_await work;
+        auto closing = link.of_test->close();
+        co_await closing;
+        auto joined = serving.join();
+        co_await joined;
+        if (link.of_node->failure()) *ended = link.of_node->failure()->text();
+    };
+    loop.run(everything(&network, body, &why));
+    return why;
+}
+
+/// The same for a driver whose only worker is the test.
+template <class Body>
+void with_raw_worker(rt::node::obituary after, Body body) {
+    sim::loop loop(1);
+    sim::network network(loop, sim::faults{});
+    rt::node driver(rt::node_options{});
+    const rt::node::use current(driver);
+    const auto everything = [](sim::network* on, rt::node* self, rt::node::obituary end,
+                               Body run) -> task<void> {
+        auto making = make_raw_link(on);
+        auto link = co_await making;
+        scope serving;
+        serving.spawn(self->serve_worker(link.of_node, std::move(end)));
+        auto work = run(link.of_test);
+        co_await work;
+        auto bye = self->close();
+        co_await bye;
+        auto joined = serving.join();
+        co_await joined;
+    };
+    loop.run(everything(&network, &driver, std::move(after), body));
+}
+
+task<std::string> throws_instead(const rt::link&) {
+    throw error(errc::io, "too many open files");
+    co_return "";
+}
+
+/// Processor time of losing a worker with n calls, each of a name of its own.
+double seconds_of_losing(int n) {
+    const auto now = [] {
+        timespec t{};
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+    };
+    double spent = 0;
+    with_raw_worker(nullptr, [n, now, out = &spent](std::shared_ptr<net::connection> peer) {
+        return [](int calls, auto clock, double* seconds,
+                  std::shared_ptr<net::connection> end) -> task<void> {
+            std::vector<ref<int>> refs;
+            for (int i = 0; i < calls; ++i) {
+                const auto name = "call-" + std::to_string(i);
+                refs.push_back(remote<&twice>.with({.cpus = 0, .retries = 0, .name = name})(i));
+            }
+            co_await sleep_for(1s); // all are there
+            const double begin = clock();
+            end->abort(error(errc::reset, "gone"));
+            for (auto& r : refs) {
+                auto asked = as_result(r);
+                const auto outcome = co_await std::move(asked);
+                if (outcome) FAIL("a call has survived its worker");
+            }
+            *seconds = clock() - begin;
+        }(n, now, out, std::move(peer));
+    });
+    return spent;
 }
 
 } // namespace
@@ -138,4 +287,166 @@ TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node
             CHECK(got == 10);
         }
     }));
+}
+
+TEST_CASE("a reply from a link that the call was not sent to ends that link", "[rt][node]") {
+    in_sim(5, 1, [](sim_cluster& c) -> task<void> {
+        auto slow = remote<&later>(1000, 500); // the first call: slot 0, generation 1
+        co_await sleep_for(50ms);
+        auto fake = c.impostor();
+        auto peer = co_await fake;
+        auto at_peer = remote<&twice>.with({.retries = 0})(1); // the other worker is busy
+        co_await sleep_for(50ms);
+        wire::writer body;
+        wire::encode(body, 666);
+        peer->send(rt::detail::message_reply, rt::detail::reply_ok, std::uint64_t{1} << 32,
+                   body.bytes(), {});
+        auto ended = peer->wait_closed();
+        co_await ended;
+        auto asked = as_result(at_peer);
+        const auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().text().find("answers for rt_test::later") != std::string::npos);
+        const int got = co_await slow;
+        CHECK(got == 1000);
+    });
+}
+
+TEST_CASE("'started' from a link that the call was not sent to ends that link", "[rt][node]") {
+    in_sim(5, 1, [](sim_cluster& c) -> task<void> {
+        auto slow = remote<&later>(1000, 500);
+        co_await sleep_for(50ms);
+        auto fake = c.impostor();
+        auto peer = co_await fake;
+        peer->send(rt::detail::message_started, 0, std::uint64_t{1} << 32, {}, {});
+        auto ended = peer->wait_closed();
+        co_await ended;
+        const int got = co_await slow;
+        CHECK(got == 1000);
+    });
+}
+
+TEST_CASE("a reply that is neither value nor failure ends its link", "[rt][node]") {
+    with_raw_worker(nullptr, [](std::shared_ptr<net::connection> peer) -> task<void> {
+        auto r = remote<&twice>.with({.retries = 0})(1);
+        peer->send(rt::detail::message_reply, 9, std::uint64_t{1} << 32, {}, {});
+        auto asked = as_result(r);
+        const auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().text().find("neither value nor failure") != std::string::npos);
+    });
+}
+
+TEST_CASE("a call whose kind is not that of its function ends the link, and no worker",
+          "[rt][node]") {
+    struct sent {
+        std::string_view function;
+        call_kind kind;
+    };
+    for (const auto& wrong :
+         {sent{"rt_test::counter::add(", call_kind::task},
+          sent{"rt_test::counter::add_later(", call_kind::task},
+          sent{"rt_test::counter(int)", call_kind::task},
+          sent{"rt_test::counter(int)", call_kind::method},
+          sent{"rt_test::twice(", call_kind::method}, sent{"rt_test::twice(", call_kind::create},
+          sent{"rt_test::counter::add(", call_kind::create}}) {
+        const auto why = with_raw_driver([wrong](rt::node*, std::shared_ptr<net::connection> peer) {
+            return [](sent what, std::shared_ptr<net::connection> end) -> task<void> {
+                end->send(rt::detail::message_call, 0, 1,
+                          call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
+                end->send(rt::detail::message_call, 0, 2, call_of(what.function, what.kind, 7, 1),
+                          {});
+                auto ended = end->wait_closed();
+                co_await ended;
+            }(wrong, std::move(peer));
+        });
+        CHECK(why.find("none of its kind") != std::string::npos);
+    }
+}
+
+TEST_CASE("a method that is sent to an actor of another type ends the link, and no worker",
+          "[rt][node]") {
+    const auto why =
+        with_raw_driver([](rt::node* worker, std::shared_ptr<net::connection> peer) -> task<void> {
+            peer->send(rt::detail::message_call, 0, 1,
+                       call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
+            co_await sleep_for(10ms);
+            CHECK(worker->actors() == 1);
+            peer->send(rt::detail::message_call, 0, 2,
+                       call_of("rt_test::journal::note(", call_kind::method, 7, 1), {});
+            auto ended = peer->wait_closed();
+            co_await ended;
+        });
+    CHECK(why.find("of actor 7, which is a rt_test::counter") != std::string::npos);
+}
+
+TEST_CASE("a driver passes no wrong call on to a worker", "[rt][node]") {
+    in_sim(5, 1, [](sim_cluster& c) -> task<void> {
+        auto mine = co_await actor<counter>(1);
+        const auto id = mine.id().value();
+        const byte_buffer wrong[] = {
+            call_of("rt_test::journal::note(", call_kind::method, id, 1),
+            call_of("rt_test::counter::add(", call_kind::task, id, 1),
+            call_of("rt_test::twice(", call_kind::method, id, 1),
+        };
+        for (const auto& body : wrong) {
+            auto fake = c.impostor();
+            auto peer = co_await fake;
+            peer->send(rt::detail::message_call, 0, 1, body, {});
+            auto ended = peer->wait_closed();
+            co_await ended;
+        }
+        auto fake = c.impostor(); // two calls of one number
+        auto peer = co_await fake;
+        for (int i = 0; i < 2; ++i)
+            peer->send(rt::detail::message_call, 0, 1,
+                       call_of("rt_test::later(", call_kind::task, 0, 1, 1000), {});
+        auto ended = peer->wait_closed();
+        co_await ended;
+        CHECK(c.incarnation(0) == 1);
+        auto still = mine.call<&counter::add>(1);
+        const int got = co_await still;
+        CHECK(got == 2);
+    });
+}
+
+TEST_CASE("the calls of a lost worker are settled, also when its end cannot be seen",
+          "[rt][node]") {
+    with_raw_worker(&throws_instead, [](std::shared_ptr<net::connection> peer) -> task<void> {
+        auto r = remote<&twice>.with({.retries = 0})(1);
+        co_await sleep_for(10ms);
+        peer->abort(error(errc::reset, "gone"));
+        auto asked = as_result(r);
+        const auto outcome = co_await std::move(asked);
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::worker_lost);
+        CHECK(outcome.error().text().find("too many open files") != std::string::npos);
+    });
+}
+
+TEST_CASE("settling a lost worker takes time in proportion to its calls", "[rt][node]") {
+    (void)seconds_of_losing(1000);
+    const double few = seconds_of_losing(4000);
+    const double many = seconds_of_losing(32000);
+    CHECK(many / few < 24); // it was 60: each call looked at all others
+}
+
+TEST_CASE("the memory of a large call is given back", "[rt][node]") {
+    in_sim(5, 1, [](sim_cluster&) -> task<void> {
+        const auto used = [] {
+            const auto m = ::mallinfo2();
+            return m.uordblks + m.hblkhd;
+        };
+        auto c = co_await actor<journal>();
+        auto warm = c.call<&journal::all>();
+        (void)co_await warm;
+        const auto before = used();
+        {
+            auto r = c.call<&journal::echo>(std::vector<int>(8 << 20, 7)); // 32 MiB both ways
+            const auto got = co_await std::move(r);
+            CHECK(got.size() == 8 << 20);
+        }
+        co_await sleep_for(1s);
+        CHECK(used() < before + (4 << 20));
+    });
 }

@@ -297,6 +297,33 @@ TEST_CASE("a deadline fails the ref and cancels the call on its worker", "[rt][r
     });
 }
 
+TEST_CASE("a deadline that is over already fails the call at once, and it does not run",
+          "[rt][remote]") {
+    in_sim(7, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        const auto begin = c.loop().now();
+        auto warm = remote<&twice>(1);
+        const auto first = co_await warm;
+        for (const duration left : {duration(0), duration(-1s)}) {
+            auto r = remote<&counted>.with({.deadline = left})(7);
+            CHECK(r.ready());
+            auto behind = remote<&counted>.with({.deadline = left})(warm);
+            auto asked = as_result(r);
+            auto outcome = co_await std::move(asked);
+            REQUIRE_FALSE(outcome);
+            CHECK(outcome.error().code() == errc::timeout);
+            CHECK(contains(outcome.error().what(), "did not run: its deadline was over"));
+            auto pending = remote<&later>(first, 1000);
+            auto late = remote<&counted>.with({.deadline = left})(pending);
+            CHECK(late.ready());
+        }
+        auto free = remote<&counted>.with({.deadline = no_deadline})(9);
+        (void)co_await free;
+        CHECK(runs().size() == 1);
+        CHECK(c.loop().now() - begin < 1s);
+    });
+}
+
 TEST_CASE("cancel ends a call that runs, and one that was never sent", "[rt][remote]") {
     in_sim(8, 1, [](sim_cluster& c) -> task<void> {
         runs().clear();

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/support.hpp"
 
+#include "support/disk_laws.hpp"
+#include "support/temporary_folder.hpp"
+
+#include <skein/core/posix_disk.hpp>
 #include <skein/sim/disk.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -129,4 +133,79 @@ TEST_CASE("a bit can be flipped at rest") {
     CHECK(d.flip_bit("f", 0));
     CHECK(content(d, "f") == to_buffer("`"));
     CHECK_FALSE(d.flip_bit("f", 8));
+}
+
+TEST_CASE("the real disk and the simulated one keep the same laws") {
+    const test::temporary_folder folder;
+    posix_disk real;
+    test::disk_laws(real, folder.path);
+    sim::disk simulated;
+    REQUIRE(simulated.make_dirs("a/folder"));
+    test::disk_laws(simulated, "a/folder");
+    // The laws hold in a world that has come back from a crash, too.
+    auto after = simulated.crash(sim::crash_mode::all_written);
+    REQUIRE(after->remove_tree("a/folder"));
+    REQUIRE(after->make_dirs("a/folder"));
+    test::disk_laws(*after, "a/folder");
+}
+
+TEST_CASE("a crash can be looked at from three sides, and changes nothing here") {
+    sim::disk d;
+    REQUIRE(d.make_dirs("run"));
+    REQUIRE(d.sync_dir("."));
+    REQUIRE(d.replace("run/m", to_buffer("old")));
+    auto f = d.open("run/m", open_mode::write);
+    REQUIRE((*f)->append(to_buffer("new content")));
+    REQUIRE(d.write_whole("run/other", to_buffer("x"))); // synced, its name is not
+    const auto all = d.crash(sim::crash_mode::all_written);
+    CHECK(content(*all, "run/m") == to_buffer("new content"));
+    CHECK(content(*all, "run/other") == to_buffer("x"));
+    const auto least = d.crash(sim::crash_mode::only_synced);
+    CHECK(content(*least, "run/m") == to_buffer("old"));
+    CHECK_FALSE(least->status("run/other"));
+    bool torn = false, lost = false;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+        const auto some = d.crash(sim::crash_mode::mixed, seed);
+        const auto m = content(*some, "run/m");
+        torn = torn || (m != to_buffer("old") && m != to_buffer("new content") && !m.empty());
+        lost = lost || !some->status("run/other");
+    }
+    CHECK(torn);
+    CHECK(lost);
+    CHECK(content(d, "run/m") == to_buffer("new content"));
+    CHECK((*f)->sync());
+}
+
+TEST_CASE("what was not durable in a folder is not made so by moving the folder") {
+    sim::disk d;
+    REQUIRE(d.make_dirs("draft"));
+    REQUIRE(d.sync_dir("."));
+    REQUIRE(d.write_whole("draft/kept", to_buffer("1")));
+    REQUIRE(d.sync_dir("draft"));
+    REQUIRE(d.write_whole("draft/lost", to_buffer("2")));
+    REQUIRE(d.rename("draft", "final"));
+    REQUIRE(d.sync_dir("."));
+    const auto after = d.crash(sim::crash_mode::only_synced);
+    CHECK(content(*after, "final/kept") == to_buffer("1"));
+    CHECK_FALSE(after->status("final/lost"));
+    CHECK_FALSE(after->status("draft"));
+    REQUIRE(d.sync_dir("final"));
+    CHECK(d.crash(sim::crash_mode::only_synced)->status("final/lost"));
+}
+
+TEST_CASE("the power goes at a chosen change, and one change can fail") {
+    sim::disk d;
+    REQUIRE(d.write_whole("f", to_buffer("1"))); // create, write, sync
+    CHECK(d.changes() == 3);
+    d.fail_once(1, errc::disk_full);
+    const auto failed = d.write_whole("f", to_buffer("2"));
+    REQUIRE_FALSE(failed);
+    CHECK(failed.error().code() == errc::disk_full);
+    CHECK(d.write_whole("f", to_buffer("3")));
+    d.power_off_after(2);
+    CHECK_FALSE(d.write_whole("f", to_buffer("4")));
+    CHECK_FALSE(d.make_dirs("x"));
+    CHECK(content(d, "f") == to_buffer("4")); // still in the caches
+    d.power_on();
+    CHECK(d.make_dirs("x"));
 }

@@ -41,11 +41,11 @@ TEST_CASE("a mild mix has no resets and no cut links, and takes as many draws") 
 TEST_CASE("every kind of fault has a name and a count") {
     sim::fault_counts counts;
     std::set<std::string_view> names;
-    for (std::size_t k = 0; k < net::fault_kinds; ++k) {
+    for (std::size_t k = 0; k < sim::fault_kinds; ++k) {
         counts.add(static_cast<sim::fault>(k));
         names.insert(to_string(static_cast<sim::fault>(k)));
     }
-    CHECK(names.size() == net::fault_kinds);
-    CHECK(counts.total() == net::fault_kinds);
+    CHECK(names.size() == sim::fault_kinds);
+    CHECK(counts.total() == sim::fault_kinds);
     CHECK(counts.of(sim::fault::disk_torn) == 1);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/sim/disk.hpp>
 #include <skein/train/checkpoint.hpp>
 
-#include <support/crash_disk.hpp>
 #include <support/temporary_folder.hpp>
 #include <support/thread_world.hpp>
 
@@ -18,8 +18,8 @@
 using namespace skein;
 using namespace skein::train;
 using Catch::Matchers::ContainsSubstring;
-using skein::test::crash_disk;
-using skein::test::crash_mode;
+using crash_disk = skein::sim::disk;
+using skein::sim::crash_mode;
 
 namespace {
 

@@ -48,3 +48,15 @@ TEST_CASE("align pads with zeros, and a cleared writer starts anew") {
     out.clear();
     CHECK(out.size() == 0);
 }
+
+TEST_CASE("the memory of a rare large message is given back") {
+    writer w;
+    w.raw(skein::byte_buffer(5'000'000));
+    w.clear();
+    CHECK(w.capacity() <= writer::kept_bytes);
+    w.raw(skein::byte_buffer(1000));
+    w.clear();
+    const auto kept = w.capacity();
+    w.raw(skein::byte_buffer(1000));
+    CHECK(w.capacity() == kept);
+}

@@ -27,7 +27,7 @@ struct supervisor_options {
     duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
     duration crash_grace =
         std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
-    duration join_deadline = std::chrono::seconds(120);
+    duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv; ///< of each rank; empty: this process's own
     std::vector<std::pair<std::string, std::string>> env; ///< added to each rank's environment

@@ -5,7 +5,9 @@
 //     auto results = as_completed(std::move(tasks));
 //     while (auto done = co_await results.next()) use(done->index, done->value);
 //
-// Read it to the end, or co_await close(), before it is destroyed.
+// Leaving early is fine, by break or by an exception: the tasks that still run are cancelled, and the
+// loop waits for their end. They end after the stream then: they must not refer to what ends with its
+// reader (refs do not). co_await close() waits here and now.
 
 #include <skein/core/all.hpp>
 #include <skein/core/channel.hpp>
@@ -56,6 +58,17 @@ public:
         co_await sure;
     }
 
+    completion_stream(completion_stream&&) noexcept = default;
+    completion_stream& operator=(completion_stream&& other) noexcept {
+        std::swap(state_, other.state_);
+        return *this;
+    }
+    ~completion_stream() {
+        if (!state_ || state_->children.size() == 0) return;
+        state_->children.cancel();
+        loop::current().adopt(clear(std::move(state_)));
+    }
+
 private:
     struct state {
         explicit state(std::size_t n) : left(n), ended(n) {}
@@ -67,6 +80,11 @@ private:
         auto guarded = as_result(std::move(work));
         auto value = co_await guarded;
         (void)s->ended.try_send(completed<T>{index, std::move(value)});
+    }
+
+    static task<void> clear(std::unique_ptr<state> left) {
+        auto joined = left->children.join();
+        co_await joined;
     }
 
     std::unique_ptr<state> state_;

@@ -13,7 +13,8 @@
 // The compiled form goes with the fmt it was built with; its CMake targets say which one that was.
 #if defined(SKEIN_COMPILED) && defined(SKEIN_FMT_MAJOR)
 #if FMT_VERSION / 10000 != SKEIN_FMT_MAJOR
-#error "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
+#error                                                                                             \
+    "skein: compiled with another fmt than the one found first here. LibTorch brings one of its own: give its include folder with -idirafter, not with -isystem"
 #endif
 #endif
 
@@ -36,10 +37,9 @@ template <class... Values>
 
 /// Aborts with the message (fmt syntax) and location when the condition is false.
 #define SKEIN_CHECK(condition, ...)                                                                \
-    (static_cast<bool>(condition)                                                                  \
-         ? void()                                                                                  \
-         : ::skein::detail::check_failed_with(                                                     \
-               #condition, std::source_location::current(), __VA_ARGS__))
+    (static_cast<bool>(condition) ? void()                                                         \
+                                  : ::skein::detail::check_failed_with(                            \
+                                        #condition, std::source_location::current(), __VA_ARGS__))
 
 #if SKEIN_HEADER_ONLY
 #include <skein/core/detail/check.ipp>

@@ -20,6 +20,7 @@ struct time_constants {
     ms agent_heartbeat{500};  ///< between head and agents, and idle connections
     ms suspect_after{1000};   ///< silence after which a peer is suspected
     ms dead_after{3000};      ///< silence after which a peer is dead
+    ms stalled_after{10'000}; ///< with no byte taken, after which a peer we do not hear is given up
     ms connect_timeout{5000}; ///< one attempt
     ms handshake_timeout{5000};
     ms start_timeout{120000}; ///< for a process to load its program, before the first byte from it
@@ -58,6 +59,9 @@ inline constexpr std::size_t frame_bytes = std::size_t{1} << 30;   ///< one fram
 inline constexpr std::size_t queue_bytes = std::size_t{64} << 20;  ///< a connection's, each way
 inline constexpr std::size_t inline_bytes = std::size_t{64} << 10; ///< values kept inside messages
 inline constexpr std::size_t gather_bytes = std::size_t{4} << 10;  ///< from here on sent uncopied
+inline constexpr std::size_t backlog_bytes = std::size_t{4} << 20; ///< calls a worker reads ahead
+/// Plain calls run so long in a row before their replies leave and new frames are read.
+inline constexpr std::chrono::milliseconds call_turn{5};
 } // namespace limit
 
 } // namespace skein

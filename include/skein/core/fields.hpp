@@ -26,13 +26,83 @@
 
 namespace skein {
 
-/// A type whose fields can be listed.
+namespace detail {
+
+/// Becomes a base of T, and nothing else.
 template <class T>
-concept plain_aggregate =
-    std::is_aggregate_v<T> && std::is_class_v<T> && !requires { std::tuple_size<T>::value; };
+struct any_base {
+    template <class B>
+        requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>)
+    operator B() const;
+};
+/// Bases are initialised first.
+template <class T>
+concept has_base = requires { T{any_base<T>{}}; };
+
+struct anything {
+    template <class V>
+    operator V() const;
+};
+template <class T, std::size_t... Before, std::size_t... After>
+consteval bool takes_braces_between(std::index_sequence<Before...>, std::index_sequence<After...>) {
+    return requires { T{(void(Before), anything{})..., {}, (void(After), anything{})...}; };
+}
+/// One pair of braces in the place of the array that starts at element At takes all its elements.
+template <class T, std::size_t Count, std::size_t At>
+consteval bool array_starts_at() {
+    using before = std::make_index_sequence<At>;
+    if (takes_braces_between<T>(before{}, std::make_index_sequence<Count - At - 1>{})) return false;
+    return []<std::size_t... K>(std::index_sequence<K...>) {
+        return (takes_braces_between<T>(before{}, std::make_index_sequence<K>{}) || ...);
+    }(std::make_index_sequence<Count - At - 1>{});
+}
+/// N fields that can each be made from {}: then none is an array. The usual case, answered at once.
+template <class T, std::size_t N>
+consteval bool takes_braces() {
+    // clang-format off
+    if constexpr (N < 2) return true;
+    else if constexpr (N == 2) return requires { T{{}, {}}; };
+    else if constexpr (N == 3) return requires { T{{}, {}, {}}; };
+    else if constexpr (N == 4) return requires { T{{}, {}, {}, {}}; };
+    else if constexpr (N == 5) return requires { T{{}, {}, {}, {}, {}}; };
+    else if constexpr (N == 6) return requires { T{{}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 7) return requires { T{{}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 8) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 9) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 10) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 11) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 12) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 13) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 14) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 15) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else if constexpr (N == 16) return requires { T{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}; };
+    else return false;
+    // clang-format on
+}
+template <class T, std::size_t... I>
+consteval bool holds_array(std::index_sequence<I...>) {
+    if constexpr (takes_braces<T, sizeof...(I)>())
+        return false;
+    else
+        return (array_starts_at<T, sizeof...(I), I>() || ...);
+}
+
+} // namespace detail
 
 template <class T>
 inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
+
+namespace detail {
+/// PFR would take the elements of a C array for fields.
+template <class T>
+concept has_array = holds_array<T>(std::make_index_sequence<field_count<T>>{});
+} // namespace detail
+
+/// A type whose fields can be listed.
+template <class T>
+concept plain_aggregate = std::is_aggregate_v<T> && std::is_class_v<T> && !requires {
+    std::tuple_size<T>::value;
+} && !detail::has_base<T> && !detail::has_array<T>;
 
 /// The type of field I.
 template <class T, std::size_t I>
@@ -101,9 +171,10 @@ struct field_name_probe {
     int first_one = 0;
     double second2 = 0;
 };
-static_assert(field_name<field_name_probe, 0>() == "first_one" &&
-                  field_name<field_name_probe, 1>() == "second2",
-              "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
+static_assert(
+    field_name<field_name_probe, 0>() == "first_one" &&
+        field_name<field_name_probe, 1>() == "second2",
+    "this compiler spells __PRETTY_FUNCTION__ in an unknown way: cut the field's name out of it");
 } // namespace detail
 
 } // namespace skein

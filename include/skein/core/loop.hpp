@@ -60,6 +60,10 @@ public:
     template <class T>
     T run(task<T> work, cancel_token token = {});
 
+    /// Owns work whose owner was destroyed: run() returns only when all of it has ended. It should have
+    /// been cancelled. Its errors are nobody's.
+    void adopt(task<void> work);
+
     /// Queues a suspended coroutine; it is resumed in this turn or the next.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
@@ -80,6 +84,8 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+    /// How long this turn has taken so far, to a few milliseconds: for those who want to let others in.
+    [[nodiscard]] virtual duration busy_for() noexcept { return read_clock() - now_; }
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -127,7 +133,7 @@ protected:
     void turn(bool may_block) {
         run_ready();
         run_hooks();
-        const bool idle = ready_.empty() && may_block && !finished_;
+        const bool idle = ready_.empty() && may_block && !is_over();
         if (idle) blocked_.store(true, std::memory_order_seq_cst);
         const bool remote = has_remote_.load(std::memory_order_seq_cst);
         const bool wait = idle && !remote;
@@ -144,6 +150,7 @@ private:
         void* what;
     };
 
+    [[nodiscard]] bool is_over() const noexcept { return finished_ && adopted_ == 0; }
     static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
     static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(
@@ -178,7 +185,8 @@ private:
 
     static inline constinit thread_local loop* current_ = nullptr;
 
-    bool finished_ = false; ///< the task of run() has ended
+    bool finished_ = false;   ///< the task of run() has ended
+    std::size_t adopted_ = 0; ///< works of adopt() that have not
     time_point now_;
     timer_wheel timers_;
     std::vector<item> ready_, running_;
@@ -192,8 +200,8 @@ private:
 
 namespace detail {
 
-/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and
-/// loop::run make them; nothing else may run without an owner.
+/// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
+/// them; nothing else may run without an owner.
 struct self_owned {
     struct promise_type : promise_base {
         self_owned get_return_object() noexcept {
@@ -222,7 +230,22 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
     *done = true;
 }
 
+inline self_owned run_adopted(task<void> work, std::size_t* running) {
+    try {
+        co_await work;
+    } catch (...) { // nobody is left to be told
+    }
+    work = {};
+    --*running;
+}
+
 } // namespace detail
+
+inline void loop::adopt(task<void> work) {
+    ++adopted_;
+    auto adopted = detail::run_adopted(std::move(work), &adopted_);
+    post(adopted.frame);
+}
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
@@ -238,7 +261,7 @@ T loop::run(task<T> work, cancel_token token) {
     auto guarded = with_cancel(std::move(token), std::move(work));
     auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
     post(root.frame);
-    while (!finished_) turn(true);
+    while (!is_over()) turn(true);
     return outcome.take();
 }
 

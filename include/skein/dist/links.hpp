@@ -7,10 +7,10 @@
 // sends opens it, the rank that receives accepts it, so no two ranks race to open the same one.
 // Strangers, and ranks of another world or of another communicator of this one, are turned away.
 //
-//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret,
-//     "world"); net->start();
-//     auto opening = net->to(3, links::ring);      // beside it, rank 3 awaits net->from(rank,
-//     ring) net::stream* s = co_await std::move(opening);
+//     auto net = std::make_shared<links>(network, std::move(listener), rank, addresses, secret, "w");
+//     net->start();
+//     auto opening = net->to(3, links::ring, until);   // and rank 3: from(rank, links::ring, until)
+//     net::stream* s = co_await std::move(opening);
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/error.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 // Where to listen or to connect, as one short text that people can type and programs can send.
 //
-//     tcp:node-3:6380   tcp:[::1]:0   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
+//     tcp:node-3:6380   tcp:[::1]:0   tcp:*:6380   unix:/run/app.sock   unix-abstract:@app-1234   sim:a:1
 //
 // Port 0 means "any free port" when listening. `sim:` names a host of the simulated network.
 
@@ -39,6 +39,8 @@ struct address {
     [[nodiscard]] bool is_loopback() const noexcept;
 
     static address tcp(std::string host, std::uint16_t port);
+    /// All addresses of this host, IPv6 and IPv4, to listen on: tcp:*:port.
+    static address any(std::uint16_t port);
     static address unix_socket(std::string path);
     static address abstract_unix(std::string name);
     static address sim(std::string host, std::uint16_t port);

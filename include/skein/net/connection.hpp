@@ -29,6 +29,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace skein::net {
 
@@ -75,6 +76,8 @@ public:
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
     task<void> send_ready();
     [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
+    /// Memory that its buffers hold; that of a large frame is given back soon after it.
+    [[nodiscard]] std::size_t buffer_bytes() const noexcept;
     /// Hands what is queued to the kernel now instead of at the end of the turn.
     void flush() noexcept;
 
@@ -136,6 +139,8 @@ private:
     [[nodiscard]] bool is_held() const noexcept { return paused_ || full_; }
     [[nodiscard]] bool is_drained() const noexcept { return out_.empty() && in_flight_ == 0; }
     void unhold(bool& why) noexcept;
+    static task<void> write_pieces(connection* self, const std::vector<byte_span>* parts);
+    [[nodiscard]] std::optional<error> judge(time_point now);
     void begin_goodbye() noexcept;
     void maybe_finished() noexcept;
     void end(std::optional<error> why) noexcept;
@@ -154,6 +159,15 @@ private:
         connection& owner;
     };
 
+    /// Some time after a large frame its buffer is given back.
+    struct idle_timer : timer_node {
+        explicit idle_timer(connection& c) noexcept
+            : timer_node([](timer_node& t) { static_cast<idle_timer&>(t).owner.give_back(); }),
+              owner(c) {}
+        connection& owner;
+    };
+    void give_back() noexcept;
+
     loop& loop_;
     std::unique_ptr<stream> stream_;
     connection_options options_;
@@ -164,7 +178,7 @@ private:
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
     detail::out_queue out_;
     std::size_t in_flight_ = 0; // bytes the write loop is writing
-    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0;
+    std::uint64_t queued_total_ = 0, written_total_ = 0, queued_at_tick_ = 0, written_at_tick_ = 0;
     bool blocked_ = false; // the write loop is at work
     event wake_writer_;
     wait_queue drained_;
@@ -175,6 +189,7 @@ private:
     std::size_t begin_ = 0, end_ = 0; // the bytes of in_ that are not parsed yet
     std::optional<frame_header> large_;
     byte_buffer large_body_;
+    idle_timer idle_{*this};
     std::size_t large_have_ = 0;
     bool paused_ = false; // by the user
     bool full_ = false;   // the receive queue is; nothing is read while one of them holds
@@ -192,7 +207,7 @@ private:
     unique_function<void(const error*)> closed_handler_;
     event ended_;
     alive_timer timer_{*this};
-    time_point last_heard_{}, timer_due_{};
+    time_point last_heard_{}, last_taken_{}, timer_due_{};
     int parts_ = 0;                    // loops that run
     std::shared_ptr<connection> self_; // while they do
     scope tasks_;

@@ -34,6 +34,9 @@ struct keep_alive {
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
     duration suspect_after = time_constants::lan().suspect_after;
     duration dead_after = time_constants::lan().dead_after;
+    /// While we read nothing (paused, or the receive queue is full) a peer is judged by what it takes: given
+    /// up when bytes wait for it and it has taken none for so long.
+    duration stalled_after = time_constants::lan().stalled_after;
 };
 
 } // namespace skein::net

@@ -33,6 +33,8 @@ public:
     /// The asio::io_context; for callers that include net/use_task.hpp.
     [[nodiscard]] auto& context() noexcept;
 
+    [[nodiscard]] duration busy_for() noexcept override;
+
 protected:
     time_point read_clock() noexcept override;
     void poll(std::optional<time_point> until, bool may_block) override;

@@ -28,7 +28,7 @@ public:
     static token generate();
     static token generate(random_source& source);
 
-    /// 64 hexadecimal digits; surrounding white space is ignored.
+    /// 64 hexadecimal digits, not all of them zero; surrounding white space is ignored.
     static result<token> from_hex(std::string_view text);
     [[nodiscard]] std::string to_hex() const;
 

@@ -101,6 +101,7 @@ struct create_record {
             function_record r;
             r.mangled = typeid(constructor_of<T, A...>).name();
             r.is_constructor = true;
+            r.actor = &typeid(T);
             r.invoke = &invoke_create<T, A...>;
             r.signature_hash = &signature_hash;
             r.signature_text = &signature_text;

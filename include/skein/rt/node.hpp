@@ -21,7 +21,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::net {
 class connection;
@@ -52,7 +54,9 @@ namespace detail {
 
 /// An actor where it lives.
 struct actor_box {
+    explicit actor_box(const std::type_info& t) noexcept : type(t) {}
     virtual ~actor_box() = default;
+    const std::type_info& type;
     std::size_t not_started = 0; ///< calls that arrived and wait in the run queue, in order
 };
 
@@ -163,10 +167,18 @@ public:
 
 private:
     struct books; // in detail/node_books.hpp
+    struct losses;
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
+    [[nodiscard]] detail::call_base* call_at(const link& from, std::uint64_t id);
     void on_reply(link& from, const net::frame_view& f);
+    void on_cancel(link& from, std::uint64_t id);
+    void on_drop(link& from, std::uint64_t id);
     void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
+    void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
+    task<void> run_backlog();
+    void execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body);
+    void send_scratch(link& to, std::uint16_t outcome, std::uint64_t id);
     void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
     task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
@@ -178,9 +190,14 @@ private:
     std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
+    void take_lost(link& l, losses& into);
+    std::vector<std::uint64_t> forget_actors(const link& l);
+    void drop_orphan(std::uint64_t id);
+    void fail_lost(losses& lost);
+    void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
 
-    void prepare(detail::call_base& call);
+    [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
     void settle_ready(const detail::counted<detail::call_base>& call);

@@ -13,11 +13,16 @@
 
 namespace skein {
 
-/// Options of one call. Zero or -1 means "the default".
+/// The .deadline of a call that may take as long as it likes.
+inline constexpr duration no_deadline = duration::max();
+
+/// Options of one call.
 struct call_options {
     int cpus = 1;     ///< cores a task occupies on its worker; 0: waits only, runs at once
     int retries = -1; ///< times a task runs again after its worker died; -1: 3. Actors: always 0
-    duration deadline{0}; ///< from now; then the ref fails with timeout and the call is cancelled
+    /// From now; then the ref fails with timeout and the call is cancelled. Zero or less, as what is left
+    /// of a budget may be: at once, and the call is not sent.
+    duration deadline = no_deadline;
     std::string_view name{}; ///< shown in errors instead of the function's name; copied at submit
 };
 static_assert(std::is_trivially_destructible_v<call_options>);

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 namespace skein::rt {
@@ -42,6 +43,7 @@ struct function_record {
     const char* mangled = nullptr; ///< typeid name: unique per function
     const char* shown = nullptr;   ///< typeid name that the readable name comes from
     bool is_constructor = false;
+    const std::type_info* actor = nullptr;            ///< of a method or constructor: whose
     bool is_coroutine = false;                        ///< starts from the run queue, in order
     void (*invoke)(detail::incoming_call&) = nullptr; ///< decodes, calls, replies
     std::uint64_t (*signature_hash)() = nullptr;

@@ -31,14 +31,22 @@ namespace rt::detail {
 
 template <class T>
 task<int> as_exit_code(task<T> work) {
-    static_assert(std::is_void_v<T> || std::is_convertible_v<T, int>,
-                  "skein::run: app must return skein::task<int> or skein::task<void>");
     if constexpr (std::is_void_v<T>) {
         co_await work;
         co_return exit_code::done;
     } else {
         co_return co_await work;
     }
+}
+
+template <class R>
+consteval bool check_app_result() {
+    using value = typename unwrap_task<R>::type;
+    constexpr bool is_app = unwrap_task<R>::is_coroutine &&
+                            (std::is_void_v<value> || std::is_convertible_v<value, int>);
+    static_assert(is_app, "skein::run: app must return skein::task<int> or skein::task<void>, as a "
+                          "coroutine does: write co_return instead of return");
+    return is_app;
 }
 
 /// An app as the driver sees it: what main's caller wrote, and what is left of its command line.
@@ -51,23 +59,28 @@ struct any_app {
 template <class App>
 any_app make_app(App app, int argc, char** argv) {
     if constexpr (std::is_invocable_v<App&>) {
-        return {[app = std::move(app)](std::vector<std::string>) mutable {
-                    return as_exit_code(app());
-                },
-                true};
+        if constexpr (check_app_result<std::invoke_result_t<App&>>())
+            return {[app = std::move(app)](std::vector<std::string>) mutable {
+                        return as_exit_code(app());
+                    },
+                    true};
     } else if constexpr (std::is_invocable_v<App&, std::vector<std::string>>) {
-        return {[app = std::move(app)](std::vector<std::string> rest) mutable {
-            return as_exit_code(app(std::move(rest)));
-        }};
+        if constexpr (check_app_result<std::invoke_result_t<App&, std::vector<std::string>>>())
+            return {[app = std::move(app)](std::vector<std::string> rest) mutable {
+                return as_exit_code(app(std::move(rest)));
+            }};
+    } else if constexpr (std::is_invocable_v<App&, int, char**>) {
+        if constexpr (check_app_result<std::invoke_result_t<App&, int, char**>>())
+            return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
+                return as_exit_code(app(argc, argv));
+            }};
     } else {
         static_assert(
             std::is_invocable_v<App&, int, char**>,
             "skein::run: app must be callable with nothing, with std::vector<std::string> (its "
             "arguments), or with (int argc, char** argv)");
-        return {[app = std::move(app), argc, argv](std::vector<std::string>) mutable {
-            return as_exit_code(app(argc, argv));
-        }};
     }
+    return {}; // a static_assert has said why
 }
 
 /// run() for every app.

@@ -6,9 +6,9 @@
 //     std::thread t([&] { auto comm = make_communicator(world.at(1), ...); ... });
 
 #include <skein/cluster/rendezvous.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/time.hpp>
 
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -51,7 +51,7 @@ private:
 
     std::vector<std::string> hosts_;
     net::token secret_ = net::token::generate();
-    duration deadline_ = std::chrono::seconds(60);
+    duration deadline_ = time_constants::lan().rendezvous_timeout;
     std::vector<std::unique_ptr<member>> members_;
 
     std::mutex guard_; // the fields below

@@ -39,8 +39,14 @@ public:
     void reserve(std::size_t bytes) {
         if (buffer_.size() - size_ < bytes) grow(bytes);
     }
-    /// Starts anew and keeps the memory.
-    void clear() noexcept { size_ = 0; }
+    /// Starts anew and keeps the memory, unless it is that of a rare large message.
+    void clear() noexcept {
+        size_ = 0;
+        if (buffer_.size() > kept_bytes) buffer_ = byte_buffer();
+    }
+    static constexpr std::size_t kept_bytes = std::size_t{1} << 20;
+    /// The memory it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept { return buffer_.capacity(); }
 
     /// Appends bytes as they are.
     void raw(byte_span bytes) {

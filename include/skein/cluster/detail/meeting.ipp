@@ -47,7 +47,7 @@ SKEIN_INLINE net::address meeting_point(const launch_environment& where,
 SKEIN_INLINE net::address listening_point(const launch_environment& where,
                                           const variable_reader& read) {
     auto at = meeting_point(where, read);
-    if (!at.is_loopback()) at.host = "0.0.0.0";
+    if (!at.is_loopback()) at.host = "*"; // whichever of IPv6 and IPv4 the others come by
     return at;
 }
 

@@ -6,7 +6,8 @@
 
 namespace skein {
 
-SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path, std::uint64_t max_bytes) {
+SKEIN_INLINE result<byte_buffer> disk::read_whole(const std::string& path,
+                                                  std::uint64_t max_bytes) {
     auto opened = open(path, open_mode::read);
     if (!opened) return opened.error();
     file& from = **opened;

@@ -133,7 +133,7 @@ SKEIN_INLINE void set_sink(sink to) {
 }
 
 SKEIN_INLINE void write(level severity, std::string_view component, std::string_view text,
-                  std::span<const field> with) {
+                        std::span<const field> with) {
     if (!enabled(severity)) return;
     record r;
     r.severity = severity;

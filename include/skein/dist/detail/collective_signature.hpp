@@ -43,7 +43,7 @@ enum class op_kind : std::uint8_t {
 /// The part of a collective call that must be the same on every rank. Trivially copyable: it lies
 /// in shared memory and in frame headers.
 struct signature {
-    std::uint64_t sequence = 0; ///< the how-manieth collective of this communicator
+    std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     op_kind kind = op_kind::none;

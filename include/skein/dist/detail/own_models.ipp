@@ -57,8 +57,7 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     std::unique_ptr<net::listener> listener;
     std::shared_ptr<net::network> network;
     site.worker.run([&] {
-        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "0.0.0.0", &listener,
-                           &network);
+        return listen_task(&site.worker.loop(), loopback ? "127.0.0.1" : "*", &listener, &network);
     });
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =

@@ -30,6 +30,7 @@ SKEIN_INLINE address address::make(scheme kind, std::string host, std::uint16_t 
 SKEIN_INLINE address address::tcp(std::string host, std::uint16_t port) {
     return make(scheme::tcp, std::move(host), port);
 }
+SKEIN_INLINE address address::any(std::uint16_t port) { return tcp("*", port); }
 SKEIN_INLINE address address::unix_socket(std::string path) {
     return make(scheme::unix_path, std::move(path), 0);
 }

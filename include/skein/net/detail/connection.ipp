@@ -25,6 +25,8 @@ inline constexpr std::size_t large_body_bytes = 32768;   ///< from here on read 
 inline constexpr std::size_t first_allocation = 4 << 20; ///< for a body not yet arrived
 inline constexpr std::size_t eager_flush_bytes = std::size_t{256} << 10;
 inline constexpr std::size_t direct_write_bytes = std::size_t{64} << 10;
+inline constexpr std::size_t write_step_bytes = std::size_t{1} << 20;  ///< progress is seen in
+inline constexpr std::size_t kept_body_bytes = std::size_t{128} << 10; ///< of a connection at rest
 } // namespace detail
 
 // --- sending ----------------------------------------------------------------------------------
@@ -168,6 +170,33 @@ SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     if (sent_goodbye_) maybe_finished();
 }
 
+/// Writes in steps, so that it shows how far a slow peer is.
+SKEIN_INLINE task<void> connection::write_pieces(connection* self,
+                                                 const std::vector<byte_span>* parts) {
+    std::vector<byte_span> step;
+    std::size_t at = 0, offset = 0;
+    while (at < parts->size() && self->state_ != state::ended) {
+        step.clear();
+        std::size_t bytes = 0;
+        while (at < parts->size() && bytes < detail::write_step_bytes) {
+            const auto rest = (*parts)[at].subspan(offset);
+            const auto piece = rest.first(std::min(rest.size(), detail::write_step_bytes - bytes));
+            step.push_back(piece);
+            bytes += piece.size();
+            offset += piece.size();
+            if (piece.size() == rest.size()) {
+                ++at;
+                offset = 0;
+            }
+        }
+        auto writing = self->stream_->write_all(step);
+        co_await writing;
+        ++self->statistics_.flushes;
+        self->in_flight_ -= bytes;
+        self->progress(bytes);
+    }
+}
+
 SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self) {
     connection& c = *self;
     try {
@@ -180,10 +209,8 @@ SKEIN_INLINE task<void> connection::write_loop(std::shared_ptr<connection> self)
                 detail::out_queue taken = std::exchange(c.out_, detail::out_queue());
                 taken.views(parts);
                 c.in_flight_ = taken.bytes();
-                auto writing = c.stream_->write_all(parts);
+                auto writing = write_pieces(&c, &parts);
                 co_await writing;
-                ++c.statistics_.flushes;
-                c.progress(std::exchange(c.in_flight_, 0));
             }
             c.blocked_ = false;
         }
@@ -316,7 +343,19 @@ SKEIN_INLINE task<void> connection::read_large() {
     large_.reset();
     large_body_.resize(h.length);
     deliver(h, large_body_, &large_body_);
-    if (large_body_.capacity() > 2 * detail::first_allocation) large_body_ = byte_buffer();
+    if (large_body_.capacity() > 2 * detail::first_allocation) {
+        large_body_ = byte_buffer();
+    } else if (large_body_.capacity() > detail::kept_body_bytes && state_ != state::ended) {
+        loop_.set_timer(idle_, deadline_after(loop_.now(), options_.alive.ping_after));
+    }
+}
+
+SKEIN_INLINE std::size_t connection::buffer_bytes() const noexcept {
+    return out_.capacity() + in_flight_ + in_.capacity() + large_body_.capacity();
+}
+
+SKEIN_INLINE void connection::give_back() noexcept {
+    if (!large_) large_body_ = byte_buffer();
 }
 
 SKEIN_INLINE void connection::deliver(const frame_header& h, byte_span body, byte_buffer* owned) {

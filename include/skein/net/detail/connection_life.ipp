@@ -36,7 +36,7 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      in_(detail::read_buffer_bytes), last_heard_(loop_.now()) {
+      in_(detail::read_buffer_bytes), last_heard_(loop_.now()), last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -82,6 +82,7 @@ SKEIN_INLINE void connection::end(std::optional<error> why) noexcept {
     state_ = state::ended;
     if (why) failure_ = std::move(*why);
     timer_.cancel();
+    idle_.cancel();
     hook_.unlink();
     if (stream_) {
         if (!failure_) stream_->close_send();
@@ -152,24 +153,43 @@ SKEIN_INLINE task<void> connection::close() {
     }
 }
 
+/// Whether the peer is given up: too long silent, or, while we do not listen, too long without taking a
+/// byte of what waits for it.
+SKEIN_INLINE std::optional<error> connection::judge(time_point now) {
+    const auto& alive = options_.alive;
+    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
+    const bool late = now - timer_due_ > alive.ping_after;
+    if (is_held() || late) last_heard_ = now;
+    if (late || is_drained() || written_total_ != std::exchange(written_at_tick_, written_total_))
+        last_taken_ = now;
+    const duration silence = now - last_heard_;
+    if (silence >= alive.dead_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
+            .with_hint("its host is down, cut off, or its process is stopped");
+    }
+    if (is_held() && now - last_taken_ >= alive.stalled_after) {
+        return error(errc::peer_lost,
+                     fmt::format("{} has taken none of {} bytes for {:.2f} s", peer_name_,
+                                 queued_bytes(), to_seconds(now - last_taken_)))
+            .with_hint("its host is down, its process is stopped, or it has ceased to read");
+    }
+    suspect_ = silence >= alive.suspect_after;
+    return std::nullopt;
+}
+
 SKEIN_INLINE void connection::on_timer() {
     const auto keep = self_;
     const auto& alive = options_.alive;
     const auto now = loop_.now();
-    // If this process itself was stopped or busy, the peer's words may wait in our buffers.
-    if (is_held() || now - timer_due_ > alive.ping_after) last_heard_ = now;
-    const duration silence = now - last_heard_;
-    if (silence >= alive.dead_after) {
-        end(error(errc::peer_lost,
-                  fmt::format("{} is silent for {:.2f} s", peer_name_, to_seconds(silence)))
-                .with_hint("its host is down, cut off, or its process is stopped"));
+    if (auto why = judge(now)) {
+        end(std::move(*why));
         return;
     }
-    suspect_ = silence >= alive.suspect_after;
     // A side that said nothing for a period gives a sign of life: its peer may be busy sending, and a
     // ping would wait behind all of that.
     const bool mute = queued_total_ == queued_at_tick_ && is_drained();
-    if (silence >= alive.ping_after && !is_held()) {
+    if (now - last_heard_ >= alive.ping_after && !is_held()) {
         send_control(ping);
     } else if (mute) {
         send_control(pong);

@@ -55,6 +55,8 @@ class out_queue {
 public:
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
     [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+    /// Memory it holds, without what is borrowed.
+    [[nodiscard]] std::size_t capacity() const noexcept;
 
     /// Room in the open piece.
     std::byte* grab(std::size_t n) {

@@ -14,6 +14,12 @@ SKEIN_INLINE void raw_buffer::grow(std::size_t n) {
     capacity_ = wanted;
 }
 
+SKEIN_INLINE std::size_t out_queue::capacity() const noexcept {
+    std::size_t sum = open_.capacity();
+    for (const auto& p : pieces_) sum += p.owned.capacity() + p.small.capacity();
+    return sum;
+}
+
 SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
     if (bytes.empty()) return;
     seal();

@@ -6,6 +6,7 @@
 #include <skein/net/detail/asio_context.hpp>
 
 #include <chrono>
+#include <ctime>
 
 namespace skein::net {
 namespace detail {
@@ -30,6 +31,14 @@ SKEIN_INLINE real_loop::real_loop()
 
 SKEIN_INLINE real_loop::~real_loop() {
     if (try_current() == nullptr) run(detail::settle(&context_->io));
+}
+
+/// The coarse clock: it is asked after every call that a worker runs.
+SKEIN_INLINE duration real_loop::busy_for() noexcept {
+    timespec t{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec) -
+           now().time_since_epoch();
 }
 
 SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }

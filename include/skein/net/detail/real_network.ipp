@@ -25,8 +25,15 @@ namespace detail {
 
 SKEIN_INLINE void close_on_exec(int fd) noexcept { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
+SKEIN_INLINE std::string host_text(const asio::ip::address& a) {
+    // What came over IPv4 to a socket for both.
+    if (a.is_v6() && a.to_v6().is_v4_mapped())
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, a.to_v6()).to_string();
+    return a.to_string();
+}
+
 SKEIN_INLINE std::string endpoint_text(const asio::ip::tcp::endpoint& e) {
-    return to_string(address::tcp(e.address().to_string(), e.port()));
+    return to_string(address::tcp(host_text(e.address()), e.port()));
 }
 
 /// A name look-up under way. The system's look-up cannot be interrupted: who waits for it may leave,
@@ -144,6 +151,10 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
         acceptor.set_option(asio::socket_base::reuse_address(true), code);
         check("SO_REUSEADDR");
+        if (at.address().is_v6() && at.address().is_unspecified()) {
+            acceptor.set_option(asio::ip::v6_only(false), code);
+            check("IPV6_V6ONLY");
+        }
     }
     acceptor.bind(at, code);
     check("bind");
@@ -152,11 +163,30 @@ typename Protocol::acceptor bound(real_loop& on, const typename Protocol::endpoi
     return acceptor;
 }
 
+inline constexpr const char* port_in_use =
+    "another program, or another run of this one, holds the port; choose another, or 0 for any";
+
+/// One socket for IPv6 and IPv4; IPv4 alone on a host without IPv6.
+SKEIN_INLINE std::unique_ptr<listener> listen_everywhere(real_loop& on, address at) {
+    const auto listening = [&](asio::ip::tcp::acceptor acceptor) {
+        at.port = acceptor.local_endpoint().port();
+        return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), at);
+    };
+    try {
+        const asio::ip::tcp::endpoint all(asio::ip::address_v6::any(), at.port);
+        return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+    } catch (const error& e) {
+        // No such family, or no address of it.
+        if (e.code() != errc::invalid_argument && e.code() != errc::not_found) throw;
+    }
+    const asio::ip::tcp::endpoint all(asio::ip::address_v4::any(), at.port);
+    return listening(bound<asio::ip::tcp>(on, all, at, port_in_use));
+}
+
 SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
     std::error_code code;
-    const std::string host = at.host == "localhost" ? "127.0.0.1"
-                             : at.host == "*"       ? "0.0.0.0"
-                                                    : at.host;
+    if (at.host == "*") return listen_everywhere(on, std::move(at));
+    const std::string host = at.host == "localhost" ? "127.0.0.1" : at.host;
     auto ip = asio::ip::make_address(host, code);
     if (code) { // listening happens at the edge of a program: a blocking look-up is fine here
         asio::ip::tcp::resolver resolver(on.context());
@@ -168,9 +198,7 @@ SKEIN_INLINE std::unique_ptr<listener> listen_tcp(real_loop& on, address at) {
         }
         ip = found.begin()->endpoint().address();
     }
-    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at,
-                                         "another program, or another run of this one, holds the "
-                                         "port; choose another, or 0 for any");
+    auto acceptor = bound<asio::ip::tcp>(on, asio::ip::tcp::endpoint(ip, at.port), at, port_in_use);
     at.port = acceptor.local_endpoint().port();
     return std::make_unique<socket_listener<asio::ip::tcp>>(std::move(acceptor), std::move(at));
 }

@@ -40,7 +40,8 @@ namespace skein::net::detail {
 /// Child processes must not inherit sockets: they would keep a dead peer's connection open.
 void close_on_exec(int fd) noexcept;
 
-/// The text of a TCP peer.
+/// The text of an IP address, and of a TCP peer; IPv4 as such also in its IPv6 form.
+std::string host_text(const asio::ip::address& a);
 std::string endpoint_text(const asio::ip::tcp::endpoint& e);
 
 /// Opens a socket that no child inherits, from its first moment on.
@@ -202,7 +203,7 @@ public:
         if constexpr (std::is_same_v<Protocol, asio::ip::tcp>) {
             std::error_code code;
             const auto remote = socket_.remote_endpoint(code);
-            if (!code) return remote.address().to_string();
+            if (!code) return host_text(remote.address());
         }
         return {};
     }

@@ -29,6 +29,10 @@ SKEIN_INLINE result<token> token::from_hex(std::string_view text) {
                      fmt::format("a token is {} hexadecimal digits, got {} characters", 2 * size,
                                  text.size()));
     }
+    if (t.empty()) {
+        return error(errc::invalid_argument, "a token of zeros only is no secret")
+            .with_hint("leave it out, or make one: head -c 32 /dev/urandom | xxd -p -c 32");
+    }
     return t;
 }
 

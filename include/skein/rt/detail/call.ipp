@@ -113,7 +113,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
         call.retries_left = static_cast<std::uint8_t>(std::min(retries, 255));
     }
     if (!how.name.empty()) call.extra().name = how.name;
-    if (how.deadline > duration::zero()) call.extra().limit = how.deadline;
+    if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
 SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {

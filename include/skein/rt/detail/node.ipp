@@ -86,14 +86,20 @@ SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
 
 // ---- calls of this process -------------------------------------------------------------------
 
-SKEIN_INLINE void node::prepare(detail::call_base& call) {
+/// False: its deadline is over before it begins, and it has failed with that.
+SKEIN_INLINE bool node::prepare(detail::call_base& call) {
     call.owner = this;
     ++books_->stats.submitted;
-    if (call.rare && call.rare->limit > duration::zero()) {
-        call.rare->deadline.emplace(call);
-        auto& here = loop::current();
-        here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    if (!call.rare || call.rare->limit == no_deadline) return true;
+    if (call.rare->limit <= duration::zero()) {
+        refuse(call, error(errc::timeout, call.name() + " did not run: its deadline was over when "
+                                                        "it was called"));
+        return false;
     }
+    call.rare->deadline.emplace(call);
+    auto& here = loop::current();
+    here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    return true;
 }
 
 namespace detail {
@@ -133,7 +139,7 @@ SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
 }
 
 SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
         auto& lane = *call->lane;
@@ -143,8 +149,10 @@ SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
             raw.id = take_slot(std::move(call));
-            transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
-            return;
+            if (books_->scratch.size() < limit::inline_bytes) [[likely]]
+                return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
+            auto body = std::move(books_->scratch).take(); // its memory goes with it
+            return transmit(*lane.on, raw, body, &body);
         }
     }
     wire::writer body;
@@ -159,7 +167,7 @@ SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>
                                         std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
-    prepare(*call);
+    if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) call->lane->waiting.push_back(call);
     // Held by the refs it waits for.
 }

@@ -14,7 +14,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace skein::rt {
@@ -40,7 +42,7 @@ struct call_base::rarities {
         call_base& call;
     };
     std::optional<deadline_timer> deadline;
-    duration limit{0};
+    duration limit = no_deadline;
     bool cancel_requested = false;
 };
 
@@ -78,6 +80,14 @@ struct node::books {
     struct actor_entry {
         link* where = nullptr;
         std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+        const std::type_info* type = nullptr;
+    };
+    /// A call or drop that waits behind calls that have run for long.
+    struct arrival {
+        std::shared_ptr<link> from;
+        std::uint64_t id = 0;
+        byte_buffer body;
+        bool is_drop = false;
     };
 
     detail::node_name name;
@@ -102,6 +112,11 @@ struct node::books {
     bool closing = false;
     scope calls;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh; ///< started in this turn
+    std::deque<arrival> backlog;
+    std::size_t backlog_bytes = 0;
+    bool backlog_full = false;                  ///< nothing more is read for it
+    bool has_backlog = false;                   ///< calls go there; run_backlog() is at work
+    std::unordered_set<std::uint64_t> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 

@@ -3,9 +3,12 @@
 // Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
 
 #include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/node_books.hpp>
 
+#include <coroutine>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -47,48 +50,46 @@ private:
 
 } // namespace detail
 
+// A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
+// The exceptions that are thrown here end its link.
+
 SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
-        if (books_->upstream == nullptr) return forward(*from, f);
-        return execute(from, f.id, f.body, nullptr);
-    case detail::message_started: {
-        const auto index = static_cast<std::uint32_t>(f.id);
-        if (index < books_->slots.size() && books_->slots[index].generation == f.id >> 32 &&
-            books_->slots[index].call && books_->slots[index].call->state == detail::phase::sent)
-            books_->slots[index].call->state = detail::phase::started;
+        return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
+    case detail::message_started:
+        if (auto* call = call_at(*from, f.id);
+            call != nullptr && call->state == detail::phase::sent)
+            call->state = detail::phase::started;
         return;
-    }
-    case detail::message_cancel:
-        if (const auto found = from->running.find(f.id); found != from->running.end())
-            found->second.stop.request();
-        if (const auto found = from->forwarded.find(f.id); found != from->forwarded.end())
-            cancel(*found->second);
-        return;
-    case detail::message_drop: {
-        if (books_->upstream != nullptr) {
-            books_->boxes.erase(f.id);
-            return;
-        }
-        const auto found = books_->actors.find(f.id);
-        if (found == books_->actors.end() || found->second.owner != from->number) return;
-        auto* where = found->second.where;
-        books_->actors.erase(found);
-        if (where == nullptr) return;
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, f.id, {}, {});
-        return;
-    }
+    case detail::message_cancel: return on_cancel(*from, f.id);
+    case detail::message_drop:
+        return books_->upstream == nullptr ? on_drop(*from, f.id) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
     }
 }
 
+/// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
+SKEIN_INLINE detail::call_base* node::call_at(const link& from, std::uint64_t id) {
+    const auto index = static_cast<std::uint32_t>(id);
+    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32)
+        return nullptr;
+    auto* call = books_->slots[index].call.get();
+    if (call != nullptr && call->on != &from)
+        throw error(errc::malformed, fmt::format("{} answers for {}, which was not sent to it",
+                                                 from.who, call->name()));
+    return call;
+}
+
 SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+    if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
+        throw error(errc::malformed,
+                    fmt::format("a reply that is neither value nor failure from {}", from.who));
+    if (call_at(from, f.id) == nullptr) return;
     const auto call = free_slot(f.id);
-    if (!call) return;
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -102,6 +103,27 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
+SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
+    if (const auto found = from.running.find(id); found != from.running.end()) {
+        found->second.stop.request();
+    } else if (books_->has_backlog) {
+        books_->unwanted.insert(id);
+    }
+    if (const auto found = from.forwarded.find(id); found != from.forwarded.end())
+        cancel(*found->second);
+}
+
+/// Driver: a worker has let go of the last handle to an actor that it made.
+SKEIN_INLINE void node::on_drop(link& from, std::uint64_t id) {
+    const auto found = books_->actors.find(id);
+    if (found == books_->actors.end() || found->second.owner != from.number) return;
+    auto* where = found->second.where;
+    books_->actors.erase(found);
+    if (where == nullptr) return;
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
 /// Driver: an actor was made, or its constructor threw.
 SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
                                       std::uint16_t outcome) {
@@ -110,7 +132,9 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
     const bool wanted = call.nested ? known != books_->actors.end()
                                     : lane != books_->lanes.end() && !call.is_done();
     if (outcome == detail::reply_ok && wanted) {
-        books_->actors[call.target].where = &from;
+        auto& entry = books_->actors[call.target];
+        entry.where = &from;
+        entry.type = call.fn->actor;
         if (lane != books_->lanes.end()) lane->second->on = &from;
         return;
     }
@@ -120,19 +144,50 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
         from.wire->send(detail::message_drop, 0, call.target, {}, {});
 }
 
+namespace detail {
+
+/// The function that a call names; its head must fit it.
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
+                                              const std::string& who) {
+    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+    if (fn == nullptr)
+        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
+    const auto wanted = fn->is_constructor     ? call_kind::create
+                        : fn->actor != nullptr ? call_kind::method
+                                               : call_kind::task;
+    if (head.kind != wanted)
+        throw error(errc::malformed,
+                    fmt::format("{} sends a call of {} that is none of its kind", who, fn->name));
+    return *fn;
+}
+
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn,
+                               std::uint64_t actor, const std::type_info& type) {
+    return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
+                                              fn.name, actor, readable_name(type.name())));
+}
+
+} // namespace detail
+
 /// Driver: a call of a worker goes on to where it belongs.
 SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from.who));
+    const auto& fn = detail::read_head(in, head, from.who);
+    if (head.kind == detail::call_kind::method) {
+        const auto found = books_->actors.find(head.target);
+        if (found != books_->actors.end() && found->second.type != nullptr &&
+            *found->second.type != *fn.actor)
+            throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
+    }
+    if (from.forwarded.contains(f.id))
+        throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<link> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
     detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
-    call->fn = fn;
+    call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
     call->retries_left = head.kind == detail::call_kind::task ? head.retries : 0;
@@ -141,12 +196,12 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     call->body = f.take_body();
     if (head.kind == detail::call_kind::create) {
         call->target = new_actor_id();
-        books_->actors[call->target] = {nullptr, from.number};
+        books_->actors[call->target] = {nullptr, from.number, fn.actor};
         std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
                     &call->target, sizeof call->target);
     }
     from.forwarded[f.id] = call.get();
-    prepare(*call);
+    if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
@@ -155,18 +210,108 @@ SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
-    to.wire->send(detail::message_reply, detail::reply_ok, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_ok, id);
 }
 
 SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
-    to.wire->send(detail::message_reply, detail::reply_failed, id, books_->scratch.bytes(), {});
+    send_scratch(to, detail::reply_failed, id);
+}
+
+/// A reply. The memory of a large one goes with it, so that it is given back.
+SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, std::uint64_t id) {
+    if (books_->scratch.size() < limit::inline_bytes)
+        return to.wire->send(detail::message_reply, outcome, id, books_->scratch.bytes(), {});
+    net::frame f;
+    f.kind = detail::message_reply;
+    f.flags = outcome;
+    f.id = id;
+    f.body = std::move(books_->scratch).take();
+    to.wire->send(std::move(f));
 }
 
 SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
+}
+
+/// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
+/// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
+SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::frame_view& f) {
+    const bool is_drop = f.kind == detail::message_drop;
+    if (books_->has_backlog) {
+        books_->backlog_bytes += f.body.size();
+        books_->backlog.push_back({from, f.id, to_buffer(f.body), is_drop});
+        if (books_->backlog_bytes > limit::backlog_bytes &&
+            !std::exchange(books_->backlog_full, true))
+            from->wire->pause_reading();
+        return;
+    }
+    if (is_drop) {
+        books_->boxes.erase(f.id);
+        return;
+    }
+    execute(from, f.id, f.body, nullptr);
+    if (loop::current().busy_for() < limit::call_turn || books_->closing) return;
+    books_->has_backlog = true;
+    books_->calls.spawn(run_backlog());
+}
+
+namespace detail {
+
+/// Resumes in the next turn of the loop, when replies have left and what has come was read.
+struct next_turn : turn_hook {
+    next_turn() noexcept
+        : turn_hook(
+              [](turn_hook& h) { loop::current().post(static_cast<next_turn&>(h).waiting); }) {}
+    static bool await_ready() noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> h) noexcept {
+        waiting = h;
+        loop::current().at_turn_end(*this);
+    }
+    static void await_resume() noexcept {}
+    std::coroutine_handle<> waiting;
+};
+
+} // namespace detail
+
+SKEIN_INLINE task<void> node::run_backlog() {
+    auto& waiting = books_->backlog;
+    do {
+        detail::next_turn next;
+        co_await next;
+        while (!waiting.empty() && loop::current().busy_for() < limit::call_turn) {
+            auto one = std::move(waiting.front());
+            waiting.pop_front();
+            books_->backlog_bytes -= one.body.size();
+            if (books_->closing) continue; // its driver has gone
+            if (one.is_drop)
+                books_->boxes.erase(one.id);
+            else
+                execute_waiting(one.from, one.id, one.body);
+        }
+        if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
+            std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
+            books_->upstream->wire->resume_reading();
+    } while (!waiting.empty());
+    books_->has_backlog = false;
+    books_->unwanted.clear();
+}
+
+/// A call whose turn has come; it may have been cancelled meanwhile.
+SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id,
+                                        byte_span body) {
+    try {
+        if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
+        wire::reader in(body);
+        detail::call_head head;
+        const auto& fn = detail::read_head(in, head, from->who);
+        error why(errc::cancelled, fn.name + " was cancelled; it did not run");
+        reply_failure(*from, id, {std::move(why), nullptr});
+    } catch (const error& e) { // no call: as in the handler of a link
+        from->wire->abort(e);
+    }
 }
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
@@ -176,9 +321,7 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
                                 std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
-    if (fn == nullptr)
-        throw error(errc::malformed, fmt::format("a call that cannot be read from {}", from->who));
+    const auto& fn = detail::read_head(in, head, from->who);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -188,20 +331,22 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
             return reply_failure(*from, id, {gone, nullptr});
         }
         box = found->second;
-        if (box->not_started > 0 && !fn->is_coroutine) {
+        if (box->type != *fn.actor)
+            throw detail::wrong_actor(from->who, fn, head.target, box->type);
+        if (box->not_started > 0 && !fn.is_coroutine) {
             ++box->not_started;
             books_->calls.spawn(execute_later(from, id, to_buffer(body), std::move(box)));
             return;
         }
     }
     ++books_->stats.executed;
-    detail::incoming_call call{*this, from, id, *fn, head.target, in, std::move(box)};
+    detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
     struct executing_guard {
         node* before = executing_;
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
-    fn->invoke(call);
+    fn.invoke(call);
 }
 
 SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,

@@ -58,11 +58,16 @@ SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire
     co_await ended;
 
     std::string how = l->orderly ? "it left" : l->why.what();
-    if (after) {
-        auto asked = after(*l);
-        auto sure = shield(std::move(asked));
-        auto said = co_await sure;
-        if (!said.empty()) how = std::move(said);
+    try {
+        if (after) {
+            auto asked = after(*l);
+            auto sure = shield(std::move(asked));
+            auto said = co_await sure;
+            if (!said.empty()) how = std::move(said);
+        }
+    } catch (...) { // its calls are settled all the same
+        how +=
+            fmt::format(" (its end was not seen: {})", to_error(std::current_exception()).what());
     }
     std::erase(books_->links, l);
     lose(*l, how);
@@ -115,21 +120,22 @@ class loss_report {
 public:
     static constexpr const char* runs_again = "runs again";
 
-    void add(const char* state, std::string name) { ++lost_[{state, std::move(name)}]; }
+    void add(const char* state, std::string name) {
+        ++lost_[{state, std::move(name)}];
+        ++total_;
+    }
     /// "; lost with it: f(int) x2 (may have run), g() (did not run)": all but one call of that name.
     [[nodiscard]] const std::string& others(const char* state, const std::string& name) {
         constexpr std::size_t shown = 8;
         const key self(state, name);
         auto [at, is_new] = told_.try_emplace(self);
         if (!is_new) return at->second;
-        std::size_t listed = 0, left_out = 0;
+        std::size_t listed = 0, left_out = total_ - 1;
         for (const auto& [other, all] : lost_) {
             const std::size_t n = all - (other == self ? 1 : 0);
             if (n == 0) continue;
-            if (listed == shown) {
-                left_out += n;
-                continue;
-            }
+            if (listed == shown) break; // of thousands, each would look at all others
+            left_out -= n;
             at->second +=
                 fmt::format("{}{}{} ({})", listed++ == 0 ? "; lost with it: " : ", ", other.second,
                             n == 1 ? "" : fmt::format(" x{}", n), other.first);
@@ -141,6 +147,7 @@ public:
 private:
     using key = std::pair<std::string_view, std::string>; // how far it got, its name
     std::map<key, std::size_t> lost_;
+    std::size_t total_ = 0;
     std::map<key, std::string> told_;
 };
 
@@ -150,6 +157,13 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 }
 
 } // namespace detail
+
+/// The calls that a broken link took along.
+struct node::losses {
+    std::vector<detail::counted<detail::call_base>> again, dead;
+    detail::loss_report report;
+    std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
+};
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
 SKEIN_INLINE void node::lose(link& l, const std::string& how) {
@@ -163,8 +177,28 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
 
-    std::vector<detail::counted<detail::call_base>> again, dead;
-    detail::loss_report report;
+    losses lost;
+    lost.summary = fmt::format("{} was lost: {}", l.who, how);
+    take_lost(l, lost);
+
+    // The actors are gone before any call fails: what that sets free must not go to the dead link.
+    std::vector<detail::counted<detail::actor_state>> gone;
+    for (const auto& [id, lane] : books_->lanes)
+        if (lane->on == &l) gone.emplace_back(lane);
+    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    for (const auto& lane : gone) {
+        lane->on = nullptr;
+        lane->lost = failure{error(errc::worker_lost, lost.summary), nullptr};
+    }
+    const auto orphaned = forget_actors(l);
+    fail_lost(lost);
+    for (const auto& lane : gone) fail_lane(*lane);
+    for (const auto id : orphaned) drop_orphan(id);
+    run_again(lost);
+}
+
+/// Takes the calls that were at the link out of their slots.
+SKEIN_INLINE void node::take_lost(link& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -177,68 +211,66 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
                 --call->retries_left;
                 ++call->lost_attempts;
             }
-            report.add(detail::loss_report::runs_again, call->name());
-            again.push_back(std::move(call));
+            into.report.add(detail::loss_report::runs_again, call->name());
+            into.again.push_back(std::move(call));
             continue;
         }
         if (call->kind == detail::call_kind::create) books_->actors.erase(call->target);
         if (sent && is_task) ++call->lost_attempts;
-        report.add(call->progress(), call->name());
-        dead.push_back(std::move(call));
+        into.report.add(call->progress(), call->name());
+        into.dead.push_back(std::move(call));
     }
-    const std::string summary = fmt::format("{} was lost: {}", l.who, how);
+}
 
-    // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    const failure lost{error(errc::worker_lost, summary), nullptr};
+/// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
+SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
     std::vector<std::uint64_t> orphaned;
-    std::vector<detail::counted<detail::actor_state>> gone;
-    if (books_->upstream == nullptr) {
-        for (const auto& [id, entry] : books_->actors)
-            if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
-        std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
-    }
-    for (const auto& [id, lane] : books_->lanes)
-        if (lane->on == &l) gone.emplace_back(lane);
-    std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
+    if (books_->upstream != nullptr) return orphaned;
+    for (const auto& [id, entry] : books_->actors)
+        if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
+    std::erase_if(books_->actors, [&](const auto& item) { return item.second.where == &l; });
     std::sort(orphaned.begin(), orphaned.end());
-    for (const auto& lane : gone) {
-        lane->on = nullptr;
-        lane->lost = lost;
-    }
+    return orphaned;
+}
 
-    for (const auto& call : dead) {
+SKEIN_INLINE void node::drop_orphan(std::uint64_t id) {
+    auto* where = books_->actors[id].where;
+    books_->actors.erase(id);
+    if (where == nullptr) return; // its constructor runs: settle_create() drops it
+    --where->actors;
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+}
+
+SKEIN_INLINE void node::fail_lost(losses& lost) {
+    for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : books_->upstream != nullptr || books_->closing ? errc::closed
                                                                            : errc::worker_lost;
         const auto name = call->name();
-        std::string text = fmt::format("{} {}: {}", name, call->progress(), summary);
+        std::string text = fmt::format("{} {}: {}", name, call->progress(), lost.summary);
         if (call->lost_attempts > 1)
             text +=
                 fmt::format("; {} attempts were made, each lost its worker", call->lost_attempts);
-        text += report.others(call->progress(), name);
+        text += lost.report.others(call->progress(), name);
         call->fail({error(code, std::move(text)), nullptr});
     }
-    for (const auto& lane : gone) fail_lane(*lane);
-    for (const auto id : orphaned) {
-        auto* where = books_->actors[id].where;
-        books_->actors.erase(id);
-        if (where == nullptr) continue; // its constructor runs: settle_create() drops it
-        --where->actors;
-        if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
-    }
-    // Calls that run again go first; before them those that need no free core: a call that holds one
-    // may wait for them.
+}
+
+/// Calls that run again go first; before them those that need no free core: a call that holds one may
+/// wait for them.
+SKEIN_INLINE void node::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
-    for (const auto& call : again) {
+    for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
-    const auto behind = std::find_if_not(books_->queue.begin(), books_->queue.end(), needs_no_core);
-    books_->queue.insert(behind, others.begin(), others.end());
-    books_->queue.insert(books_->queue.begin(), urgent.begin(), urgent.end());
+    auto& queue = books_->queue;
+    const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
+    queue.insert(behind, others.begin(), others.end());
+    queue.insert(queue.begin(), urgent.begin(), urgent.end());
 }
 
 } // namespace skein::rt

@@ -25,28 +25,17 @@ namespace skein::rt::detail {
 
 // ---- executing side ----------------------------------------------------------------------------
 
-template <class T>
-inline constexpr bool is_view = false;
-template <class T, std::size_t N>
-inline constexpr bool is_view<std::span<T, N>> = true;
-template <>
-inline constexpr bool is_view<std::string_view> = true;
-
 template <class Tuple>
 inline constexpr bool has_span = false;
 template <class... T>
 inline constexpr bool has_span<std::tuple<T...>> =
     ((is_view<T> && !std::is_same_v<T, std::string_view>) || ...);
-template <class Tuple>
-inline constexpr bool has_view = false;
-template <class... T>
-inline constexpr bool has_view<std::tuple<T...>> = (is_view<T> || ...);
-
 /// An actor of type T.
 template <class T>
 struct box_of : actor_box {
     template <class... A>
-    explicit box_of(std::in_place_t, A&&... args) : value(make(std::forward<A>(args)...)) {}
+    explicit box_of(std::in_place_t, A&&... args)
+        : actor_box(typeid(T)), value(make(std::forward<A>(args)...)) {}
     T value;
 
 private:
@@ -170,6 +159,7 @@ struct record {
             r.mangled = std::is_void_v<T> ? typeid(plain_name<F>).name()
                                           : typeid(function_tag<F, T>).name();
             r.shown = typeid(plain_name<F>).name();
+            if constexpr (!std::is_void_v<T>) r.actor = &typeid(T);
             r.invoke = &invoke<F, T>;
             r.is_coroutine = traits::is_coroutine;
             r.signature_hash = &signature_hash;
@@ -286,7 +276,7 @@ auto call_function(node& by, const call_options& how, auto&&... args) {
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
@@ -310,7 +300,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
                   argument_check<typename traits::parameters, decltype(args)...>::ok) {
         static_assert(
-            !traits::is_coroutine || !has_view<typename traits::arguments>,
+            !traits::is_coroutine || !any_holds_view<typename traits::arguments>,
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;

@@ -3,12 +3,15 @@
 // What a function pointer says about a remote function: its arguments, its result, its class, and
 // whether they can travel. Every rule a user can break has its one readable line here.
 
+#include <skein/core/fields.hpp>
 #include <skein/core/task.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 #include <skein/wire/schema.hpp>
 
 #include <cstddef>
+#include <span>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -67,6 +70,40 @@ struct signature<R (C::*)(P...) noexcept> : signature_of<R, C, P...> {};
 template <class R, class C, class... P>
 struct signature<R (C::*)(P...) const noexcept> : signature_of<R, C, P...> {};
 
+template <class T>
+inline constexpr bool is_view = false;
+template <class T, std::size_t N>
+inline constexpr bool is_view<std::span<T, N>> = true;
+template <>
+inline constexpr bool is_view<std::string_view> = true;
+
+/// A view, or something with one inside. `Above` are the aggregates that T is inside of.
+template <class T, class... Above>
+consteval bool holds_view() {
+    if constexpr (is_view<T>)
+        return true;
+    else if constexpr (wire::detail::is_one_of<T, Above...> || wire::detail::custom<T>)
+        return false;
+    else if constexpr (wire::detail::is_array<T>)
+        return holds_view<typename T::value_type, Above...>();
+    else if constexpr (plain_aggregate<T>)
+        return !wire::detail::all_fields<T>(
+            []<class F>() { return !holds_view<std::remove_cvref_t<F>, T, Above...>(); });
+    else if constexpr (requires(const T* t) {
+                           []<template <class...> class Template, class... Items>(
+                               const Template<Items...>*) {}(t);
+                       })
+        return []<template <class...> class Template, class... Items>(const Template<Items...>*) {
+            return (false || ... || holds_view<std::remove_cvref_t<Items>, T, Above...>());
+        }(static_cast<const T*>(nullptr));
+    else
+        return false;
+}
+template <class Tuple>
+inline constexpr bool any_holds_view = false;
+template <class... T>
+inline constexpr bool any_holds_view<std::tuple<T...>> = (false || ... || holds_view<T>());
+
 /// Checks one parameter type; gives true so that it can be folded.
 template <class P>
 consteval bool check_parameter() {
@@ -89,7 +126,8 @@ consteval bool check_parameter() {
         constexpr bool can_be_sent = wire::encodable<value>;
         static_assert(can_be_sent,
                       "skein: an argument type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
         return can_be_sent;
     } else {
         return false;
@@ -107,8 +145,18 @@ consteval bool check_result() {
         constexpr bool can_be_sent = wire::encodable<R>;
         static_assert(can_be_sent,
                       "skein: the result type cannot be sent: make it a plain aggregate of "
-                      "types that can, or specialise skein::wire::codec for it");
-        return can_be_sent;
+                      "types that can (no base class; std::array, not a C array), or specialise "
+                      "skein::wire::codec for it");
+        if constexpr (can_be_sent) {
+            constexpr bool is_owned = !holds_view<R>();
+            static_assert(is_owned,
+                          "skein: a remote function cannot return a span or string_view, nor "
+                          "something that holds one: what it points to is in another process; "
+                          "return a vector or string");
+            return is_owned;
+        } else {
+            return false;
+        }
     } else {
         return false;
     }

@@ -5,6 +5,8 @@
 #include <skein/core/error.hpp>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -14,12 +16,10 @@ namespace skein::sim {
 
 SKEIN_INLINE disk::disk(random_source& random, disk_options options, fault_counts* counts)
     : random_(random), options_(options), counts_(counts) {}
+SKEIN_INLINE disk::disk(disk_options options) : random_(own_), options_(options) {}
 SKEIN_INLINE disk::~disk() = default;
 
-SKEIN_INLINE result<std::uint64_t> disk::free_space(const std::string&) {
-    const auto used = used_bytes();
-    return used < options_.capacity ? options_.capacity - used : 0;
-}
+// ---- small parts -------------------------------------------------------------------------------
 
 SKEIN_INLINE std::string disk::clean(const std::string& path) {
     std::string out;
@@ -41,8 +41,8 @@ SKEIN_INLINE void disk::apply(byte_buffer& to, const change& c, std::size_t part
     std::copy_n(c.bytes.begin(), part, to.begin() + static_cast<std::ptrdiff_t>(c.offset));
 }
 
-SKEIN_INLINE error disk::missing(const std::string& path) {
-    return error(errc::not_found, "no such file or folder: " + path);
+SKEIN_INLINE error disk::missing(const std::string& verb, const std::string& path) {
+    return error(errc::not_found, verb + " " + path + ": no such file or folder");
 }
 
 SKEIN_INLINE bool disk::io_fault() {
@@ -51,22 +51,57 @@ SKEIN_INLINE bool disk::io_fault() {
     return true;
 }
 
+SKEIN_INLINE void disk::count(fault f) {
+    if (counts_ != nullptr) counts_->add(f);
+}
+
+/// Every operation that changes something asks here first: may it, this time?
+SKEIN_INLINE std::optional<error> disk::begin_change(const std::string& verb,
+                                                     const std::string& path) {
+    const auto n = changes_++;
+    if (power_ == 0) return error(errc::io, verb + " " + path + ": the power is off");
+    if (power_ != UINT64_MAX) --power_;
+    if (n == failing_) {
+        count(failing_code_ == errc::disk_full ? fault::disk_full : fault::disk_io);
+        return error(failing_code_, verb + " " + path + ": injected failure");
+    }
+    if (io_fault()) return error(errc::io, verb + " " + path + ": simulated input/output error");
+    return std::nullopt;
+}
+
 SKEIN_INLINE void disk::change_names(name_change c) {
     step s;
     s.parents.insert(parent_path(c.path));
     if (!c.from.empty()) s.parents.insert(parent_path(c.from));
-    now_.apply(c);
-    s.parts.push_back(std::move(c));
+    s.name = std::move(c);
+    now_.apply(s);
     journal_.push_back(std::move(s));
 }
 
-SKEIN_INLINE std::uint64_t disk::used_bytes() const {
-    std::uint64_t used = 0;
-    for (const auto& [path, node] : now_.files) used += node->now.size();
-    return used;
+namespace detail {
+/// The path below `to` of a path in or below `from`; nothing for any other.
+SKEIN_INLINE std::optional<std::string> moved_path(const std::string& path, const std::string& from,
+                                                   const std::string& to) {
+    if (path != from && !path.starts_with(from + "/")) return std::nullopt;
+    return to + path.substr(from.size());
+}
+} // namespace detail
+
+SKEIN_INLINE void disk::names::move_folder(const std::string& from, const std::string& to) {
+    const auto old_folders = std::exchange(folders, {});
+    for (const auto& path : old_folders)
+        folders.insert(detail::moved_path(path, from, to).value_or(path));
+    const auto old_files = std::exchange(files, {});
+    for (const auto& [path, node] : old_files)
+        files[detail::moved_path(path, from, to).value_or(path)] = node;
 }
 
-SKEIN_INLINE void disk::names::apply(const name_change& c) {
+SKEIN_INLINE void disk::names::apply(const step& s) {
+    if (!s.folder_from.empty()) {
+        move_folder(s.folder_from, s.folder_to);
+        return;
+    }
+    const name_change& c = s.name;
     if (!c.from.empty()) files.erase(c.from);
     if (c.is_folder) {
         if (c.target)
@@ -80,6 +115,62 @@ SKEIN_INLINE void disk::names::apply(const name_change& c) {
     }
 }
 
+SKEIN_INLINE std::uint64_t disk::used_bytes() const {
+    std::uint64_t used = 0;
+    for (const auto& [path, node] : now_.files) used += node->now.size();
+    return used;
+}
+
+SKEIN_INLINE bool disk::has_entries(const std::string& folder) const {
+    const auto inside = [&](const std::string& path) {
+        return path != "." && path != "/" && parent_path(path) == folder;
+    };
+    for (const auto& path : now_.folders)
+        if (inside(path)) return true;
+    for (const auto& [path, node] : now_.files)
+        if (inside(path)) return true;
+    return false;
+}
+
+// ---- what tests set ----------------------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t disk::changes() const {
+    const std::lock_guard lock(mutex_);
+    return changes_;
+}
+SKEIN_INLINE void disk::power_off_after(std::uint64_t changes) {
+    const std::lock_guard lock(mutex_);
+    power_ = changes;
+}
+SKEIN_INLINE void disk::fail_once(std::uint64_t n, errc code) {
+    const std::lock_guard lock(mutex_);
+    failing_ = changes_ + n;
+    failing_code_ = code;
+}
+SKEIN_INLINE void disk::set_capacity(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    options_.capacity = bytes;
+}
+SKEIN_INLINE byte_buffer& disk::content(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    const auto found = now_.files.find(clean(path));
+    if (found == now_.files.end()) throw missing("content of", path);
+    return found->second->now;
+}
+SKEIN_INLINE bool disk::flip_bit(const std::string& path, std::uint64_t bit) {
+    const std::lock_guard lock(mutex_);
+    const auto found = now_.files.find(clean(path));
+    if (found == now_.files.end() || bit / 8 >= found->second->now.size()) return false;
+    const auto flip = [&](byte_buffer& in) {
+        if (bit / 8 < in.size()) in[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    };
+    flip(found->second->now);
+    flip(found->second->durable);
+    return true;
+}
+
+// ---- open files --------------------------------------------------------------------------------
+
 class disk::handle final : public file {
 public:
     handle(disk& on, std::string path, inode_ptr node, bool writable)
@@ -87,26 +178,33 @@ public:
           life_(on.life_) {}
 
     result<std::size_t> read_at(std::uint64_t offset, mut_byte_span into) override {
-        if (auto bad = check(false, true)) return *bad;
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_open()) return *bad;
+        if (disk_.io_fault())
+            return error(errc::io, "read " + path_ + ": simulated input/output error");
         if (offset >= node_->now.size()) return std::size_t{0};
         const std::size_t n = std::min<std::size_t>(into.size(), node_->now.size() - offset);
         std::copy_n(node_->now.begin() + static_cast<std::ptrdiff_t>(offset), n, into.begin());
         return n;
     }
     result<void> write_at(std::uint64_t offset, byte_span bytes) override {
-        if (auto bad = check(true, true)) return *bad;
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_change("write")) return *bad;
         return disk_.write(path_, *node_, offset, bytes);
     }
     result<void> append(byte_span bytes) override {
-        if (auto bad = check(true, true)) return *bad;
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_change("write")) return *bad;
         return disk_.write(path_, *node_, node_->now.size(), bytes);
     }
     result<std::uint64_t> size() override {
-        if (auto bad = check(false, false)) return *bad;
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_open()) return *bad;
         return std::uint64_t{node_->now.size()};
     }
     result<void> truncate(std::uint64_t bytes) override {
-        if (auto bad = check(true, true)) return *bad;
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_change("truncate")) return *bad;
         change c;
         c.offset = bytes;
         c.is_truncate = true;
@@ -115,9 +213,11 @@ public:
         return {};
     }
     result<void> sync() override {
-        if (auto bad = check(false, true)) {
+        const std::lock_guard lock(disk_.mutex_);
+        if (auto bad = check_open()) return *bad;
+        if (auto bad = disk_.begin_change("sync", path_)) {
             // A failed sync drops the dirty pages: a second one would succeed and prove nothing.
-            if (bad->code() == errc::io) node_->unsynced.clear();
+            if (disk_.power_ != 0) node_->unsynced.clear();
             return *bad;
         }
         node_->durable = node_->now;
@@ -125,18 +225,20 @@ public:
         return {};
     }
     result<void> close() override {
+        const std::lock_guard lock(disk_.mutex_);
         closed_ = true;
         return {};
     }
 
 private:
-    std::optional<error> check(bool writing, bool may_fail) {
+    std::optional<error> check_open() {
         if (closed_ || life_ != disk_.life_) return error(errc::closed, path_ + " is closed");
-        if (writing && !writable_)
-            return error(errc::permission_denied, path_ + " is open for reading");
-        if (may_fail && disk_.io_fault())
-            return error(errc::io, path_ + ": simulated input/output error");
         return std::nullopt;
+    }
+    std::optional<error> check_change(const char* verb) {
+        if (auto bad = check_open()) return bad;
+        if (!writable_) return error(errc::permission_denied, path_ + " is open for reading");
+        return disk_.begin_change(verb, path_);
     }
     disk& disk_;
     std::string path_;
@@ -150,35 +252,37 @@ SKEIN_INLINE result<void> disk::write(const std::string& path, inode& node, std:
     const std::uint64_t grows =
         offset + bytes.size() > node.now.size() ? offset + bytes.size() - node.now.size() : 0;
     const auto room = free_space(path);
+    const std::uint64_t missing_bytes = grows > *room ? grows - *room : 0;
+    // What fits is written, as a kernel does.
+    bytes = bytes.first(bytes.size() - std::min<std::uint64_t>(bytes.size(), missing_bytes));
     change c;
     c.offset = offset;
-    if (grows > *room) { // what fits is written, as a kernel does
-        count(fault::disk_full);
-        const std::uint64_t missing_bytes = grows - *room;
-        bytes = bytes.first(bytes.size() - std::min<std::uint64_t>(bytes.size(), missing_bytes));
-        c.bytes = to_buffer(bytes);
-        apply(node.now, c, bytes.size());
-        node.unsynced.push_back(std::move(c));
-        return error(errc::disk_full, fmt::format("write {}: no space left, {} bytes do not fit",
-                                                  path, missing_bytes));
-    }
     c.bytes = to_buffer(bytes);
     apply(node.now, c, bytes.size());
     node.unsynced.push_back(std::move(c));
-    return {};
+    if (missing_bytes == 0) return {};
+    count(fault::disk_full);
+    return error(errc::disk_full,
+                 fmt::format("write {}: no space left on device, {} bytes do not fit", path,
+                             missing_bytes))
+        .with_hint("free some space there or choose another folder");
 }
 
+// ---- the tree ----------------------------------------------------------------------------------
+
 SKEIN_INLINE result<std::unique_ptr<file>> disk::open(const std::string& raw, open_mode mode) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
-    if (now_.folders.contains(path)) return error(errc::invalid_argument, path + " is a folder");
+    if (now_.folders.contains(path)) return error(errc::io, "open " + path + ": is a folder");
     const auto found = now_.files.find(path);
     if (mode == open_mode::create_new && found != now_.files.end()) {
-        return error(errc::already_exists, path + " is there already");
+        return error(errc::already_exists, "create " + path + ": it is there already");
     }
     inode_ptr node;
     if (found != now_.files.end()) {
         node = found->second;
-        if (mode == open_mode::write && !node->now.empty()) {
+        if (mode == open_mode::write) {
+            if (auto bad = begin_change("create", path)) return *bad;
             change c;
             c.is_truncate = true;
             apply(node->now, c, 0);
@@ -186,7 +290,8 @@ SKEIN_INLINE result<std::unique_ptr<file>> disk::open(const std::string& raw, op
         }
     } else {
         if (mode == open_mode::read || !now_.folders.contains(parent_path(path)))
-            return missing(path);
+            return missing(mode == open_mode::read ? "open" : "create", path);
+        if (auto bad = begin_change("create", path)) return *bad;
         node = std::make_shared<inode>();
         name_change c;
         c.path = path;
@@ -198,36 +303,21 @@ SKEIN_INLINE result<std::unique_ptr<file>> disk::open(const std::string& raw, op
 }
 
 SKEIN_INLINE result<void> disk::rename(const std::string& raw_from, const std::string& raw_to) {
+    const std::lock_guard lock(mutex_);
     const std::string from = clean(raw_from), to = clean(raw_to);
-    if (now_.folders.contains(from)) { // a folder moves with all that is in it
-        if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
-        step s;
-        s.parents = {parent_path(from), parent_path(to)};
-        for (const auto& path : now_.folders) {
-            if (path != from && !path.starts_with(from + "/")) continue;
-            name_change made, gone;
-            made.path = to + path.substr(from.size());
-            made.is_folder = gone.is_folder = true;
-            made.target = std::make_shared<inode>();
-            gone.path = path;
-            s.parts.push_back(std::move(made));
-            s.parts.push_back(std::move(gone));
-        }
-        for (const auto& [path, node] : now_.files) {
-            if (!path.starts_with(from + "/")) continue;
-            name_change c;
-            c.path = to + path.substr(from.size());
-            c.from = path;
-            c.target = node;
-            s.parts.push_back(std::move(c));
-        }
-        for (const auto& c : s.parts) now_.apply(c);
-        journal_.push_back(std::move(s));
-        return {};
-    }
+    const bool folder = now_.folders.contains(from);
     const auto found = now_.files.find(from);
-    if (found == now_.files.end()) return missing(from);
-    if (!now_.folders.contains(parent_path(to))) return missing(parent_path(to));
+    if (!folder && found == now_.files.end()) return missing("rename", from);
+    if (!now_.folders.contains(parent_path(to))) return missing("rename to", to);
+    if (now_.folders.contains(to) && (!folder || (from != to && has_entries(to)))) {
+        return error(errc::io, "rename " + from + " to " + to +
+                                   (folder ? ": the folder is not empty" : ": is a folder"));
+    }
+    if (folder && now_.files.contains(to))
+        return error(errc::io, "rename " + from + " to " + to + ": is a file");
+    if (auto bad = begin_change("rename", from)) return *bad;
+    if (from == to) return {};
+    if (folder) return rename_folder(from, to);
     name_change c;
     c.path = to;
     c.from = from;
@@ -236,14 +326,34 @@ SKEIN_INLINE result<void> disk::rename(const std::string& raw_from, const std::s
     return {};
 }
 
+/// A folder moves with all that is in it; what was not durable in it waits under its new name.
+SKEIN_INLINE result<void> disk::rename_folder(const std::string& from, const std::string& to) {
+    for (auto& earlier : journal_) {
+        for (std::string* path : {&earlier.name.path, &earlier.name.from})
+            if (path->starts_with(from + "/")) *path = *detail::moved_path(*path, from, to);
+        std::set<std::string> parents;
+        for (const auto& path : earlier.parents)
+            parents.insert(detail::moved_path(path, from, to).value_or(path));
+        earlier.parents = std::move(parents);
+    }
+    step s;
+    s.folder_from = from;
+    s.folder_to = to;
+    s.parents = {parent_path(from), parent_path(to)};
+    now_.apply(s);
+    journal_.push_back(std::move(s));
+    return {};
+}
+
 SKEIN_INLINE result<void> disk::sync_dir(const std::string& raw) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
-    if (!now_.folders.contains(path)) return missing(path);
-    if (io_fault()) return error(errc::io, path + ": simulated input/output error");
+    if (!now_.folders.contains(path)) return missing("sync folder", path);
+    if (auto bad = begin_change("sync folder", path)) return *bad;
     std::vector<step> left;
     for (auto& s : journal_) {
         if (s.parents.contains(path)) {
-            for (const auto& c : s.parts) durable_.apply(c);
+            durable_.apply(s);
         } else {
             left.push_back(std::move(s));
         }
@@ -253,8 +363,9 @@ SKEIN_INLINE result<void> disk::sync_dir(const std::string& raw) {
 }
 
 SKEIN_INLINE result<std::vector<dir_entry>> disk::list(const std::string& raw) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
-    if (!now_.folders.contains(path)) return missing(path);
+    if (!now_.folders.contains(path)) return missing("list", path);
     std::vector<dir_entry> out;
     const auto add = [&](const std::string& entry, bool folder, std::uint64_t bytes) {
         if (entry == "." || entry == "/" || parent_path(entry) != path) return;
@@ -272,26 +383,27 @@ SKEIN_INLINE result<std::vector<dir_entry>> disk::list(const std::string& raw) {
 }
 
 SKEIN_INLINE result<void> disk::remove(const std::string& raw) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
     name_change c;
     c.path = path;
-    if (now_.folders.contains(path)) {
-        const auto inside = list(path);
-        if (!inside->empty())
-            return error(errc::io, "remove " + path + ": the folder is not empty");
-        c.is_folder = true;
-    } else if (!now_.files.contains(path)) {
-        return missing(path);
-    }
+    c.is_folder = now_.folders.contains(path);
+    if (c.is_folder && has_entries(path))
+        return error(errc::io, "remove " + path + ": the folder is not empty");
+    if (!c.is_folder && !now_.files.contains(path)) return missing("remove", path);
+    if (auto bad = begin_change("remove", path)) return *bad;
     change_names(std::move(c));
     return {};
 }
 
 SKEIN_INLINE result<void> disk::make_dirs(const std::string& raw) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
     if (now_.folders.contains(path)) return {};
-    if (now_.files.contains(path)) return error(errc::already_exists, path + " is a file");
+    if (now_.files.contains(path))
+        return error(errc::already_exists, "create folder " + path + ": it is a file");
     if (auto above = make_dirs(parent_path(path)); !above) return above;
+    if (auto bad = begin_change("create folder", path)) return *bad;
     name_change c;
     c.path = path;
     c.is_folder = true;
@@ -300,7 +412,14 @@ SKEIN_INLINE result<void> disk::make_dirs(const std::string& raw) {
     return {};
 }
 
+SKEIN_INLINE result<std::uint64_t> disk::free_space(const std::string&) {
+    const std::lock_guard lock(mutex_);
+    const auto used = used_bytes();
+    return used < options_.capacity ? options_.capacity - used : 0;
+}
+
 SKEIN_INLINE result<dir_entry> disk::status(const std::string& raw) {
+    const std::lock_guard lock(mutex_);
     const std::string path = clean(raw);
     dir_entry e;
     e.name = path.substr(path.find_last_of('/') + 1);
@@ -309,47 +428,95 @@ SKEIN_INLINE result<dir_entry> disk::status(const std::string& raw) {
         return e;
     }
     const auto found = now_.files.find(path);
-    if (found == now_.files.end()) return missing(path);
+    if (found == now_.files.end()) return missing("status of", path);
     e.bytes = found->second->now.size();
     return e;
 }
 
-SKEIN_INLINE bool disk::flip_bit(const std::string& path, std::uint64_t bit) {
-    const auto found = now_.files.find(clean(path));
-    if (found == now_.files.end() || bit / 8 >= found->second->now.size()) return false;
-    const auto flip = [&](byte_buffer& in) {
-        if (bit / 8 < in.size()) in[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
-    };
-    flip(found->second->now);
-    flip(found->second->durable);
-    return true;
-}
+// ---- crashes -----------------------------------------------------------------------------------
 
 SKEIN_INLINE void disk::crash() {
+    const std::lock_guard lock(mutex_);
     ++life_;
-    // Names: the changes that had reached the medium by themselves, in their order.
-    const std::uint64_t kept = random_.below(journal_.size() + 1);
-    for (std::uint64_t i = 0; i < kept; ++i) {
-        for (const auto& c : journal_[i].parts) durable_.apply(c);
+    power_ = failing_ = UINT64_MAX;
+    settle(crash_mode::mixed, random_);
+}
+
+SKEIN_INLINE std::unique_ptr<disk> disk::crash(crash_mode mode, std::uint64_t seed) const {
+    const std::lock_guard lock(mutex_);
+    auto after = std::make_unique<disk>();
+    std::map<const inode*, inode_ptr> copies;
+    const auto copy = [&](inode_ptr& node) {
+        if (!node) return;
+        auto& made = copies[node.get()];
+        if (!made) made = std::make_shared<inode>(*node);
+        node = made;
+    };
+    after->now_ = now_;
+    after->durable_ = durable_;
+    after->journal_ = journal_;
+    for (auto& [path, node] : after->now_.files) copy(node);
+    for (auto& [path, node] : after->durable_.files) copy(node);
+    for (auto& s : after->journal_) copy(s.name.target);
+    seeded_random random(seed);
+    after->settle(mode, random);
+    return after;
+}
+
+SKEIN_INLINE void disk::settle(crash_mode mode, random_source& random) {
+    settle_names(mode, random);
+    // Files in the order of their names; a file that has two names is done once.
+    for (auto& [path, node] : now_.files) {
+        if (mode == crash_mode::all_written) node->durable = node->now;
+        if (mode == crash_mode::mixed)
+            for (const auto& c : node->unsynced) settle_write(*node, c, random);
+        node->unsynced.clear();
+        node->now = node->durable;
+    }
+}
+
+SKEIN_INLINE void disk::settle_names(crash_mode mode, random_source& random) {
+    if (mode == crash_mode::all_written) {
+        durable_ = now_;
+    } else if (mode == crash_mode::mixed) {
+        // Nothing is promised about the order: a journal keeps it, other file systems do not.
+        const bool in_order = random.below(2) == 0;
+        const std::uint64_t kept = random.below(journal_.size() + 1);
+        for (std::uint64_t i = 0; i < journal_.size(); ++i) {
+            if (in_order ? i >= kept : random.below(2) == 0) continue;
+            durable_.apply(journal_[i]);
+        }
+        // What lies in a folder that did not survive is gone with it.
+        std::erase_if(durable_.folders, [&](const std::string& path) {
+            for (auto above = parent_path(path); above != "." && above != "/";
+                 above = parent_path(above))
+                if (!durable_.folders.contains(above)) return true;
+            return false;
+        });
+        std::erase_if(durable_.files, [&](const auto& entry) {
+            return !durable_.folders.contains(parent_path(entry.first));
+        });
     }
     journal_.clear();
     now_ = durable_;
-    // Content: every unsynced write has its own fate. Files in the order of their names; a file that
-    // has two names is done once.
-    for (auto& [path, node] : now_.files) {
-        for (const auto& c : node->unsynced) {
-            switch (random_.below(3)) {
-            case 0: count(fault::disk_lost); break;
-            case 1:
-                count(fault::disk_torn);
-                apply(node->durable, c,
-                      static_cast<std::size_t>(random_.below(c.bytes.size() + 1)));
-                break;
-            default: apply(node->durable, c, c.bytes.size()); break;
-            }
-        }
-        node->unsynced.clear();
-        node->now = node->durable;
+}
+
+/// Every unsynced write has its own fate.
+SKEIN_INLINE void disk::settle_write(inode& node, const change& c, random_source& random) {
+    switch (random.below(4)) {
+    case 0: count(fault::disk_lost); break;
+    case 1:
+        count(fault::disk_torn);
+        apply(node.durable, c, static_cast<std::size_t>(random.below(c.bytes.size() + 1)));
+        break;
+    case 2: { // the size arrived, the pages did not
+        count(fault::disk_torn);
+        change hole = c;
+        std::fill(hole.bytes.begin(), hole.bytes.end(), std::byte{0});
+        apply(node.durable, hole, hole.bytes.size());
+        break;
+    }
+    default: apply(node.durable, c, c.bytes.size()); break;
     }
 }
 
