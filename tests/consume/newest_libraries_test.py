@@ -61,8 +61,7 @@ with consume.scratch() as folder:
     source = os.path.join(folder, "all.cpp")
     with open(source, "w", encoding="ascii") as file:
         file.write("#include <skein/skein.hpp>\n")
-        if os.path.exists(os.path.join(consume.SOURCE, "include/skein/report.hpp")):
-            file.write("#include <skein/report.hpp>\n")
+        file.write("#include <skein/report.hpp>\n#include <skein/dist.hpp>\n")
     common = ["-std=c++20", "-fsyntax-only", "-pthread", "-Wall", "-Wextra", "-Werror", "-isystem", front]
     compilers = {consume.COMPILER, *(found for found in (shutil.which("clang++-19"), shutil.which("g++")) if found)}
     for compiler in sorted({os.path.realpath(shutil.which(name) or name): name for name in compilers}.values()):
