@@ -3808,11 +3808,10 @@ struct time_constants {
     ms rendezvous_timeout{60000};
     /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
     /// while the others wait. Dead processes are noticed at once, without it.
-    ms collective_timeout{300000};
-    ms checkpoint_timeout{
-        1800000};             ///< the same while ranks read, verify and sync whole checkpoints
-    ms ring_late_again{50};   ///< a second look before a neighbour is called late
-    ms ring_grace_least{500}; ///< after the deadline, for news of who is late further away
+    ms collective_timeout{300'000};
+    ms checkpoint_timeout{1'800'000}; ///< the same around reads and writes of whole checkpoints
+    ms ring_late_again{50};           ///< a second look before a neighbour is called late
+    ms ring_grace_least{500};         ///< after the deadline, for news of who is late further away
     ms ring_grace_most{2000};
     ms ring_news{300};      ///< after a broken link, for the cause further away
     ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour

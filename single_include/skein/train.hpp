@@ -7926,9 +7926,10 @@ SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) 
 }
 
 SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) const {
-    if (!disk_.status(dir_)) {
+    if (steps().empty()) {
         if (auto made = disk_.make_dirs(dir_); !made) return made.error();
-        // The first save: the folders above may be new too, and each name must be durable.
+        // The first save, or the first after one that failed here: the folders above may be new too, and
+        // each name must be durable.
         for (auto above = parent_path(dir_);; above = parent_path(above)) {
             const auto synced = disk_.sync_dir(above);
             if (!synced && synced.error().code() != errc::permission_denied) return synced.error();
@@ -9536,7 +9537,6 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
-        if (!world && why.code() == errc::cancelled && stops.asked()) return stops.exit_code();
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);

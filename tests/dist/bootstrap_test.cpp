@@ -2,6 +2,8 @@
 #include "ranks.hpp"
 
 #include <skein/dist/detail/place_card.hpp>
+#include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
@@ -99,8 +101,23 @@ TEST_CASE("two communicators work in one world at the same time, each with its o
     CHECK(ranks::first_error(errors).empty());
 }
 
-TEST_CASE(
-    "a lost rank ends every communicator of its world, also when one of them is gone already") {
+TEST_CASE("ranks meet over IPv6 as over IPv4") {
+    const std::string at = GENERATE(std::string("127.0.0.1"), std::string("::1"));
+    try {
+        net::real_loop loop;
+        net::real_network(loop).listen(net::address::tcp(at, 0))->close();
+    } catch (const error& e) {
+        SKIP("this machine cannot listen at " << at << ": " << e.what());
+    }
+    comm_options options;
+    options.advertise = at;
+    const auto errors =
+        ranks::group({"a", "b"}, "ring", [](ranks::rank_view& c) { c.barrier(); }, options);
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("a lost rank ends every communicator of its world, whichever else is gone") {
     local_world world({"a", "b", "c"});
     const auto errors = ranks::each(3, [&](int r) {
         auto first = make_comm_thread(world.at(r));

@@ -242,9 +242,3 @@ TEST_CASE("what fails is started again so often, with longer and longer pauses",
     CHECK(policy.failed(broke) == duration(100ms));
     CHECK_FALSE(policy.failed(error(errc::usage, "a wrong flag")));
 }
-
-TEST_CASE("a process knows how it was called", "[rt][children]") {
-    const auto argv = rt::own_arguments();
-    REQUIRE_FALSE(argv.empty());
-    CHECK(argv.front().find("test") != std::string::npos);
-}

@@ -217,3 +217,34 @@ TEST_CASE("settings that differ from the run's earlier ones are told with both v
     std::ofstream(where.path + "/run/config.json") << "{"; // damaged: no reason to refuse a run
     CHECK(changed_settings(run, settings{{"text", "b"}}).empty());
 }
+
+TEST_CASE("config.json of a run that is there changes only when it is known to go on") {
+    folder where;
+    auto config = config_in(where);
+    const auto ctx = context::single();
+    {
+        reporter first(ctx, config, settings{{"dim", 64}});
+        first.begin({.total_steps = 5});
+    }
+    const auto before = where.text("run/config.json");
+    config.resume = resume_mode::latest;
+    {
+        reporter refused(ctx, config, settings{{"dim", 128}}); // no begin(): it was refused
+    }
+    CHECK(where.text("run/config.json") == before);
+    reporter goes_on(ctx, config, settings{{"dim", 128}});
+    goes_on.begin({.total_steps = 5, .resumed_from = "somewhere"});
+    CHECK(where.text("run/config.json").find("\"dim\": 128") != std::string::npos);
+}
+
+TEST_CASE("the command that goes on with a run whose name was taken names the run in use") {
+    const auto ctx = context::single();
+    run_config config;
+    config.name = "gpt";
+    config.command = "./train --run gpt";
+    fit_result result;
+    result.run_name = "gpt.2";
+    result.steps = 10;
+    auto s = summarize(ctx, config, result);
+    CHECK(next_command(s) == "./train --run gpt.2 --resume");
+}

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include <unistd.h>
+
 using namespace train_test;
 using Catch::Matchers::ContainsSubstring;
 
@@ -190,19 +192,20 @@ TEST_CASE(
     run_config c;
     c.checkpoint_every = 3;
     c.eval_every = 4;
-    CHECK_THAT(detail::cadence_notice(c, 10),
+    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
                ContainsSubstring("every 3 steps") && ContainsSubstring("every 4 steps"));
     c.eval_every = 0;
-    CHECK_THAT(detail::cadence_notice(c, 10), ContainsSubstring("evaluations at the end"));
-    CHECK(detail::cadence_notice(c, 0).empty());
+    CHECK_THAT(sk::train::detail::cadence_notice(c, 10),
+               ContainsSubstring("evaluations at the end"));
+    CHECK(sk::train::detail::cadence_notice(c, 0).empty());
     c.best_metric = "loss";
-    CHECK(detail::cadence_notice(c, 10).empty());
+    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
     c.best_metric = "val_loss";
     c.eval_every = 3;
-    CHECK(detail::cadence_notice(c, 10).empty());
+    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
     c.eval_every = 4;
     c.keep_best = 0;
-    CHECK(detail::cadence_notice(c, 10).empty());
+    CHECK(sk::train::detail::cadence_notice(c, 10).empty());
 }
 
 TEST_CASE("a refused resume leaves the run's files as they are") {

@@ -232,7 +232,6 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
-        if (!world && why.code() == errc::cancelled && stops.asked()) return stops.exit_code();
         // The supervisor prints what it was told; here only what nobody else will.
         if (!supervised || !world) detail::print_error(config, who, why);
         return exit_code_of(why);
