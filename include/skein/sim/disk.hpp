@@ -143,4 +143,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/sim/detail/disk.ipp>
+#include <skein/sim/detail/disk_crash.ipp>
 #endif
