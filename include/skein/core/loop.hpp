@@ -84,8 +84,9 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
-    /// How long this turn has taken so far, to a few milliseconds: for those who want to let others in.
-    [[nodiscard]] virtual duration busy_for() noexcept { return read_clock() - now_; }
+    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
+    /// work that may have been long.
+    [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }

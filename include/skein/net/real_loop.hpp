@@ -33,7 +33,7 @@ public:
     /// The asio::io_context; for callers that include net/use_task.hpp.
     [[nodiscard]] auto& context() noexcept;
 
-    [[nodiscard]] duration busy_for() noexcept override;
+    [[nodiscard]] time_point coarse_now() noexcept override;
 
 protected:
     time_point read_clock() noexcept override;

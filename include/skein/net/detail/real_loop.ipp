@@ -33,12 +33,10 @@ SKEIN_INLINE real_loop::~real_loop() {
     if (try_current() == nullptr) run(detail::settle(&context_->io));
 }
 
-/// The coarse clock: it is asked after every call that a worker runs.
-SKEIN_INLINE duration real_loop::busy_for() noexcept {
+SKEIN_INLINE time_point real_loop::coarse_now() noexcept {
     timespec t{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec) -
-           now().time_since_epoch();
+    return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
 }
 
 SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }

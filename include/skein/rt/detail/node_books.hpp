@@ -3,6 +3,7 @@
 // The books of rt/node.hpp: what only the bodies of node and of its calls see.
 
 #include <skein/core/event.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/connection.hpp>
@@ -112,6 +113,11 @@ struct node::books {
     bool closing = false;
     scope calls;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh; ///< started in this turn
+    /// Linked from the first call of a turn of the loop to its end.
+    struct turn_mark : turn_hook {
+        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
+    } in_turn;
+    time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
     bool backlog_full = false;                  ///< nothing more is read for it

@@ -252,8 +252,13 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         books_->boxes.erase(f.id);
         return;
     }
+    auto& here = loop::current();
+    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
+        books_->turn_began = here.coarse_now();
+        here.at_turn_end(books_->in_turn);
+    }
     execute(from, f.id, f.body, nullptr);
-    if (loop::current().busy_for() < limit::call_turn || books_->closing) return;
+    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -281,7 +286,9 @@ SKEIN_INLINE task<void> node::run_backlog() {
     do {
         detail::next_turn next;
         co_await next;
-        while (!waiting.empty() && loop::current().busy_for() < limit::call_turn) {
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
             auto one = std::move(waiting.front());
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
