@@ -12,6 +12,7 @@
 #include <skein/sim/network.hpp>
 
 #include <skein/sim/detail/disk.ipp>
+#include <skein/sim/detail/disk_crash.ipp>
 #include <skein/sim/detail/faults.ipp>
 #include <skein/sim/detail/local_rendezvous.ipp>
 #include <skein/sim/detail/loop.ipp>

@@ -4621,8 +4621,9 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
-    /// How long this turn has taken so far, to a few milliseconds: for those who want to let others in.
-    [[nodiscard]] virtual duration busy_for() noexcept { return read_clock() - now_; }
+    /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
+    /// work that may have been long.
+    [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
 
     /// Where randomness of this world comes from: the kernel's here, a seeded one under simulation.
     [[nodiscard]] virtual random_source& random() noexcept { return system_random(); }
@@ -9105,7 +9106,7 @@ public:
     /// The asio::io_context; for callers that include net/use_task.hpp.
     [[nodiscard]] auto& context() noexcept;
 
-    [[nodiscard]] duration busy_for() noexcept override;
+    [[nodiscard]] time_point coarse_now() noexcept override;
 
 protected:
     time_point read_clock() noexcept override;
@@ -9209,12 +9210,10 @@ SKEIN_INLINE real_loop::~real_loop() {
     if (try_current() == nullptr) run(detail::settle(&context_->io));
 }
 
-/// The coarse clock: it is asked after every call that a worker runs.
-SKEIN_INLINE duration real_loop::busy_for() noexcept {
+SKEIN_INLINE time_point real_loop::coarse_now() noexcept {
     timespec t{};
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec) -
-           now().time_since_epoch();
+    return time_point(std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec));
 }
 
 SKEIN_INLINE time_point real_loop::read_clock() noexcept { return detail::steady_now(); }
@@ -10873,10 +10872,10 @@ private:
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                          ///< restarts in a row
-    duration first_pause = std::chrono::milliseconds(50);  ///< before the first restart
-    int factor = 2;                                        ///< of each pause to the one before
-    duration longest_pause = std::chrono::seconds(60);     ///
+    int most = 3;                                         ///< restarts in a row
+    duration first_pause = std::chrono::milliseconds(50); ///< before the first restart
+    int factor = 2;                                       ///< of each pause to the one before
+    duration longest_pause = std::chrono::seconds(60);
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 class restart_policy {
@@ -14561,6 +14560,11 @@ struct node::books {
     bool closing = false;
     scope calls;                      ///< coroutine calls that run here
     std::vector<std::uint64_t> fresh; ///< started in this turn
+    /// Linked from the first call of a turn of the loop to its end.
+    struct turn_mark : turn_hook {
+        turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
+    } in_turn;
+    time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
     bool backlog_full = false;                  ///< nothing more is read for it
@@ -15293,8 +15297,13 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         books_->boxes.erase(f.id);
         return;
     }
+    auto& here = loop::current();
+    if (!books_->in_turn.is_linked()) { // the first one of this turn of the loop
+        books_->turn_began = here.coarse_now();
+        here.at_turn_end(books_->in_turn);
+    }
     execute(from, f.id, f.body, nullptr);
-    if (loop::current().busy_for() < limit::call_turn || books_->closing) return;
+    if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
 }
@@ -15322,7 +15331,9 @@ SKEIN_INLINE task<void> node::run_backlog() {
     do {
         detail::next_turn next;
         co_await next;
-        while (!waiting.empty() && loop::current().busy_for() < limit::call_turn) {
+        auto& here = loop::current();
+        const auto began = here.coarse_now();
+        while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
             auto one = std::move(waiting.front());
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();

@@ -4284,6 +4284,7 @@ SKEIN_INLINE std::vector<comm_model> own_models() {
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace skein::dist {
 
@@ -4625,7 +4626,7 @@ SKEIN_INLINE void put_bytes(byte_buffer& out, int field, byte_span bytes) {
 /// Walks the fields of one message.
 class proto_reader {
 public:
-    explicit proto_reader(byte_span bytes) : rest_(bytes) {}
+    explicit proto_reader(byte_span message) : rest_(message) {}
 
     int field = 0, type = 0;
     std::uint64_t number = 0; // of types 0, 1 and 5
