@@ -15331,6 +15331,7 @@ SKEIN_INLINE task<void> node::run_backlog() {
     do {
         detail::next_turn next;
         co_await next;
+        co_await yield(); // behind the readers that this turn has woken
         auto& here = loop::current();
         const auto began = here.coarse_now();
         while (!waiting.empty() && here.coarse_now() - began < limit::call_turn) {
