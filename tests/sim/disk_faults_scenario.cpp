@@ -45,8 +45,8 @@ struct run_on_disk {
         state.step = step;
         state.tensors.push_back({"w", "F32", {static_cast<std::int64_t>(bytes.size() / 4)}, bytes});
         try {
-            saver().save(state);
-            reported = step;
+            const auto saved = saver().save(state);
+            if (saved.durable) reported = step;
         } catch (const error& e) {
             w.check(e.code() == errc::io || e.code() == errc::disk_full,
                     "a save failed for another reason than the disk");
