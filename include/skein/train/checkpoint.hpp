@@ -67,6 +67,9 @@ struct saved_checkpoint {
     std::string path;
     std::uint64_t bytes = 0; ///< all shards
     double seconds = 0.0;
+    /// False: it is whole, but the disk refused to make its name last; a power failure may bring back the
+    /// checkpoint before it, which is kept. Told through options.warn, too.
+    bool durable = true;
 };
 
 /// A verified checkpoint, open for reading on this rank.
