@@ -7459,6 +7459,9 @@ struct saved_checkpoint {
     std::string path;
     std::uint64_t bytes = 0; ///< all shards
     double seconds = 0.0;
+    /// False: it is whole, but the disk refused to make its name last; a power failure may bring back the
+    /// checkpoint before it, which is kept. Told through options.warn, too.
+    bool durable = true;
 };
 
 /// A verified checkpoint, open for reading on this rank.
@@ -7905,11 +7908,13 @@ SKEIN_INLINE saved_checkpoint checkpointer::save(const checkpoint_state& state) 
         result<bool> durable = false;
         if (leader) durable = commit(state, part, std::move(shards));
         committed = leader && durable.has_value();
-        detail::gather(world_, durable ? json{{"ok", true}} : detail::outcome(durable.error()));
+        const auto all = detail::gather(world_, durable ? json{{"ok", true}, {"durable", *durable}}
+                                                        : detail::outcome(durable.error()));
         if (committed && *durable) retire();
 
         const std::chrono::duration<double> took = system_clock().now() - started;
-        return {state.step, step_path(state.step), bytes, took.count()};
+        return {state.step, step_path(state.step), bytes, took.count(),
+                all[0].value("durable", true)};
     } catch (const error& failed) {
         if (committed) throw; // it is on disk; a rank was lost while it was told so
         if (leader && !part.empty())
