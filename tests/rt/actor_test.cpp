@@ -2,6 +2,7 @@
 #include <tests/rt/apps.hpp>
 #include <tests/support/sim_cluster.hpp>
 
+#include <skein/core/log.hpp>
 #include <skein/rt/actor.hpp>
 
 #include <set>
