@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/train/train_support.hpp>
 
+#include <skein/train/sampler.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <mutex>

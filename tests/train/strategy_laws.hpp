@@ -4,6 +4,8 @@
 //
 //     TEST_CASE("...") { train_test::strategy_laws<sk::DDP<>>({1, 2, 3}); }
 
+#include <skein/train/sampler.hpp>
+
 #include <tests/train/train_support.hpp>
 
 #include <catch2/catch_test_macros.hpp>
