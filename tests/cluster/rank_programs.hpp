@@ -34,7 +34,8 @@ inline std::string output_of(const std::string& command) {
 inline std::string seen_by_children() {
     const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
     // What a test is given by its runner is not the rank's: three variables' names, the standard files.
-    std::string seen = output_of("env | grep ^SKEIN_ | grep -vE '^SKEIN_(TEST_|SOURCE_DIR|BUILD_DIR)'");
+    std::string seen =
+        output_of("env | grep ^SKEIN_ | grep -vE '^SKEIN_(TEST_|SOURCE_DIR|BUILD_DIR)'");
     seen += output_of("ls -l /proc/self/fd | grep -e pipe -e socket | grep -v ' [012] ->'");
     return seen + output_of("SKEIN_TEST_PROGRAM='says what it is' '" + self + "' rank");
 }
