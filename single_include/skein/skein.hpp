@@ -6463,17 +6463,18 @@ SKEIN_INLINE void connection::progress(std::size_t written) noexcept {
     if (sent_goodbye_) maybe_finished();
 }
 
-/// Writes in steps, so that it shows how far a slow peer is.
+/// Writes all; in steps when the peer is judged by its progress.
 SKEIN_INLINE task<void> connection::write_pieces(connection* self,
                                                  const std::vector<byte_span>* parts) {
+    const std::size_t most = self->timer_.is_set() ? detail::write_step_bytes : SIZE_MAX;
     std::vector<byte_span> step;
     std::size_t at = 0, offset = 0;
     while (at < parts->size() && self->state_ != state::ended) {
         step.clear();
         std::size_t bytes = 0;
-        while (at < parts->size() && bytes < detail::write_step_bytes) {
+        while (at < parts->size() && bytes < most) {
             const auto rest = (*parts)[at].subspan(offset);
-            const auto piece = rest.first(std::min(rest.size(), detail::write_step_bytes - bytes));
+            const auto piece = rest.first(std::min(rest.size(), most - bytes));
             step.push_back(piece);
             bytes += piece.size();
             offset += piece.size();

@@ -11659,10 +11659,11 @@ loaded_weights load_weights(torch::nn::Module& module, const std::string& path,
 // Bodies of <skein/train/weights.hpp>.
 
 
-#include <map>
 #include <ranges>
+#include <string>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include <fmt/core.h>
 
@@ -11694,25 +11695,28 @@ SKEIN_INLINE loaded_checkpoint open_checkpoint(disk& where, const std::string& p
 
 namespace detail {
 
-/// The tensors that a checkpoint of this module has, each once, by name.
-SKEIN_INLINE std::map<std::string, at::Tensor> saved_tensors(torch::nn::Module& module) {
-    std::map<std::string, at::Tensor> all;
+/// The tensors that a checkpoint of this module has, each once, in order of registration.
+SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
+    torch::nn::Module& module) {
+    std::vector<std::pair<std::string, at::Tensor>> all;
     std::unordered_set<const void*> seen; // a tied parameter is saved under its first name
     for (const auto& item : module.named_parameters(true))
         if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
-            all.emplace("model." + item.key(), item.value());
+            all.emplace_back("model." + item.key(), item.value());
     for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) all.emplace("model." + item.key(), item.value());
+        if (item.value().defined()) all.emplace_back("model." + item.key(), item.value());
     return all;
 }
 
 /// Throws when the checkpoint has weights that the module has not.
 SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
-                                    const std::map<std::string, at::Tensor>& wanted) {
+                                    const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
+    std::unordered_set<std::string> known;
+    for (const auto& [name, tensor] : wanted) known.insert(name);
     std::string names;
     std::size_t count = 0;
     for (const auto& [name, info] : from.tensors())
-        if (name.starts_with("model.") && !wanted.contains(name) && ++count <= 5)
+        if (name.starts_with("model.") && !known.contains(name) && ++count <= 5)
             names += (names.empty() ? "" : ", ") + name.substr(6);
     if (count == 0) return;
     throw error(errc::mismatch,
