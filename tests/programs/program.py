@@ -65,8 +65,10 @@ def shared_memory():
 
 
 def abstract_sockets():
+    """Those whose maker is gone: @skein-<pid>-... of a process that lives may be another test's."""
     lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
-    return sorted(f[7] for f in (line.split() for line in lines[1:]) if len(f) > 7 and f[7].startswith("@skein"))
+    names = {f[7] for f in (line.split() for line in lines[1:]) if len(f) > 7 and f[7].startswith("@skein-")}
+    return sorted(name for name in names if not pathlib.Path("/proc", name.split("-")[1]).is_dir())
 
 
 class Run:
