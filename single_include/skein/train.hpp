@@ -10644,9 +10644,8 @@ public:
 
 /// Names of the trainer's own numbers, in rows or beside them.
 inline constexpr std::string_view taken_names[] = {
-    "loss",         "lr",            "grad_norm",    "step", "stop",
-    "tokens_per_s", "samples_per_s", "step_seconds", "event", "val_loss",
-    "total",        "eta_seconds"};
+    "loss",          "lr",           "grad_norm", "step",     "stop",  "tokens_per_s",
+    "samples_per_s", "step_seconds", "event",     "val_loss", "total", "eta_seconds"};
 
 /// What one fit() was asked for. Pointers are not owned.
 struct fit_request {

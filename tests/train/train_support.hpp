@@ -10,9 +10,9 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
-#include <skein/train/sampler.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/run_config.hpp>
+#include <skein/train/sampler.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
 
