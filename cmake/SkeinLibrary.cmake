@@ -20,6 +20,10 @@ function(skein_component name)
   list(TRANSFORM arg_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/")
   add_library(skein_${name} STATIC ${arg_SOURCES})
   target_link_libraries(skein_${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ takes a coroutine's frame for a type of the file that is compiled, and the .ipp for a header of many.
+    target_compile_options(skein_${name} PRIVATE -Wno-subobject-linkage)
+  endif()
   if(NOT SKEIN_DEVELOPER_MODE)   # may end up in somebody's shared library
     set_target_properties(skein_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
