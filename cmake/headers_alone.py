@@ -20,7 +20,7 @@ import needs_torch          # noqa: E402
 AFTER = FOLDERS[FOLDERS.index("--after") + 1:] if "--after" in FOLDERS else []
 BEFORE = FOLDERS[:FOLDERS.index("--after")] if "--after" in FOLDERS else FOLDERS
 FLAGS = ["-std=c++20", "-fsyntax-only", "-pthread", "-DSKEIN_COMPILED", "-Wall", "-Wextra", "-Wno-unused-const-variable",
-         "-Werror", f"-I{TOP}/include", *(f"-isystem{folder}" for folder in BEFORE),
+         "-Werror", f"-I{TOP}/include", *(f"-isystem{folder}" for folder in BEFORE if folder != "/usr/include"),
          *(word for folder in AFTER for word in ("-idirafter", folder)), "-x", "c++", "-"]
 
 
