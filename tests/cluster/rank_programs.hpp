@@ -33,9 +33,10 @@ inline std::string output_of(const std::string& command) {
 /// takes itself for when the rank starts it again.
 inline std::string seen_by_children() {
     const auto self = std::filesystem::read_symlink("/proc/self/exe").string();
-    // What a test is given by its runner is not the rank's: three variables' names, the standard files.
-    std::string seen =
-        output_of("env | grep ^SKEIN_ | grep -vE '^SKEIN_(TEST_|SOURCE_DIR|BUILD_DIR)'");
+    // What a test is given by its runner is not the rank's: variables it had itself, the standard files.
+    const char* const had = std::getenv("SKEIN_TEST_HAD");
+    std::string seen = output_of("env | grep ^SKEIN_ | grep -vE '^(SKEIN_TEST_[A-Z]*" +
+                                 std::string(had ? had : "") + ")='");
     seen += output_of("ls -l /proc/self/fd | grep -e pipe -e socket | grep -v ' [012] ->'");
     return seen + output_of("SKEIN_TEST_PROGRAM='says what it is' '" + self + "' rank");
 }

@@ -9,6 +9,9 @@
 #include <csignal>
 #include <filesystem>
 #include <string>
+#include <string_view>
+
+#include <unistd.h>
 #include <vector>
 
 using namespace skein;
@@ -61,6 +64,12 @@ TEST_CASE("nothing of a rank reaches the programs it starts, and its token no en
     const test::temporary_folder folder;
     supervisor_options options;
     options.env.emplace_back("SKEIN_TEST_FILE", folder.path + "/seen");
+    std::string had; // as alternatives of a pattern
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        const std::string_view text(*variable);
+        if (text.starts_with("SKEIN_")) had.append("|").append(text.substr(0, text.find('=')));
+    }
+    options.env.emplace_back("SKEIN_TEST_HAD", had);
     const auto t = supervise_program("starts other programs", 2, 0, options);
     CHECK_FALSE(t.outcome.failure);
     CHECK(read_small_file((folder.path + "/seen").c_str()) == "nobody's rank\nno token");
