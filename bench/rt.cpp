@@ -145,18 +145,18 @@ struct counter {
 long square(long x) { return x * x; }
 
 /// A driver with one worker, over a socket pair or TCP. The loop runs only during measurements.
-struct cluster {
+struct worker_pool {
     net::real_loop& loop;
     rt::node node;
     rt::local_workers workers;
     scope services;
     actor_handle<counter> actor;
 
-    cluster(net::real_loop& l, bool over_tcp)
+    worker_pool(net::real_loop& l, bool over_tcp)
         : loop(l), node(rt::node_options{}), workers(l, node, options(over_tcp)) {
         loop.run(start(this));
     }
-    ~cluster() { loop.run(stop(this)); }
+    ~worker_pool() { loop.run(stop(this)); }
 
     static rt::local_workers_options options(bool over_tcp) {
         rt::local_workers_options o;
@@ -164,12 +164,12 @@ struct cluster {
         o.over_tcp = over_tcp;
         return o;
     }
-    static task<void> start(cluster* self) {
+    static task<void> start(worker_pool* self) {
         self->services.spawn(self->workers.serve());
         const rt::node::use current(self->node);
         self->actor = co_await skein::actor<counter>();
     }
-    static task<void> stop(cluster* self) {
+    static task<void> stop(worker_pool* self) {
         self->actor = {};
         self->workers.stop();
         auto bye = self->node.close();
@@ -179,7 +179,7 @@ struct cluster {
     }
 };
 
-task<void> call_one_by_one(cluster* c, std::vector<double>* ns) {
+task<void> call_one_by_one(worker_pool* c, std::vector<double>* ns) {
     for (int i = 0; i < round_trips; ++i) {
         const auto begin = clock_type::now();
         auto r = c->actor.call<&counter::add>(1);
@@ -187,7 +187,7 @@ task<void> call_one_by_one(cluster* c, std::vector<double>* ns) {
         ns->push_back(std::chrono::duration<double, std::nano>(clock_type::now() - begin).count());
     }
 }
-double p50(cluster& c) {
+double p50(worker_pool& c) {
     std::vector<double> ns;
     c.loop.run(call_one_by_one(&c, &ns));
     return bench::percentile(std::move(ns), 0.5);
@@ -205,7 +205,7 @@ task<void> call_in_flight(Call call, std::size_t total) {
     for (auto& r : window) (void)co_await r;
 }
 template <class Call>
-double calls_per_second(cluster& c, std::size_t total, Call call) {
+double calls_per_second(worker_pool& c, std::size_t total, Call call) {
     return static_cast<double>(total) /
            bench::seconds([&] { c.loop.run(call_in_flight(call, total)); });
 }
@@ -217,12 +217,12 @@ int main() {
     if (std::getenv("SKEIN_BENCH_ECHO") != nullptr) return echo_main();
 
     net::real_loop loop;
-    cluster local(loop, false), tcp(loop, true);
+    worker_pool local(loop, false), tcp(loop, true);
     echo_peer peer;
     bool ok = true;
 
     std::vector<pid_t> others = {peer.process.pid()};
-    for (const cluster* c : {&local, &tcp})
+    for (const worker_pool* c : {&local, &tcp})
         others.insert(others.end(), c->workers.pids().begin(), c->workers.pids().end());
     const auto cores = usable_cores();
     const auto latency = [&](const std::string& where) {
