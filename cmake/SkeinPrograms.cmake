@@ -54,7 +54,7 @@ if(SKEIN_PCH)
   endif()
 endif()
 
-# The library as our tests see it: with our warnings and assertions, and LibTorch's headers precompiled.
+# The library as our tests see it: with our warnings and assertions, and most headers precompiled.
 function(skein_own_build_flags)
   if(NOT SKEIN_COMPILED)
     return()
@@ -64,8 +64,12 @@ function(skein_own_build_flags)
       target_link_libraries(skein_${library} PRIVATE $<BUILD_INTERFACE:skein_developer>)
     endif()
   endforeach()
-  if(SKEIN_PCH AND TARGET skein_train AND SKEIN_DEVELOPER_MODE)
-    target_precompile_headers(skein_train REUSE_FROM skein_pch_torch)
+  if(SKEIN_PCH AND SKEIN_DEVELOPER_MODE)
+    target_precompile_headers(skein_runtime REUSE_FROM skein_pch_runtime)
+    target_precompile_headers(skein_sim REUSE_FROM skein_pch_runtime)
+    if(TARGET skein_train)
+      target_precompile_headers(skein_train REUSE_FROM skein_pch_torch)
+    endif()
   endif()
 endfunction()
 

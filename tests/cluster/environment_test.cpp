@@ -18,9 +18,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-using variables = std::map<std::string, std::string, std::less<>>;
+using variable_map = std::map<std::string, std::string, std::less<>>;
 
-launch_environment discover_in(variables set) {
+launch_environment discover_in(variable_map set) {
     return discover([&](std::string_view name) -> std::optional<std::string> {
         const auto found = set.find(name);
         if (found == set.end()) return std::nullopt;
@@ -28,7 +28,7 @@ launch_environment discover_in(variables set) {
     });
 }
 
-std::string refusal(variables set) {
+std::string refusal(variable_map set) {
     try {
         (void)discover_in(std::move(set));
     } catch (const error& e) {
@@ -37,20 +37,20 @@ std::string refusal(variables set) {
     return "accepted";
 }
 
-const variables torchrun{{"RANK", "3"},
-                         {"WORLD_SIZE", "4"},
-                         {"LOCAL_RANK", "1"},
-                         {"LOCAL_WORLD_SIZE", "2"},
-                         {"MASTER_ADDR", "node-0"},
-                         {"MASTER_PORT", "29500"}};
-const variables srun{{"SLURM_PROCID", "5"},
-                     {"SLURM_STEP_ID", "2"},
-                     {"SLURM_JOB_ID", "77"},
-                     {"SLURM_STEP_NUM_TASKS", "7"},
-                     {"SLURM_LOCALID", "1"},
-                     {"SLURM_NODEID", "2"},
-                     {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
-                     {"SLURM_STEP_NODELIST", "n[01-03],big"}};
+const variable_map torchrun{{"RANK", "3"},
+                            {"WORLD_SIZE", "4"},
+                            {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"},
+                            {"MASTER_ADDR", "node-0"},
+                            {"MASTER_PORT", "29500"}};
+const variable_map srun{{"SLURM_PROCID", "5"},
+                        {"SLURM_STEP_ID", "2"},
+                        {"SLURM_JOB_ID", "77"},
+                        {"SLURM_STEP_NUM_TASKS", "7"},
+                        {"SLURM_LOCALID", "1"},
+                        {"SLURM_NODEID", "2"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
+                        {"SLURM_STEP_NODELIST", "n[01-03],big"}};
 
 } // namespace
 

@@ -10,11 +10,13 @@
 #include <string>
 
 #include "../support/counted.hpp"
+#include "../support/delayed.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
 using skein::task;
 using skein_test::counted;
+using skein_test::fail_after;
 using skein_test::manual_loop;
 using skein_test::run;
 using skein_test::tally;
@@ -26,10 +28,6 @@ task<T> after(skein::duration d, T value) {
     co_return value;
 }
 task<void> nothing_after(skein::duration d) { co_await skein::sleep_for(d); }
-task<int> fail_after(skein::duration d) {
-    co_await skein::sleep_for(d);
-    throw std::runtime_error("failed");
-}
 task<int> note_cancel(bool* cancelled) {
     try {
         co_await skein::sleep_for(1h);

@@ -8,23 +8,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "../support/delayed.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
 using skein::task;
+using skein_test::fail_after;
+using skein_test::give_after;
 using skein_test::manual_loop;
 using skein_test::run;
-
-namespace {
-task<int> give_after(skein::duration d, int value) {
-    co_await skein::sleep_for(d);
-    co_return value;
-}
-task<int> fail_after(skein::duration d, std::string text) {
-    co_await skein::sleep_for(d);
-    throw std::runtime_error(text);
-}
-} // namespace
 
 TEST_CASE("the first success wins, errors before it do not count") {
     manual_loop world;

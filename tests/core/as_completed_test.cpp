@@ -15,16 +15,16 @@ using skein_test::manual_loop;
 using skein_test::run;
 
 namespace {
-task<int> give_after(skein::duration d, int value) {
+task<int> give_or_fail_after(skein::duration d, int value) {
     co_await skein::sleep_for(d);
     if (value < 0) throw skein::error(skein::errc::io, "negative");
     co_return value;
 }
 std::vector<task<int>> some() {
     std::vector<task<int>> work;
-    work.push_back(give_after(3s, 30));
-    work.push_back(give_after(1s, 10));
-    work.push_back(give_after(2s, -1));
+    work.push_back(give_or_fail_after(3s, 30));
+    work.push_back(give_or_fail_after(1s, 10));
+    work.push_back(give_or_fail_after(2s, -1));
     return work;
 }
 } // namespace
@@ -63,7 +63,7 @@ TEST_CASE("closing early cancels what still runs and waits for it") {
 
 namespace {
 /// Notes its end, which takes a second when it is cancelled.
-task<int> slow_to_leave(bool* left) {
+task<int> leave_slowly(bool* left) {
     struct note {
         bool* left;
         ~note() { *left = true; }
@@ -71,7 +71,7 @@ task<int> slow_to_leave(bool* left) {
     try {
         co_await skein::sleep_for(10s);
     } catch (const skein::error&) {}
-    auto clearing = skein::shield(give_after(1s, 0));
+    auto clearing = skein::shield(give_or_fail_after(1s, 0));
     co_return co_await clearing;
 }
 } // namespace
@@ -81,7 +81,7 @@ TEST_CASE("leaving early cancels what still runs, and the loop waits for its end
     bool left = false;
     const auto body = [](bool* left_at) -> task<int> {
         auto work = some();
-        work.push_back(slow_to_leave(left_at));
+        work.push_back(leave_slowly(left_at));
         auto results = skein::as_completed(std::move(work));
         int index = -1;
         for (;;) {

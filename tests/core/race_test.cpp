@@ -8,35 +8,18 @@
 #include <stdexcept>
 
 #include "../support/counted.hpp"
+#include "../support/delayed.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
 using skein::task;
 using skein_test::counted;
+using skein_test::fail_after;
+using skein_test::give_after;
 using skein_test::manual_loop;
 using skein_test::run;
+using skein_test::slow_to_leave;
 using skein_test::tally;
-
-namespace {
-task<int> give_after(skein::duration d, int value) {
-    co_await skein::sleep_for(d);
-    co_return value;
-}
-task<int> fail_after(skein::duration d) {
-    co_await skein::sleep_for(d);
-    throw std::runtime_error("failed");
-}
-/// Needs a second to clean up after it was cancelled.
-task<int> slow_to_leave(bool* left) {
-    try {
-        co_await skein::sleep_for(1h);
-    } catch (const skein::error&) {}
-    auto clean_up = skein::shield(give_after(1s, 0));
-    (void)co_await clean_up;
-    *left = true;
-    co_return 0;
-}
-} // namespace
 
 TEST_CASE("the first to end wins; losers are cancelled and waited for") {
     manual_loop world;

@@ -28,7 +28,7 @@ task<void> sleep_then(skein::duration d, std::string* out, char name) {
     co_await skein::sleep_for(d);
     *out += name;
 }
-task<void> fail_after(skein::duration d, std::string text) {
+task<void> throw_after(skein::duration d, std::string text) {
     co_await skein::sleep_for(d);
     throw std::runtime_error(text);
 }
@@ -69,8 +69,8 @@ TEST_CASE("the first error cancels the siblings and comes out of join") {
     const auto body = [](bool* seen) -> task<void> {
         scope s;
         s.spawn(wait_for_ever(seen));
-        s.spawn(fail_after(1s, "first"));
-        s.spawn(fail_after(2s, "second"));
+        s.spawn(throw_after(1s, "first"));
+        s.spawn(throw_after(2s, "second"));
         auto joined = s.join();
         co_await joined;
     };

@@ -21,7 +21,7 @@ using skein_test::tally;
 
 namespace {
 
-task<int> give(int value) { co_return value; }
+task<int> give_back(int value) { co_return value; }
 task<void> mark(bool* flag) {
     *flag = true;
     co_return;
@@ -34,31 +34,31 @@ task<int> fail_with(std::string text) {
 
 // One way a coroutine may be written that g++ 12 compiles correctly; each is checked below.
 task<int> named_task() {
-    auto t = give(1);
+    auto t = give_back(1);
     co_return co_await std::move(t);
 }
 task<int> lvalue_task() {
-    auto t = give(2);
+    auto t = give_back(2);
     const int x = co_await t;
     co_return x;
 }
-task<int> returned_by_function() { co_return co_await give(3); }
+task<int> returned_by_function() { co_return co_await give_back(3); }
 task<int> in_a_condition() {
-    auto t = give(4);
+    auto t = give_back(4);
     if (const int x = co_await t; x > 3) co_return x;
     co_return 0;
 }
 task<int> in_a_loop() {
     int sum = 0;
     for (int i = 0; i < 3; ++i) {
-        auto t = give(i);
+        auto t = give_back(i);
         sum += co_await t;
     }
     co_return sum;
 }
 task<int> two_in_an_expression() {
-    auto a = give(10);
-    auto b = give(20);
+    auto a = give_back(10);
+    auto b = give_back(20);
     const int x = co_await a;
     const int y = co_await b;
     co_return x + y;
@@ -189,7 +189,7 @@ TEST_CASE("a million tasks one after the other do not overflow the stack") {
     const auto body = []() -> task<long> {
         long sum = 0;
         for (int i = 0; i < 1'000'000; ++i) {
-            auto t = give(i);
+            auto t = give_back(i);
             sum += co_await t;
         }
         co_return sum;
@@ -210,12 +210,12 @@ TEST_CASE("an exception passes through a hundred thousand awaiters") {
 
 TEST_CASE("awaiting a task twice, or one that was moved from, ends the program with a message") {
     const auto twice = []() -> task<void> {
-        auto t = give(1);
+        auto t = give_back(1);
         (void)co_await t;
         (void)co_await t;
     };
     const auto moved = []() -> task<void> {
-        auto t = give(1);
+        auto t = give_back(1);
         auto other = std::move(t);
         (void)co_await t;
     };

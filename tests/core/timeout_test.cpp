@@ -9,19 +9,17 @@
 #include <optional>
 #include <stdexcept>
 
+#include "../support/delayed.hpp"
 #include "../support/manual_loop.hpp"
 
 using namespace std::chrono_literals;
 using skein::errc;
 using skein::task;
+using skein_test::give_after;
 using skein_test::manual_loop;
 using skein_test::run;
 
 namespace {
-task<int> give_after(skein::duration d, int value) {
-    co_await skein::sleep_for(d);
-    co_return value;
-}
 task<std::optional<errc>> code_of(task<int> work) {
     try {
         (void)co_await work;

@@ -47,10 +47,10 @@ std::vector<T> any_bits(std::uint64_t seed, std::size_t n) {
 /// One element the plain way, in the documented order.
 template <class T>
 T reference(const std::vector<std::vector<T>>& in, std::size_t i, reduce_op op) {
-    using wide = typename detail::arithmetic<T>::wide;
-    wide acc = detail::arithmetic<T>::load(in[0][i]);
+    using wide = typename skein::dist::detail::arithmetic<T>::wide;
+    wide acc = skein::dist::detail::arithmetic<T>::load(in[0][i]);
     for (std::size_t r = 1; r < in.size(); ++r) {
-        const wide x = detail::arithmetic<T>::load(in[r][i]);
+        const wide x = skein::dist::detail::arithmetic<T>::load(in[r][i]);
         if (op == reduce_op::max)
             acc = acc > x ? acc : x;
         else if (op == reduce_op::min)
@@ -63,7 +63,7 @@ T reference(const std::vector<std::vector<T>>& in, std::size_t i, reduce_op op) 
         }
     }
     if (op == reduce_op::mean) acc /= static_cast<wide>(in.size());
-    return detail::arithmetic<T>::store(acc);
+    return skein::dist::detail::arithmetic<T>::store(acc);
 }
 
 template <class T>
@@ -115,13 +115,13 @@ TEST_CASE("every type and operation equals the plain loop bit for bit, also in p
 
 TEST_CASE("the wide and the plain kernel give the same bits") {
 #if defined(__x86_64__) && !defined(__AVX2__)
-    if (!detail::has_avx2()) SKIP("this machine has no AVX2");
+    if (!skein::dist::detail::has_avx2()) SKIP("this machine has no AVX2");
     const auto compare = []<class T>(T) {
         const auto a = any_bits<T>(1, 5000), b = any_bits<T>(2, 5000), c = any_bits<T>(3, 5000);
         const void* sources[3] = {a.data(), b.data(), c.data()};
         std::vector<T> plain(5000), wide(5000);
-        detail::reduce_plain<T, reduce_op::mean>(plain.data(), sources, 3, 5000, 3);
-        detail::reduce_avx2<T, reduce_op::mean>(wide.data(), sources, 3, 5000, 3);
+        skein::dist::detail::reduce_plain<T, reduce_op::mean>(plain.data(), sources, 3, 5000, 3);
+        skein::dist::detail::reduce_avx2<T, reduce_op::mean>(wide.data(), sources, 3, 5000, 3);
         std::size_t wrong = 0;
         for (std::size_t i = 0; i < plain.size(); ++i)
             wrong += same_bits(plain[i], wide[i]) ? 0 : 1;

@@ -20,20 +20,6 @@ using namespace net_test;
 
 namespace {
 
-struct quiet {
-    quiet() {
-        logging::set_sink(
-            [this](const logging::record& r) { lines.push_back(logging::format_text(r)); });
-    }
-    ~quiet() { logging::set_sink(nullptr); }
-    [[nodiscard]] int with(std::string_view text) const {
-        int n = 0;
-        for (const auto& line : lines) n += line.find(text) != std::string::npos ? 1 : 0;
-        return n;
-    }
-    std::vector<std::string> lines;
-};
-
 /// Shakes hands, then keeps the stream until the peer closes it.
 task<void> greet(std::unique_ptr<net::stream> s, net::admission* place) {
     auto greeting = net::authenticate(*s, net::side::accepting, options("server"));

@@ -9,32 +9,6 @@
 
 using namespace net_test;
 
-namespace {
-
-task<void> echo(net::connection::handle c) {
-    for (;;) {
-        auto receiving = c->receive();
-        auto f = co_await receiving;
-        if (!f) co_return;
-        if (f->kind == 9) throw error(errc::io, "asked to fail");
-        c->send(std::move(*f));
-    }
-}
-
-/// Log lines of this test instead of standard error.
-struct quiet {
-    quiet() {
-        logging::set_sink([this](const logging::record& r) {
-            lines += logging::format_text(r);
-            lines += '\n';
-        });
-    }
-    ~quiet() { logging::set_sink(nullptr); }
-    std::string lines;
-};
-
-} // namespace
-
 TEST_CASE("patience: refused again and again, then the error tells tries, time and cause") {
     const auto body = [](sim::network* w) -> task<void> {
         net::reconnect_policy policy;

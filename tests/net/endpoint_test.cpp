@@ -10,16 +10,6 @@ using namespace net_test;
 
 namespace {
 
-task<void> echo(net::connection::handle c) {
-    for (;;) {
-        auto receiving = c->receive();
-        auto f = co_await receiving;
-        if (!f) co_return;
-        if (f->kind == 9) throw error(errc::io, "asked to fail");
-        c->send(std::move(*f));
-    }
-}
-
 task<bool> ask(net::network* via, net::address to, net::connection_options o,
                std::uint16_t kind = 1) {
     auto connecting = net::connection::connect(*via, to, o);
@@ -34,18 +24,6 @@ task<bool> ask(net::network* via, net::address to, net::connection_options o,
     co_await closing;
     co_return f && f->id == 77 && f->body == pattern(100);
 }
-
-/// Log lines of this test instead of standard error.
-struct quiet {
-    quiet() {
-        logging::set_sink([this](const logging::record& r) {
-            lines += logging::format_text(r);
-            lines += '\n';
-        });
-    }
-    ~quiet() { logging::set_sink(nullptr); }
-    std::string lines;
-};
 
 } // namespace
 

@@ -3,6 +3,7 @@
 // connections, and a catch for errors.
 #pragma once
 
+#include <skein/core/log.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/connection.hpp>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -115,6 +117,41 @@ inline byte_buffer pattern(std::size_t bytes, unsigned salt = 0) {
     byte_buffer b(bytes);
     for (std::size_t i = 0; i < bytes; ++i) b[i] = static_cast<std::byte>(i * 31 + i / 251 + salt);
     return b;
+}
+
+/// Log lines of this test instead of standard error.
+struct quiet {
+    quiet() {
+        logging::set_sink([this](const logging::record& r) {
+            lines += logging::format_text(r);
+            lines += '\n';
+        });
+    }
+    ~quiet() { logging::set_sink(nullptr); }
+    quiet(const quiet&) = delete;
+    quiet& operator=(const quiet&) = delete;
+    /// Lines that hold the text.
+    [[nodiscard]] int with(std::string_view text) const {
+        int n = 0;
+        for (std::size_t at = 0; at < lines.size();) {
+            const auto end = lines.find('\n', at);
+            n += std::string_view(lines).substr(at, end - at).find(text) != std::string::npos;
+            at = end + 1;
+        }
+        return n;
+    }
+    std::string lines;
+};
+
+/// Sends back what comes; a frame of kind 9 is refused.
+inline task<void> echo(net::connection::handle c) {
+    for (;;) {
+        auto receiving = c->receive();
+        auto f = co_await receiving;
+        if (!f) co_return;
+        if (f->kind == 9) throw error(errc::io, "asked to fail");
+        c->send(std::move(*f));
+    }
 }
 
 } // namespace net_test

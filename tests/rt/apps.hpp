@@ -6,6 +6,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/rt/run.hpp>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -156,6 +157,19 @@ int drive(int workers, App app) {
     std::string program = "rt_tests", flag = "--workers=" + std::to_string(workers);
     char* argv[] = {program.data(), flag.data(), nullptr};
     return skein::run(2, argv, app);
+}
+
+inline bool contains(std::string_view text, std::string_view part) {
+    return text.find(part) != std::string_view::npos;
+}
+
+/// What is written to a pipe until its last writer has gone.
+inline std::string drain(int fd) {
+    std::string text;
+    std::array<char, 4096> piece;
+    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;)
+        text.append(piece.data(), std::size_t(n));
+    return text;
 }
 
 } // namespace rt_test

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <skein/rt/process.hpp>
 
-#include <array>
+#include <tests/rt/apps.hpp>
+
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,19 +16,12 @@
 namespace {
 
 using namespace skein;
+using rt_test::drain;
 
 rt::process_options shell(std::string script) {
     rt::process_options how;
     how.argv = {"/bin/sh", "-c", std::move(script)};
     return how;
-}
-
-std::string drain(int fd) {
-    std::string text;
-    std::array<char, 512> piece;
-    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;)
-        text.append(piece.data(), std::size_t(n));
-    return text;
 }
 
 /// What a script prints.

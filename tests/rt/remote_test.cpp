@@ -16,10 +16,6 @@ using test::sim_cluster;
 
 namespace {
 
-bool contains(std::string_view text, std::string_view part) {
-    return text.find(part) != std::string_view::npos;
-}
-
 /// How often each number was handed to a worker; tests reset it.
 std::map<int, int>& runs() {
     static std::map<int, int> counts;

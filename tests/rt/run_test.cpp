@@ -7,7 +7,6 @@
 #include <skein/rt/boot.hpp>
 #include <skein/rt/process.hpp>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -35,14 +34,6 @@ rt::process_options app_options(const std::string& app, std::vector<std::string>
     return how;
 }
 
-std::string drain(int fd) {
-    std::string text;
-    std::array<char, 4096> piece;
-    for (ssize_t n = 0; (n = ::read(fd, piece.data(), piece.size())) > 0;)
-        text.append(piece.data(), std::size_t(n));
-    return text;
-}
-
 /// Runs a test app to its end. Its output ends when the last process that holds it has gone.
 app_run run_to_end(rt::process_options how) {
     int out[2], err[2];
@@ -60,10 +51,6 @@ app_run run_to_end(rt::process_options how) {
     ::close(out[0]);
     ::close(err[0]);
     return r;
-}
-
-bool contains(const std::string& text, std::string_view part) {
-    return text.find(part) != std::string::npos;
 }
 
 std::string read_line(int fd) {

@@ -21,14 +21,6 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-std::mutex model_guard; // the default generator is shared by the ranks' threads
-
-Net make_net() {
-    const std::lock_guard lock(model_guard);
-    torch::manual_seed(42);
-    return Net();
-}
-
 /// One fit() in this process; the error it ends with, or nothing.
 template <class Loss, class... Callbacks>
 std::optional<sk::error> fit_alone(const run_config& config, Loss loss, std::uint64_t held_out = 4,

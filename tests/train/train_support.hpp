@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -180,5 +181,14 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
 struct tiny_buckets {
     static constexpr std::size_t first_bytes = 64, bytes = 256;
 };
+
+inline std::mutex model_guard; // the default generator is shared by the ranks' threads
+
+/// The same weights every time.
+inline Net make_net() {
+    const std::lock_guard lock(model_guard);
+    torch::manual_seed(42);
+    return Net();
+}
 
 } // namespace train_test

@@ -19,14 +19,6 @@ struct outcome {
     fit_result result;
 };
 
-std::mutex model_guard; // the default generator is shared by the ranks' threads
-
-Net make_net() {
-    const std::lock_guard lock(model_guard);
-    torch::manual_seed(42);
-    return Net();
-}
-
 struct note_losses {
     std::vector<double>* losses;
     void on_step(const step_info& s) {
@@ -36,9 +28,9 @@ struct note_losses {
 
 /// Trains a Net and returns rank 0's view of it.
 template <class Strategy>
-outcome train(int world, const run_config& config, optimizer_options options = sk::AdamW{},
-              const std::string& model = "shm", int attempt = 0, const std::string& job = {},
-              std::uint64_t stop_after = 0) {
+outcome train_by(int world, const run_config& config, optimizer_options options = sk::AdamW{},
+                 const std::string& model = "shm", int attempt = 0, const std::string& job = {},
+                 std::uint64_t stop_after = 0) {
     outcome out;
     std::atomic<bool> stop{false};
     std::map<std::uint64_t, std::map<int, std::vector<std::uint64_t>>> seen;
@@ -81,9 +73,9 @@ TEST_CASE("DDP parameters equal the single-process oracle within 1e-6 after 20 s
     const auto config = quiet_config(dir.path);
     for (const optimizer_options& options :
          {optimizer_options(sk::AdamW{.eps = 1e-5}), optimizer_options(sk::SGD{.momentum = 0.9})}) {
-        const auto oracle = train<sk::Single>(1, config, options);
+        const auto oracle = train_by<sk::Single>(1, config, options);
         for (int world : {2, 3}) {
-            const auto ddp = train<sk::DDP<tiny_buckets>>(world, config, options);
+            const auto ddp = train_by<sk::DDP<tiny_buckets>>(world, config, options);
             CHECK(relative_error(ddp.weights, oracle.weights) < 1e-6);
             CHECK(ddp.order == oracle.order);
         }
@@ -94,39 +86,39 @@ TEST_CASE("uneven shares of a batch still give the gradient of the whole batch")
     scratch dir;
     auto config = quiet_config(dir.path);
     config.global_batch = 7;
-    const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
-    const auto three = train<sk::DDP<>>(3, config, sk::AdamW{.eps = 1e-5});
+    const auto oracle = train_by<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
+    const auto three = train_by<sk::DDP<>>(3, config, sk::AdamW{.eps = 1e-5});
     CHECK(relative_error(three.weights, oracle.weights) < 1e-6);
 }
 
 TEST_CASE("accumulation gives the run of the big batch") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    const auto oracle = train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
+    const auto oracle = train_by<sk::Single>(1, config, sk::AdamW{.eps = 1e-5});
     config.accumulation = 3;
-    CHECK(relative_error(train<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights,
+    CHECK(relative_error(train_by<sk::Single>(1, config, sk::AdamW{.eps = 1e-5}).weights,
                          oracle.weights) < 1e-6);
-    CHECK(relative_error(train<sk::DDP<>>(2, config, sk::AdamW{.eps = 1e-5}).weights,
+    CHECK(relative_error(train_by<sk::DDP<>>(2, config, sk::AdamW{.eps = 1e-5}).weights,
                          oracle.weights) < 1e-6);
 }
 
 TEST_CASE("two runs with the same seed are bit-identical, another seed is not") {
     scratch dir;
     auto config = quiet_config(dir.path);
-    const auto a = train<sk::DDP<tiny_buckets>>(2, config),
-               b = train<sk::DDP<tiny_buckets>>(2, config);
+    const auto a = train_by<sk::DDP<tiny_buckets>>(2, config),
+               b = train_by<sk::DDP<tiny_buckets>>(2, config);
     CHECK(a.weights == b.weights);
     CHECK(a.losses == b.losses);
     config.seed = 2;
-    CHECK(train<sk::DDP<tiny_buckets>>(2, config).losses != a.losses);
+    CHECK(train_by<sk::DDP<tiny_buckets>>(2, config).losses != a.losses);
 }
 
 TEST_CASE("shared memory, ring and hierarchical runs of two workers are bit-identical") {
     scratch dir;
     const auto config = quiet_config(dir.path);
-    const auto shm = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, "shm");
+    const auto shm = train_by<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, "shm");
     for (const char* model : {"ring", "hierarchical"}) {
-        const auto other = train<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, model);
+        const auto other = train_by<sk::DDP<tiny_buckets>>(2, config, sk::AdamW{}, model);
         CHECK(other.weights == shm.weights);
         CHECK(other.losses == shm.losses);
     }
@@ -139,14 +131,14 @@ TEST_CASE("a run that was interrupted and resumed is bit-identical to an undistu
         config.checkpoints = config.write_files = true;
         config.checkpoint_every = 6;
         config.eval_every = 4;
-        const auto whole = train<sk::DDP<tiny_buckets>>(world, config);
+        const auto whole = train_by<sk::DDP<tiny_buckets>>(world, config);
 
         config.runs_dir = two.path;
-        const auto first = train<sk::DDP<tiny_buckets>>(world, config, sk::AdamW{}, "shm", 0, {},
-                                                        /*stop_after=*/11);
+        const auto first = train_by<sk::DDP<tiny_buckets>>(world, config, sk::AdamW{}, "shm", 0, {},
+                                                           /*stop_after=*/11);
         CHECK(first.result.stopped);
         config.resume = resume_mode::latest;
-        const auto second = train<sk::DDP<tiny_buckets>>(world, config);
+        const auto second = train_by<sk::DDP<tiny_buckets>>(world, config);
 
         CHECK(second.result.first_step == 11);
         CHECK(second.weights == whole.weights);
@@ -166,14 +158,14 @@ TEST_CASE(
         scratch one, two;
         auto config = quiet_config(one.path);
         config.checkpoints = true;
-        const auto whole = train<sk::DDP<tiny_buckets>>(1, config, sk::AdamW{.eps = 1e-5});
+        const auto whole = train_by<sk::DDP<tiny_buckets>>(1, config, sk::AdamW{.eps = 1e-5});
 
         config.runs_dir = two.path;
         config.max_steps = 9;
-        const auto first = train<sk::DDP<tiny_buckets>>(before, config, sk::AdamW{.eps = 1e-5});
+        const auto first = train_by<sk::DDP<tiny_buckets>>(before, config, sk::AdamW{.eps = 1e-5});
         config.max_steps = 20;
         config.resume = resume_mode::latest;
-        const auto second = train<sk::DDP<tiny_buckets>>(after, config, sk::AdamW{.eps = 1e-5});
+        const auto second = train_by<sk::DDP<tiny_buckets>>(after, config, sk::AdamW{.eps = 1e-5});
 
         auto order = first.order;
         order.insert(order.end(), second.order.begin(), second.order.end());
@@ -188,11 +180,11 @@ TEST_CASE("a restarted job finds its own folder and goes on, though the name was
     auto config = quiet_config(dir.path);
     config.checkpoints = true;
     config.max_steps = 5;
-    (void)train<sk::DDP<>>(1, config); // somebody else's "run"
-    const auto first = train<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 0, "job-7");
+    (void)train_by<sk::DDP<>>(1, config); // somebody else's "run"
+    const auto first = train_by<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 0, "job-7");
     CHECK(first.result.run_name == "run.2");
     config.max_steps = 8;
-    const auto again = train<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 1, "job-7");
+    const auto again = train_by<sk::DDP<>>(2, config, sk::AdamW{}, "shm", 1, "job-7");
     CHECK(again.result.run_name == "run.2");
     CHECK(again.result.first_step == 5);
     CHECK(again.losses.size() == 3);
@@ -205,7 +197,7 @@ TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
         config.checkpoints = true;
         config.checkpoint_every = 4;
         config.max_steps = 8;
-        const auto whole = train<sk::DDP<>>(2, config);
+        const auto whole = train_by<sk::DDP<>>(2, config);
         const auto shard = whole.result.checkpoint + "/shard-1-of-2.safetensors";
         const auto size = std::filesystem::file_size(shard);
         if (truncate) {
@@ -218,7 +210,7 @@ TEST_CASE("a broken newest checkpoint is passed over for the one before it") {
             file.put(flipped);
         }
         config.resume = resume_mode::latest;
-        const auto again = train<sk::DDP<>>(2, config);
+        const auto again = train_by<sk::DDP<>>(2, config);
         CHECK(again.result.first_step == 4);
         CHECK(again.weights == whole.weights);
     }
@@ -229,7 +221,7 @@ TEST_CASE("a checkpoint of another model, of other data, or beyond the last step
     auto config = quiet_config(dir.path);
     config.checkpoints = true;
     config.max_steps = 4;
-    (void)train<sk::Single>(1, config);
+    (void)train_by<sk::Single>(1, config);
     config.resume = resume_mode::latest;
     auto ctx = context::single();
     const auto attempt = [&](auto&& body) {
@@ -333,7 +325,7 @@ TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be 
     scratch dir;
     auto config = quiet_config(dir.path);
     config.checkpoints = true;
-    const auto whole = train<sk::DDP<>>(2, config);
+    const auto whole = train_by<sk::DDP<>>(2, config);
     config.name = "stopped";
     std::atomic<bool> stop{false};
     std::vector<fit_result> results(2);
@@ -355,7 +347,7 @@ TEST_CASE("a stop request saves, ends in order on all ranks, and the run can be 
         CHECK(r.steps == 7);
     }
     config.resume = resume_mode::latest;
-    const auto rest = train<sk::DDP<>>(2, config);
+    const auto rest = train_by<sk::DDP<>>(2, config);
     CHECK(rest.result.first_step == 7);
     CHECK(rest.weights == whole.weights);
 }
@@ -432,7 +424,7 @@ TEST_CASE("evaluation is the mean over all held-out samples for any number of wo
     auto config = quiet_config(dir.path);
     config.max_steps = 1;
     std::vector<double> found;
-    for (int world : {1, 2, 3}) found.push_back(train<sk::DDP<>>(world, config).result.val_loss);
+    for (int world : {1, 2, 3}) found.push_back(train_by<sk::DDP<>>(world, config).result.val_loss);
     CHECK(std::abs(found[1] - found[0]) < 1e-6);
     CHECK(std::abs(found[2] - found[0]) < 1e-6);
 }
