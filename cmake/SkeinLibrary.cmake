@@ -70,7 +70,7 @@ endif()
 foreach(component IN LISTS skein_components)
   add_library(skein::${component} ALIAS skein_${component})
   set_target_properties(skein_${component} PROPERTIES EXPORT_NAME ${component})
-  if(NOT PROJECT_IS_TOP_LEVEL)
+  if(NOT SKEIN_DEVELOPER_MODE)
     set_target_properties(skein_${component} PROPERTIES SYSTEM ON)   # as an installed skein: no warnings from its headers
   endif()
 endforeach()

@@ -263,3 +263,5 @@ foreach(source IN LISTS consume_tests)
   string(REGEX REPLACE "_test$" "" name "${file}")
   skein_test(consume.${name} "consume;runtime" 600 "${Python3_EXECUTABLE}" "${source}" "${CMAKE_CXX_COMPILER}" "${CMAKE_COMMAND}")
 endforeach()
+# Both compile the library with the same flags: one after the other, the second finds it in the compiler cache.
+set_property(TEST consume.add_subdirectory consume.find_package APPEND PROPERTY RESOURCE_LOCK skein_library_of_consumers)

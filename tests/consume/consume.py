@@ -10,8 +10,9 @@ SOURCE = os.environ.get("SKEIN_SOURCE_DIR") or os.path.abspath(os.path.join(os.p
 PROJECT = os.path.join(SOURCE, "tests", "consume", "project")
 COMPILER = sys.argv[1] if len(sys.argv) > 1 else shutil.which("clang++-19") or "g++"
 GENERATOR = ["-G", "Ninja"] if shutil.which("ninja") else []
-# The library is compiled by several of these tests: with a compiler cache once.
+# The library is compiled by several of these tests, with the same flags: with a compiler cache once.
 COMPILERS = [f"-DCMAKE_CXX_COMPILER={COMPILER}", *(["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else [])]
+FLAGS = ["-DCMAKE_CXX_FLAGS=-O0"]
 CMAKE = sys.argv[2] if len(sys.argv) > 2 else "cmake"
 
 
@@ -26,7 +27,7 @@ def run(*command: str, **more) -> str:
 
 def configure_and_build(folder: str, *options: str) -> str:
     """Builds the project in tests/consume, runs it, and gives what its configuring said."""
-    configured = run(CMAKE, "-S", PROJECT, "-B", folder, *GENERATOR, *COMPILERS, "-DCMAKE_CXX_FLAGS=-O0", *options)
+    configured = run(CMAKE, "-S", PROJECT, "-B", folder, *GENERATOR, *COMPILERS, *FLAGS, *options)
     run(CMAKE, "--build", folder, "-j2", "--target", "consumer")
     said = run(os.path.join(folder, "consumer"))
     if said != "skein 0.1.0: 42\n":

@@ -7,7 +7,7 @@ import consume
 
 with consume.scratch() as folder:
     prefix, build = os.path.join(folder, "prefix"), os.path.join(folder, "build")
-    consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, "-DSKEIN_DEVELOPER_MODE=OFF",
+    consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, *consume.COMPILERS, *consume.FLAGS, "-DSKEIN_DEVELOPER_MODE=OFF",
                 "-DSKEIN_TORCH=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
     consume.run(consume.CMAKE, "--build", build, "-j2")
     consume.run(consume.CMAKE, "--install", build)
