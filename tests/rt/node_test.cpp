@@ -51,7 +51,7 @@ byte_buffer call_of(std::string_view function, call_kind kind, std::uint64_t tar
     call_head head;
     head.function = number_of(function);
     head.kind = kind;
-    head.target = target;
+    head.target = actor_id(target);
     head.encode(out);
     (wire::encode(out, args), ...);
     return std::move(out).take();

@@ -35,7 +35,7 @@ public:
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
     /// Which actor; the same in all processes of one run.
-    [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
+    [[nodiscard]] actor_id id() const noexcept { return lane_ ? lane_->id : actor_id{}; }
 
     /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
     /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
@@ -82,7 +82,8 @@ void invoke_create(incoming_call& call) {
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
             arguments);
         call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
+        call.self.reply(*call.from, call.id,
+                        [&](wire::writer& to) { to.fixed(call.target.value()); });
     } catch (...) {
         call.reply_thrown();
     }
@@ -121,7 +122,7 @@ concept makes =
 template <class T>
 task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
     const auto id = co_await made;
-    if (!lane) lane = by->actor_lane(id);
+    if (!lane) lane = by->actor_lane(actor_id(id));
     lane->owned = true;
     co_return actor_handle<T>(std::move(lane));
 }
@@ -184,7 +185,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
                          "not supported: an actor_handle in the result of a call")
                 .with_hint("make the actor in the process that uses it and pass the handle as an "
                            "argument");
-        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(id));
+        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
         return {};
     }
 };

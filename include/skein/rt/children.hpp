@@ -19,6 +19,7 @@
 // world elsewhere.
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
@@ -115,10 +116,10 @@ private:
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                         ///< restarts in a row
-    duration first_pause = std::chrono::milliseconds(50); ///< before the first restart
-    int factor = 2;                                       ///< of each pause to the one before
-    duration longest_pause = std::chrono::seconds(60);
+    int most = 3;                                                     ///< restarts in a row
+    duration first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int factor = 2; ///< of each pause to the one before
+    duration longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 class restart_policy {

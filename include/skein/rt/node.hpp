@@ -64,9 +64,9 @@ struct actor_box {
 struct incoming_call {
     node& self;
     const std::shared_ptr<link>& from;
-    std::uint64_t id;
+    call_id id;
     const function_record& fn;
-    std::uint64_t target;
+    actor_id target;
     wire::reader& arguments;
     std::shared_ptr<actor_box> box; ///< of a method's actor
 
@@ -153,14 +153,14 @@ public:
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per node and actor, so that order is kept.
-    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
-    [[nodiscard]] std::uint64_t new_actor_id() noexcept;
+    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    void reply(link& to, std::uint64_t id, detail::encoder encode);
-    void reply_failure(link& to, std::uint64_t id, const failure& why);
+    void reply(link& to, call_id id, detail::encoder encode);
+    void reply_failure(link& to, call_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(link& to, std::uint64_t id, const function_record& fn);
-    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box);
+    void reply_thrown(link& to, call_id id, const function_record& fn);
+    void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
@@ -170,20 +170,20 @@ private:
     struct losses;
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const link& from, std::uint64_t id);
+    [[nodiscard]] detail::call_base* call_at(const link& from, call_id id);
     void on_reply(link& from, const net::frame_view& f);
-    void on_cancel(link& from, std::uint64_t id);
-    void on_drop(link& from, std::uint64_t id);
+    void on_cancel(link& from, call_id id);
+    void on_drop(link& from, actor_id id);
     void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
     void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body);
-    void send_scratch(link& to, std::uint16_t outcome, std::uint64_t id);
-    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+    void execute_waiting(const std::shared_ptr<link>& from, call_id id, byte_span body);
+    void send_scratch(link& to, std::uint16_t outcome, call_id id);
+    void execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<link> from, call_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
+    task<void> run_call(std::shared_ptr<link> from, call_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<link> to);
     void forward(link& from, const net::frame_view& f);
 
@@ -191,8 +191,8 @@ private:
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
     void take_lost(link& l, losses& into);
-    std::vector<std::uint64_t> forget_actors(const link& l);
-    void drop_orphan(std::uint64_t id);
+    std::vector<actor_id> forget_actors(const link& l);
+    void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
@@ -209,8 +209,8 @@ private:
     void send(link& to, detail::counted<detail::call_base> call);
     void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(link& from, const detail::call_base& call);
-    std::uint64_t take_slot(detail::counted<detail::call_base> call);
-    detail::counted<detail::call_base> free_slot(std::uint64_t id);
+    call_id take_slot(detail::counted<detail::call_base> call);
+    detail::counted<detail::call_base> free_slot(call_id id);
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local node* current_ = nullptr;

@@ -13,6 +13,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/frame_pool.hpp>
+#include <skein/core/ids.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/wait.hpp>
 #include <skein/rt/options.hpp>
@@ -147,8 +148,8 @@ public:
     node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
     const function_record* fn = nullptr;
     link* on = nullptr; ///< where it was sent
-    std::uint64_t id = 0;
-    std::uint64_t target = 0;  ///< actor
+    call_id id;
+    actor_id target;
     counted<actor_state> lane; ///< the handle it was called through
     byte_buffer body;          ///< encoded arguments while they have to be kept
     std::unique_ptr<rarities, free_rarities> rare;
@@ -184,7 +185,7 @@ public:
     }
 
     node* owner = nullptr;
-    std::uint64_t id = 0;
+    actor_id id;
     link* on = nullptr;                      ///< where its calls go
     bool owned = false;                      ///< dropping the last handle ends the actor
     std::vector<counted<call_base>> waiting; ///< in order; [first_, end)

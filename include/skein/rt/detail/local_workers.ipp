@@ -247,7 +247,8 @@ private:
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
     task<std::string> farewell(child* process) {
-        const auto first = patience(std::chrono::milliseconds(stopping_ ? 300 : 100));
+        const auto first =
+            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
         const auto end = co_await stopped;

@@ -33,7 +33,7 @@ struct call_head {
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
-    std::uint64_t target = 0; ///< the actor; 0 for tasks
+    actor_id target; ///< none for tasks
 
     static constexpr std::size_t bytes = 16;
     void encode(wire::writer& to) const {
@@ -41,12 +41,16 @@ struct call_head {
         to.fixed(kind);
         to.fixed(retries);
         to.fixed(cpus);
-        to.fixed(target);
+        to.fixed(target.value());
     }
     /// False if the bytes are too short or not a call.
     bool decode(wire::reader& from) {
-        return from.fixed(function) && from.fixed(kind) && from.fixed(retries) &&
-               from.fixed(cpus) && from.fixed(target) && kind <= call_kind::create;
+        std::uint64_t actor = 0;
+        if (!from.fixed(function) || !from.fixed(kind) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(actor))
+            return false;
+        target = actor_id(actor);
+        return kind <= call_kind::create;
     }
 };
 

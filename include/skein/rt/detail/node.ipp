@@ -72,8 +72,8 @@ SKEIN_INLINE std::size_t node::pending() const noexcept {
 SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
 SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
 SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE std::uint64_t node::new_actor_id() noexcept { return ++books_->last_actor; }
-SKEIN_INLINE void node::insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE actor_id node::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE void node::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
 SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
@@ -279,7 +279,7 @@ SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+            call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -298,7 +298,7 @@ SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
     const bool sent =
         call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
     call.fail(
         {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
                                           to_seconds(call.rare->limit), call.progress())),
@@ -316,7 +316,7 @@ SKEIN_INLINE void node::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
+SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
     if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
     lane = new detail::actor_state;
@@ -337,7 +337,8 @@ SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
         --lane.on->actors;
         books_->actors.erase(lane.id);
     }
-    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
+    if (lane.on->wire->is_open())
+        lane.on->wire->send(detail::message_drop, 0, lane.id.value(), {}, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still

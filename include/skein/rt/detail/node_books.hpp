@@ -49,10 +49,12 @@ struct call_base::rarities {
 
 } // namespace detail
 
+using link_id = strong_id<struct link_tag>;
+
 /// A connection as the node sees it. Owned by the task that serves it.
 struct link {
     std::shared_ptr<net::connection> wire;
-    std::uint64_t number = 0;
+    link_id number;
     std::string who; ///< "worker-2 (pid 4711 at host)"
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -68,8 +70,8 @@ struct link {
     std::size_t actors = 0;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<std::uint64_t, detail::running_call> running;
-    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
+    std::unordered_map<call_id, detail::running_call> running;
+    std::unordered_map<call_id, detail::call_base*> forwarded;
 };
 
 struct node::books {
@@ -80,13 +82,13 @@ struct node::books {
     };
     struct actor_entry {
         link* where = nullptr;
-        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+        link_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
     /// A call or drop that waits behind calls that have run for long.
     struct arrival {
         std::shared_ptr<link> from;
-        std::uint64_t id = 0;
+        std::uint64_t id = 0; ///< of the call; of a drop: of the actor
         byte_buffer body;
         bool is_drop = false;
     };
@@ -103,16 +105,16 @@ struct node::books {
     std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
-    std::unordered_map<std::uint64_t, detail::actor_state*> lanes;
-    std::unordered_map<std::uint64_t, actor_entry> actors; ///< of a driver
-    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes;
+    std::unordered_map<actor_id, detail::actor_state*> lanes;
+    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
+    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    scope calls;                      ///< coroutine calls that run here
-    std::vector<std::uint64_t> fresh; ///< started in this turn
+    scope calls;                ///< coroutine calls that run here
+    std::vector<call_id> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -120,9 +122,9 @@ struct node::books {
     time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
-    bool backlog_full = false;                  ///< nothing more is read for it
-    bool has_backlog = false;                   ///< calls go there; run_backlog() is at work
-    std::unordered_set<std::uint64_t> unwanted; ///< calls in it that were cancelled
+    bool backlog_full = false;            ///< nothing more is read for it
+    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
+    std::unordered_set<call_id> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 

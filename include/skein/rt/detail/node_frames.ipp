@@ -22,7 +22,7 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(node& self, std::shared_ptr<link> origin, std::uint64_t origin_id)
+    forwarded_call(node& self, std::shared_ptr<link> origin, call_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
@@ -30,7 +30,7 @@ protected:
         if (!origin_->up) return {};
         self_.reply(*origin_, origin_id_, [&](wire::writer& w) {
             if (kind == call_kind::create) {
-                w.fixed(target); // the actor's new id
+                w.fixed(target.value()); // the actor's new id
             } else {
                 w.raw(bytes);
             }
@@ -45,7 +45,7 @@ protected:
 private:
     node& self_;
     std::shared_ptr<link> origin_;
-    std::uint64_t origin_id_;
+    call_id origin_id_;
 };
 
 } // namespace detail
@@ -59,13 +59,13 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
     case detail::message_started:
-        if (auto* call = call_at(*from, f.id);
+        if (auto* call = call_at(*from, call_id(f.id));
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, f.id);
+    case detail::message_cancel: return on_cancel(*from, call_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, f.id) : arrived(from, f);
+        return books_->upstream == nullptr ? on_drop(*from, actor_id(f.id)) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
@@ -73,9 +73,9 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* node::call_at(const link& from, std::uint64_t id) {
-    const auto index = static_cast<std::uint32_t>(id);
-    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32)
+SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
     auto* call = books_->slots[index].call.get();
     if (call != nullptr && call->on != &from)
@@ -88,8 +88,8 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, f.id) == nullptr) return;
-    const auto call = free_slot(f.id);
+    if (call_at(from, call_id(f.id)) == nullptr) return;
+    const auto call = free_slot(call_id(f.id));
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -103,7 +103,7 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
+SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
     } else if (books_->has_backlog) {
@@ -114,14 +114,14 @@ SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
 }
 
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void node::on_drop(link& from, std::uint64_t id) {
+SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
     books_->actors.erase(found);
     if (where == nullptr) return;
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
 /// Driver: an actor was made, or its constructor threw.
@@ -141,7 +141,7 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
     if (known != books_->actors.end()) books_->actors.erase(known);
     --from.actors;
     if (outcome == detail::reply_ok && from.wire->is_open())
-        from.wire->send(detail::message_drop, 0, call.target, {}, {});
+        from.wire->send(detail::message_drop, 0, call.target.value(), {}, {});
 }
 
 namespace detail {
@@ -161,8 +161,8 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
     return *fn;
 }
 
-SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn,
-                               std::uint64_t actor, const std::type_info& type) {
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
+                               const std::type_info& type) {
     return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
                                               fn.name, actor, readable_name(type.name())));
 }
@@ -180,13 +180,14 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
             *found->second.type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
     }
-    if (from.forwarded.contains(f.id))
+    if (from.forwarded.contains(call_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<link> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
+    detail::counted<detail::call_base> call(
+        new detail::forwarded_call(*this, origin, call_id(f.id)));
     call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
@@ -200,20 +201,20 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
         std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
                     &call->target, sizeof call->target);
     }
-    from.forwarded[f.id] = call.get();
+    from.forwarded[call_id(f.id)] = call.get();
     if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode) {
+SKEIN_INLINE void node::reply(link& to, call_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
+SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -221,18 +222,19 @@ SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure&
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, std::uint64_t id) {
+SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
-        return to.wire->send(detail::message_reply, outcome, id, books_->scratch.bytes(), {});
+        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
+                             {});
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
-    f.id = id;
+    f.id = id.value();
     f.body = std::move(books_->scratch).take();
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
+SKEIN_INLINE void node::reply_thrown(link& to, call_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
@@ -249,7 +251,7 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(f.id);
+        books_->boxes.erase(actor_id(f.id));
         return;
     }
     auto& here = loop::current();
@@ -257,7 +259,7 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, f.id, f.body, nullptr);
+    execute(from, call_id(f.id), f.body, nullptr);
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -295,9 +297,9 @@ SKEIN_INLINE task<void> node::run_backlog() {
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
             if (one.is_drop)
-                books_->boxes.erase(one.id);
+                books_->boxes.erase(actor_id(one.id));
             else
-                execute_waiting(one.from, one.id, one.body);
+                execute_waiting(one.from, call_id(one.id), one.body);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
@@ -308,7 +310,7 @@ SKEIN_INLINE task<void> node::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id,
+SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_id id,
                                         byte_span body) {
     try {
         if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
@@ -325,7 +327,7 @@ SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
                                 std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
@@ -357,7 +359,7 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
+SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, call_id id,
                                             byte_buffer body,
                                             std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
@@ -373,8 +375,7 @@ SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, std::uint64_t id,
-                                       task<void> work) {
+SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, call_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }
@@ -387,7 +388,7 @@ SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
         const auto found = to->running.find(id);
         if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
         found->second.told = true;
-        to->wire->send(detail::message_started, 0, id, {}, {});
+        to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }
     co_return;
 }

@@ -20,7 +20,7 @@ namespace skein::rt {
 SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
     auto l = std::make_shared<link>();
     l->wire = std::move(wire);
-    l->number = ++books_->last_link;
+    l->number = link_id(++books_->last_link);
     const auto& peer = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
     if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
@@ -223,8 +223,8 @@ SKEIN_INLINE void node::take_lost(link& l, losses& into) {
 }
 
 /// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
-    std::vector<std::uint64_t> orphaned;
+SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
+    std::vector<actor_id> orphaned;
     if (books_->upstream != nullptr) return orphaned;
     for (const auto& [id, entry] : books_->actors)
         if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
@@ -233,12 +233,12 @@ SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
     return orphaned;
 }
 
-SKEIN_INLINE void node::drop_orphan(std::uint64_t id) {
+SKEIN_INLINE void node::drop_orphan(actor_id id) {
     auto* where = books_->actors[id].where;
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
 SKEIN_INLINE void node::fail_lost(losses& lost) {

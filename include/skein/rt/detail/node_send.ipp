@@ -68,7 +68,7 @@ SKEIN_INLINE void node::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -76,13 +76,13 @@ SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> ca
     const auto index = books_->free.back();
     books_->free.pop_back();
     books_->slots[index].call = std::move(call);
-    return std::uint64_t{books_->slots[index].generation} << 32 | index;
+    return call_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
-    const auto index = static_cast<std::uint32_t>(id);
-    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32 ||
+SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
         return {};
     ++books_->slots[index].generation;
@@ -127,11 +127,11 @@ SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span bo
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
-            f.id = call.id;
+            f.id = call.id.value();
             f.body = std::move(*owned);
             to.wire->send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.id, body, {});
+            to.wire->send(detail::message_call, 0, call.id.value(), body, {});
         }
         call.state = detail::phase::sent;
     } catch (const error& e) {

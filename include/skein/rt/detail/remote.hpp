@@ -66,7 +66,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id,
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, call_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
