@@ -23,6 +23,7 @@
 #include <skein/dist/shm.hpp>
 #include <skein/dist/stub.hpp>
 
+#include <skein/dist/detail/abort_body.ipp>
 #include <skein/dist/detail/bootstrap.ipp>
 #include <skein/dist/detail/collective_signature.ipp>
 #include <skein/dist/detail/comm_thread.ipp>

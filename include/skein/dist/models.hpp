@@ -37,12 +37,12 @@ struct comm_options {
     std::string model = "automatic"; ///< or the name of a model
     /// Tells the communicators of a world apart; used once in a generation of it.
     std::string name = "world";
-    collective_options limits;
-    shm_options shm;
-    ring_options ring;
+    collective_options limits = {};
+    shm_options shm = {};
+    ring_options ring = {};
     /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
     /// share this machine's network, else rendezvous::host().
-    std::string advertise;
+    std::string advertise = {};
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
 };
 

@@ -120,7 +120,7 @@ SKEIN_INLINE task<error> ring_communicator::core::read_notice(net::stream& s, de
     std::copy_n(already.begin(), have, body.begin());
     auto rest = detail::read_exact(s, mut_byte_span(body).subspan(have));
     co_await std::move(rest);
-    co_return detail::decode_abort(body, from);
+    co_return detail::decode_abort(body, fmt::format("rank {}", from));
 }
 
 SKEIN_INLINE void ring_communicator::core::fail(error why) {

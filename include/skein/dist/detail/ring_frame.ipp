@@ -6,9 +6,8 @@
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/result.hpp>
+#include <skein/dist/detail/abort_body.ipp>
 #include <skein/dist/detail/collective_signature.hpp>
-#include <skein/wire/decode.hpp>
-#include <skein/wire/encode.hpp>
 
 #include <cstdint>
 #include <string>
@@ -23,7 +22,7 @@ enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 struct ring_header {
     static constexpr std::size_t size = 56;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
-    static constexpr std::uint32_t max_notice = 4096;  ///< bytes of an encoded error
+    static constexpr std::uint32_t max_notice = most_abort_bytes;
     ring_kind kind = ring_kind::data;
     signature what;
     std::uint32_t step = 0;
@@ -65,15 +64,9 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a
-/// neighbour reads.
+/// An abort notice as bytes: header, then the error.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
-    const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
-    const error bounded = error(why.code(), cut(why.text(), 2000))
-                              .with_where(cut(why.where(), 250))
-                              .with_cause(cut(why.cause(), 1000))
-                              .with_hint(cut(why.hint(), 750));
-    const byte_buffer body = wire::encode(bounded);
+    const byte_buffer body = abort_body(why);
     ring_header h;
     h.kind = ring_kind::abort;
     h.bytes = static_cast<std::uint32_t>(body.size());
@@ -81,15 +74,6 @@ struct ring_header {
     h.encode(out.data());
     append(out, body);
     return out;
-}
-
-/// The error behind the header of an abort notice.
-[[nodiscard]] SKEIN_INLINE error decode_abort(byte_span body, int from) {
-    error why(errc::unknown, "");
-    const auto done = wire::decode(body, why);
-    if (done) return why;
-    return error(errc::aborted, fmt::format("rank {} has aborted", from))
-        .with_cause(done.error().what());
 }
 
 [[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {

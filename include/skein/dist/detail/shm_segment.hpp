@@ -37,9 +37,9 @@ namespace detail {
 }
 
 struct alignas(128) shm_head {
-    std::atomic<std::uint32_t> aborted; ///< 0 no, 1 being written, 2 text and code are there
-    std::uint16_t code;
-    char text[640]; ///< ends with 0
+    std::atomic<std::uint32_t> aborted; ///< 0 no, 1 being written, 2 the error is there
+    std::uint32_t error_bytes;
+    std::byte error[4096]; ///< detail::abort_body
 };
 
 struct alignas(128) shm_rank {

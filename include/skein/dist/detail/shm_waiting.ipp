@@ -3,11 +3,12 @@
 // How a shm_communicator waits for the others, and how it fails.
 
 #include <skein/core/constants.hpp>
+#include <skein/dist/detail/abort_body.ipp>
 #include <skein/dist/doorbell.hpp>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <new>
 #include <string>
 
 #include <fmt/core.h>
@@ -93,11 +94,12 @@ SKEIN_INLINE void shm_communicator::abort(error why) noexcept {
     auto& h = head();
     std::uint32_t expected = 0;
     if (h.aborted.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) {
-        const char* text = why.what();
-        const std::size_t n = std::min(std::strlen(text), sizeof h.text - 1);
-        std::memcpy(h.text, text, n);
-        h.text[n] = 0;
-        h.code = static_cast<std::uint16_t>(why.code());
+        h.error_bytes = 0;
+        try {
+            const byte_buffer body = detail::abort_body(why);
+            std::copy(body.begin(), body.end(), h.error);
+            h.error_bytes = static_cast<std::uint32_t>(body.size());
+        } catch (const std::bad_alloc&) {} // the others learn that there was an abort, not why
         h.aborted.store(2, std::memory_order_seq_cst);
     }
     for (int r = 0; r < size_; ++r) at(r).bell.ring_always();
@@ -113,7 +115,10 @@ SKEIN_INLINE void shm_communicator::throw_if_aborted() const {
     }
     const std::string where = fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
     if (phase == 1) throw error(errc::aborted, "a rank died while it aborted").with_where(where);
-    throw error(static_cast<errc>(head().code), head().text).with_where(where);
+    const std::size_t written = std::min<std::size_t>(head().error_bytes, sizeof head().error);
+    error why = detail::decode_abort(byte_span(head().error, written), "a rank");
+    if (why.where().empty()) why.with_where(where);
+    throw why;
 }
 
 } // namespace skein::dist
