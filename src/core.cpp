@@ -7,6 +7,7 @@
 
 #include <skein/core/available_cores.hpp>
 #include <skein/core/check.hpp>
+#include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
@@ -14,6 +15,7 @@
 
 #include <skein/core/detail/available_cores.ipp>
 #include <skein/core/detail/check.ipp>
+#include <skein/core/detail/crc32c.ipp>
 #include <skein/core/detail/disk.ipp>
 #include <skein/core/detail/error.ipp>
 #include <skein/core/detail/log.ipp>

@@ -8,6 +8,7 @@
 // however it dies, the kernel kills the ranks.
 
 #include <skein/cluster/group.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/time.hpp>
 
@@ -22,11 +23,10 @@ namespace skein::cluster {
 
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                              ///< restarts before it gives up
-    duration backoff = std::chrono::milliseconds(200); ///< before a restart; doubles each time
-    duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
-    duration crash_grace =
-        std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
+    int max_failures = 3;                                       ///< restarts before it gives up
+    duration backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    duration stop_grace = time_constants::lan().stop_grace;     ///< from a stop request to the kill
+    duration crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
     duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv; ///< of each rank; empty: this process's own

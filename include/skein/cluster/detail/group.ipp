@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/group_protocol.hpp>
 #include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
@@ -123,7 +124,7 @@ SKEIN_INLINE task<void> group_server::accept_all() {
 }
 
 SKEIN_INLINE task<void> group_server::watch_deadline() {
-    constexpr duration patience = std::chrono::seconds(10);
+    constexpr duration patience = time_constants::lan().still_waiting;
     auto left = options_.join_deadline;
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);

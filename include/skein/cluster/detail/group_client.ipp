@@ -4,6 +4,7 @@
 
 #include <skein/cluster/detail/group_protocol.hpp>
 #include <skein/core/cancel.hpp>
+#include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/dial.hpp>
@@ -28,8 +29,8 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     net::reconnect_policy often;
     often.max_tries = 0;
     often.until = deadline_after(loop::current().now(), options.join_deadline);
-    often.first_delay = std::chrono::milliseconds(5); // the ranks of one host start together
-    often.most_delay = std::chrono::milliseconds(250);
+    often.first_delay = time_constants::lan().join_first;
+    often.most_delay = time_constants::lan().join_most;
     often.worth_another = &net::reconnect_policy::is_no_refusal;
     auto reaching = net::connect_patiently(
         *via, at, link_options(options, fmt::format("rank {}", rank)), often);

@@ -64,7 +64,7 @@ public:
 
 private:
     /// For a last word that is on its way, or for the kernel to clear a dead process away.
-    static constexpr auto moment = std::chrono::milliseconds(50);
+    static constexpr auto moment = time_constants::lan().last_word;
 
     struct rank_process {
         std::unique_ptr<rt::child> process;

@@ -227,8 +227,8 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo =
-            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        const bool echo = world && detail::may_be_echo(why.code()) &&
+                          world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
