@@ -25,7 +25,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import TINY, Run, abstract_sockets, find_program, run_cases, write_text  # noqa: E402
+from program import TINY, Run, abstract_sockets, find_program, free_port, run_cases, write_text  # noqa: E402
 
 NOBODY = 65534
 STEPS = 40
@@ -167,12 +167,6 @@ def replay_and_reflect(port, words):
 
 
 # ---- jobs --------------------------------------------------------------------------------------------
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
 
 def listens(port):
     wanted = f":{port:04X} "

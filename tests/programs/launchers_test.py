@@ -6,14 +6,13 @@ Open MPI is run for real; torchrun, Slurm, MPICH and Kubernetes by their variabl
 """
 import os
 import pathlib
-import random
 import shutil
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
+from program import TINY, Run, find_program, free_port, run_cases, write_text  # noqa: E402
 
 
 def main():
@@ -37,7 +36,7 @@ def main():
         def by_variables(run_name, variables):
             """variables(rank, port) for two processes that nobody supervises."""
             def case():
-                port = random.randrange(30000, 60000)
+                port = free_port()
                 runs = [Run(arguments(run_name), XDG_CONFIG_HOME=config, **variables(rank, port)) for rank in range(2)]
                 try:
                     for run in runs:
@@ -62,7 +61,7 @@ def main():
 
         def lost_rank():
             """Without a supervisor a killed rank ends the others with an error that names it."""
-            port = random.randrange(30000, 60000)
+            port = free_port()
             runs = [Run(arguments("lost", "--steps", 100000), XDG_CONFIG_HOME=config, RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank,
                         LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in range(2)]
             try:
@@ -76,7 +75,7 @@ def main():
                     run.__exit__()
 
         def wrong_token():
-            port = random.randrange(30000, 60000)
+            port = free_port()
             tokens = ["11" * 32, "22" * 32]
             runs = [Run(arguments("token"), SKEIN_TOKEN=tokens[rank], RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=2,
                         MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for rank in range(2)]
@@ -110,7 +109,7 @@ def main():
 
         def stopped_while_waiting():
             """SIGTERM ends a rank at once that waits for the others, and one that waits for rank 0."""
-            port = random.randrange(30000, 60000)
+            port = free_port()
             for rank in range(2):
                 with rank_of("alone", rank, port) as run:
                     if rank == 0:
@@ -127,7 +126,7 @@ def main():
                     run.check(time.monotonic() - begin < 10, "it took long")
 
         def other_settings():
-            port = random.randrange(30000, 60000)
+            port = free_port()
             with rank_of("steps", 0, port) as first, rank_of("steps", 1, port, steps=21) as second:
                 for run in (first, second):
                     code = run.wait(60)
@@ -135,7 +134,7 @@ def main():
                     run.check("max_steps" in run.stderr and "21" in run.stderr and "20" in run.stderr, "the setting is not named")
 
         def other_job():
-            port = random.randrange(30000, 60000)
+            port = free_port()
             with rank_of("job", 0, port, TORCHELASTIC_RUN_ID="a") as first:
                 first.wait_until(lambda: listens(port), "a listening rank 0", 60)
                 for other, both in ((dict(TORCHELASTIC_RUN_ID="b"), ("'b'", "'a'")),
@@ -151,7 +150,7 @@ def main():
                 first.check(curve("job") == wanted, "another loss curve than under the own supervisor")
 
         def unused_workers():
-            port = random.randrange(30000, 60000)
+            port = free_port()
             with rank_of("workers", 0, port, "--workers", 3) as first, rank_of("workers", 1, port, "--workers", 3) as second:
                 for run in (first, second):
                     code = run.wait(60)

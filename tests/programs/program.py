@@ -5,9 +5,11 @@ A test that cannot run here exits with 77 and says why; ctest counts it as skipp
 """
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,21 @@ def find_program(name):
     if not found:
         skip(f"{name} is not built in {BUILD}")
     return found
+
+
+def free_port():
+    """A TCP port that nobody listens at, outside the range from which the kernel serves those who do not choose:
+    for launchers, which name a port before anybody listens there."""
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.randrange(1024, low) if low > 2048 else random.randrange(20000, 60000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    sys.exit("no free port found")
 
 
 def environment(**changes):
