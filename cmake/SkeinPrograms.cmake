@@ -54,6 +54,10 @@ if(SKEIN_PCH)
   endif()
 endif()
 
+# Files of their own make the shorter edit loop, batches the shorter whole build: the headers' templates are
+# instantiated once.
+set(SKEIN_BATCH 0 CACHE STRING "Files of the library, or of a layer's tests, that are compiled together; 0: each on its own")
+
 # The library as our tests see it: with our warnings and assertions, and most headers precompiled.
 function(skein_own_build_flags)
   if(NOT SKEIN_COMPILED)
@@ -70,6 +74,9 @@ function(skein_own_build_flags)
     if(TARGET skein_train)
       target_precompile_headers(skein_train REUSE_FROM skein_pch_torch)
     endif()
+  endif()
+  if(SKEIN_BATCH GREATER 1 AND SKEIN_DEVELOPER_MODE)
+    set_target_properties(skein_runtime PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
   endif()
 endfunction()
 

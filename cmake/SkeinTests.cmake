@@ -16,9 +16,6 @@ set(SKEIN_TEST_TIMEOUT_SCALE 1 CACHE STRING "Factor on the time limit of every t
 # Tests check what code does, not how fast: they are compiled for a short edit loop. The library, sim and bench
 # have the preset's flags.
 set(SKEIN_TEST_OPTIONS "-O1;-g0" CACHE STRING "Compiler options of test files, after those of the build type")
-# Files compiled as one object. Files of their own make the shorter edit loop, batches the shorter whole build:
-# the headers' templates are instantiated once.
-set(SKEIN_TEST_BATCH 0 CACHE STRING "Test files of a layer that are compiled together; 0: each on its own")
 function(skein_test_options target)
   if(SKEIN_TEST_OPTIONS AND CMAKE_BUILD_TYPE MATCHES "^Rel")
     target_compile_options(${target} PRIVATE ${SKEIN_TEST_OPTIONS})
@@ -63,11 +60,11 @@ function(skein_layer_tests layer kind suffix)
   else()
     target_link_libraries(${target} PRIVATE Catch2::Catch2WithMain)
   endif()
-  if(SKEIN_TEST_BATCH GREATER 1)
+  if(SKEIN_BATCH GREATER 1)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")   # it takes a batch's files for headers
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
     endif()
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SKEIN_TEST_BATCH})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SKEIN_BATCH})
     set_source_files_properties(${own_main} ${support} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
   add_dependencies(skein_tests ${target})

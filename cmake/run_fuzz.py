@@ -25,7 +25,7 @@ def main() -> int:
     if code == 0:
         work = os.path.join(scratch, "corpus")
         os.mkdir(work)
-        seconds = os.environ.get("SKEIN_FUZZ_SECONDS", "5")
+        seconds = os.environ.get("SKEIN_FUZZ_SECONDS", "3")
         code = subprocess.run([program, *limits, f"-max_total_time={seconds}", "-print_final_stats=1", work, corpus], check=False).returncode
     if code != 0:
         print(f"failed; the input is under {scratch}")

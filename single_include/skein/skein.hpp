@@ -3801,11 +3801,27 @@ struct time_constants {
     ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
     ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms accept_pause{100};    ///< after a failed accept
-    ms accept_grace{20};     ///< no stream is dropped for another one before
-    ms refusal_line{10'000}; ///< at most one log line per kind of refused stream in this time
-    ms shutdown_grace{2000}; ///< from the request to stop until the kill
+    ms accept_pause{100};      ///< after a failed accept
+    ms accept_grace{20};       ///< no stream is dropped for another one before
+    ms refusal_line{10'000};   ///< at most one log line per kind of refused stream in this time
+    ms shutdown_grace{2000};   ///< from the request to stop until the kill
+    ms farewell_first{100};    ///< for a process to end by itself when its link has ended
+    ms farewell_stopping{300}; ///< the same when it was told to
+    ms child_restart_first{
+        50}; ///< before a worker is started again; doubles up to child_restart_most
+    ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
+    ms join_first{
+        5}; ///< before a rank's second attempt to join; the ranks of one host start together
+    ms join_most{250};
+    ms still_waiting{10'000};  ///< for ranks that have not joined, until a line says for which
+    ms job_restart_first{200}; ///< before a job's ranks are started again; doubles
+    ms crash_grace{1000};      ///< for the other ranks to see a loss and leave
+    ms last_word{
+        50}; ///< for news that is on its way, or for the kernel to clear a dead process away
+    ms stop_grace{30'000};           ///< from a request to stop a group of ranks until the kill
+    ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
+    ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
     /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save
     /// while the others wait. Dead processes are noticed at once, without it.
     ms collective_timeout{300'000};
@@ -5662,7 +5678,32 @@ SKEIN_INLINE void out_queue::seal() {
 //     sum = crc32c(body, sum);            // the sum of head followed by body
 
 
+#include <cstddef>
+#include <cstdint>
+
+namespace skein {
+
+namespace detail {
+/// The portable form; the state is not inverted here.
+std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept;
+} // namespace detail
+
+/// True when crc32c() uses the CPU's instruction.
+[[nodiscard]] bool crc32c_is_hardware() noexcept;
+
+/// The CRC-32C of `bytes` continued from `seed`, the sum of what came before (0 at the start).
+[[nodiscard]] std::uint32_t crc32c(byte_span bytes, std::uint32_t seed = 0) noexcept;
+
+} // namespace skein
+
+
+// ======== skein/core/detail/crc32c.ipp
+// The bodies of core/crc32c.hpp. Its tables are computed by the compiler, a quarter of a second.
+
+
 #include <array>
+#include <cstddef>
+#include <cstdint>
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -5687,8 +5728,8 @@ consteval std::array<std::array<std::uint32_t, 256>, 8> make_crc32c_tables() {
 }
 inline constexpr auto crc32c_tables = make_crc32c_tables();
 
-/// The portable form; the state is not inverted here.
-inline std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
+SKEIN_INLINE std::uint32_t crc32c_table(std::uint32_t crc, const std::byte* p,
+                                        std::size_t n) noexcept {
     const auto& t = crc32c_tables;
     for (; n >= 8; n -= 8, p += 8) {
         const std::uint64_t v = load_le<std::uint64_t>(p) ^ crc;
@@ -5724,9 +5765,9 @@ struct crc32c_shift {
 };
 
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
-__attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_t crc,
-                                                                    const std::byte* p,
-                                                                    std::size_t n) noexcept {
+__attribute__((target("sse4.2"))) SKEIN_INLINE std::uint32_t crc32c_sse42(std::uint32_t crc,
+                                                                          const std::byte* p,
+                                                                          std::size_t n) noexcept {
     constexpr std::size_t lane = 1024;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
@@ -5749,8 +5790,7 @@ __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_
 
 } // namespace detail
 
-/// True when crc32c() uses the CPU's instruction.
-[[nodiscard]] inline bool crc32c_is_hardware() noexcept {
+SKEIN_INLINE bool crc32c_is_hardware() noexcept {
 #if defined(__x86_64__)
     static const bool has = __builtin_cpu_supports("sse4.2") != 0;
     return has;
@@ -5759,8 +5799,7 @@ __attribute__((target("sse4.2"))) inline std::uint32_t crc32c_sse42(std::uint32_
 #endif
 }
 
-/// The CRC-32C of `bytes` continued from `seed`, the sum of what came before (0 at the start).
-[[nodiscard]] inline std::uint32_t crc32c(byte_span bytes, std::uint32_t seed = 0) noexcept {
+SKEIN_INLINE std::uint32_t crc32c(byte_span bytes, std::uint32_t seed) noexcept {
     const std::uint32_t start = ~seed;
 #if defined(__x86_64__)
     if (crc32c_is_hardware()) return ~detail::crc32c_sse42(start, bytes.data(), bytes.size());
@@ -8295,7 +8334,7 @@ SKEIN_INLINE task<void> group_server::accept_all() {
 }
 
 SKEIN_INLINE task<void> group_server::watch_deadline() {
-    constexpr duration patience = std::chrono::seconds(10);
+    constexpr duration patience = time_constants::lan().still_waiting;
     auto left = options_.join_deadline;
     if (left > patience) { // a person would ask what it waits for
         co_await sleep_for(patience);
@@ -8675,8 +8714,8 @@ SKEIN_INLINE task<std::shared_ptr<net::connection>> reach_group(net::network* vi
     net::reconnect_policy often;
     often.max_tries = 0;
     often.until = deadline_after(loop::current().now(), options.join_deadline);
-    often.first_delay = std::chrono::milliseconds(5); // the ranks of one host start together
-    often.most_delay = std::chrono::milliseconds(250);
+    often.first_delay = time_constants::lan().join_first;
+    often.most_delay = time_constants::lan().join_most;
     often.worth_another = &net::reconnect_policy::is_no_refusal;
     auto reaching = net::connect_patiently(
         *via, at, link_options(options, fmt::format("rank {}", rank)), often);
@@ -10600,11 +10639,10 @@ namespace skein::cluster {
 
 struct supervisor_options {
     int workers = 2;
-    int max_failures = 3;                              ///< restarts before it gives up
-    duration backoff = std::chrono::milliseconds(200); ///< before a restart; doubles each time
-    duration stop_grace = std::chrono::seconds(30);    ///< from a stop request to the kill
-    duration crash_grace =
-        std::chrono::milliseconds(1000); ///< for the others to see a loss and leave
+    int max_failures = 3;                                       ///< restarts before it gives up
+    duration backoff = time_constants::lan().job_restart_first; ///< before a restart; doubles
+    duration stop_grace = time_constants::lan().stop_grace;     ///< from a stop request to the kill
+    duration crash_grace = time_constants::lan().crash_grace;   ///< for the others to leave
     duration join_deadline = 2 * time_constants::lan().rendezvous_timeout;
     std::string executable = "/proc/self/exe";
     std::vector<std::string> argv; ///< of each rank; empty: this process's own
@@ -10873,10 +10911,10 @@ private:
 
 /// When something that failed is started again, and after how long.
 struct restart_rules {
-    int most = 3;                                         ///< restarts in a row
-    duration first_pause = std::chrono::milliseconds(50); ///< before the first restart
-    int factor = 2;                                       ///< of each pause to the one before
-    duration longest_pause = std::chrono::seconds(60);
+    int most = 3;                                                     ///< restarts in a row
+    duration first_pause = time_constants::lan().child_restart_first; ///< before the first restart
+    int factor = 2; ///< of each pause to the one before
+    duration longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
 class restart_policy {
@@ -11237,7 +11275,7 @@ public:
 
 private:
     /// For a last word that is on its way, or for the kernel to clear a dead process away.
-    static constexpr auto moment = std::chrono::milliseconds(50);
+    static constexpr auto moment = time_constants::lan().last_word;
 
     struct rank_process {
         std::unique_ptr<rt::child> process;
@@ -14014,8 +14052,8 @@ public:
     node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
     const function_record* fn = nullptr;
     link* on = nullptr; ///< where it was sent
-    std::uint64_t id = 0;
-    std::uint64_t target = 0;  ///< actor
+    call_id id;
+    actor_id target;
     counted<actor_state> lane; ///< the handle it was called through
     byte_buffer body;          ///< encoded arguments while they have to be kept
     std::unique_ptr<rarities, free_rarities> rare;
@@ -14051,7 +14089,7 @@ public:
     }
 
     node* owner = nullptr;
-    std::uint64_t id = 0;
+    actor_id id;
     link* on = nullptr;                      ///< where its calls go
     bool owned = false;                      ///< dropping the last handle ends the actor
     std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
@@ -14120,9 +14158,9 @@ struct actor_box {
 struct incoming_call {
     node& self;
     const std::shared_ptr<link>& from;
-    std::uint64_t id;
+    call_id id;
     const function_record& fn;
-    std::uint64_t target;
+    actor_id target;
     wire::reader& arguments;
     std::shared_ptr<actor_box> box; ///< of a method's actor
 
@@ -14209,14 +14247,14 @@ public:
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per node and actor, so that order is kept.
-    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(std::uint64_t id);
-    [[nodiscard]] std::uint64_t new_actor_id() noexcept;
+    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    void reply(link& to, std::uint64_t id, detail::encoder encode);
-    void reply_failure(link& to, std::uint64_t id, const failure& why);
+    void reply(link& to, call_id id, detail::encoder encode);
+    void reply_failure(link& to, call_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(link& to, std::uint64_t id, const function_record& fn);
-    void insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box);
+    void reply_thrown(link& to, call_id id, const function_record& fn);
+    void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
@@ -14226,20 +14264,20 @@ private:
     struct losses;
 
     void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const link& from, std::uint64_t id);
+    [[nodiscard]] detail::call_base* call_at(const link& from, call_id id);
     void on_reply(link& from, const net::frame_view& f);
-    void on_cancel(link& from, std::uint64_t id);
-    void on_drop(link& from, std::uint64_t id);
+    void on_cancel(link& from, call_id id);
+    void on_drop(link& from, actor_id id);
     void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
     void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body);
-    void send_scratch(link& to, std::uint16_t outcome, std::uint64_t id);
-    void execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+    void execute_waiting(const std::shared_ptr<link>& from, call_id id, byte_span body);
+    void send_scratch(link& to, std::uint16_t outcome, call_id id);
+    void execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<link> from, std::uint64_t id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<link> from, call_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<link> from, std::uint64_t id, task<void> work);
+    task<void> run_call(std::shared_ptr<link> from, call_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<link> to);
     void forward(link& from, const net::frame_view& f);
 
@@ -14247,8 +14285,8 @@ private:
     [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
     void lose(link& l, const std::string& how);
     void take_lost(link& l, losses& into);
-    std::vector<std::uint64_t> forget_actors(const link& l);
-    void drop_orphan(std::uint64_t id);
+    std::vector<actor_id> forget_actors(const link& l);
+    void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
     void fail_lane(detail::actor_state& lane);
@@ -14265,8 +14303,8 @@ private:
     void send(link& to, detail::counted<detail::call_base> call);
     void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(link& from, const detail::call_base& call);
-    std::uint64_t take_slot(detail::counted<detail::call_base> call);
-    detail::counted<detail::call_base> free_slot(std::uint64_t id);
+    call_id take_slot(detail::counted<detail::call_base> call);
+    detail::counted<detail::call_base> free_slot(call_id id);
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local node* current_ = nullptr;
@@ -14318,7 +14356,7 @@ struct call_head {
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
-    std::uint64_t target = 0; ///< the actor; 0 for tasks
+    actor_id target; ///< none for tasks
 
     static constexpr std::size_t bytes = 16;
     void encode(wire::writer& to) const {
@@ -14326,12 +14364,16 @@ struct call_head {
         to.fixed(kind);
         to.fixed(retries);
         to.fixed(cpus);
-        to.fixed(target);
+        to.fixed(target.value());
     }
     /// False if the bytes are too short or not a call.
     bool decode(wire::reader& from) {
-        return from.fixed(function) && from.fixed(kind) && from.fixed(retries) &&
-               from.fixed(cpus) && from.fixed(target) && kind <= call_kind::create;
+        std::uint64_t actor = 0;
+        if (!from.fixed(function) || !from.fixed(kind) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(actor))
+            return false;
+        target = actor_id(actor);
+        return kind <= call_kind::create;
     }
 };
 
@@ -14497,10 +14539,12 @@ struct call_base::rarities {
 
 } // namespace detail
 
+using link_id = strong_id<struct link_tag>;
+
 /// A connection as the node sees it. Owned by the task that serves it.
 struct link {
     std::shared_ptr<net::connection> wire;
-    std::uint64_t number = 0;
+    link_id number;
     std::string who; ///< "worker-2 (pid 4711 at host)"
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -14516,8 +14560,8 @@ struct link {
     std::size_t actors = 0;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<std::uint64_t, detail::running_call> running;
-    std::unordered_map<std::uint64_t, detail::call_base*> forwarded;
+    std::unordered_map<call_id, detail::running_call> running;
+    std::unordered_map<call_id, detail::call_base*> forwarded;
 };
 
 struct node::books {
@@ -14528,13 +14572,13 @@ struct node::books {
     };
     struct actor_entry {
         link* where = nullptr;
-        std::uint64_t owner = 0; ///< number of the link that holds its handle; 0: this process
+        link_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
     /// A call or drop that waits behind calls that have run for long.
     struct arrival {
         std::shared_ptr<link> from;
-        std::uint64_t id = 0;
+        std::uint64_t id = 0; ///< of the call; of a drop: of the actor
         byte_buffer body;
         bool is_drop = false;
     };
@@ -14551,16 +14595,16 @@ struct node::books {
     std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
-    std::unordered_map<std::uint64_t, detail::actor_state*> lanes;
-    std::unordered_map<std::uint64_t, actor_entry> actors; ///< of a driver
-    std::unordered_map<std::uint64_t, std::shared_ptr<detail::actor_box>> boxes;
+    std::unordered_map<actor_id, detail::actor_state*> lanes;
+    std::unordered_map<actor_id, actor_entry> actors; ///< of a driver
+    std::unordered_map<actor_id, std::shared_ptr<detail::actor_box>> boxes;
 
     unique_function<void()> start_workers;
     std::optional<error> given_up;
     std::size_t expected = 0;
     bool closing = false;
-    scope calls;                      ///< coroutine calls that run here
-    std::vector<std::uint64_t> fresh; ///< started in this turn
+    scope calls;                ///< coroutine calls that run here
+    std::vector<call_id> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -14568,9 +14612,9 @@ struct node::books {
     time_point turn_began{};
     std::deque<arrival> backlog;
     std::size_t backlog_bytes = 0;
-    bool backlog_full = false;                  ///< nothing more is read for it
-    bool has_backlog = false;                   ///< calls go there; run_backlog() is at work
-    std::unordered_set<std::uint64_t> unwanted; ///< calls in it that were cancelled
+    bool backlog_full = false;            ///< nothing more is read for it
+    bool has_backlog = false;             ///< calls go there; run_backlog() is at work
+    std::unordered_set<call_id> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 
@@ -14766,8 +14810,8 @@ SKEIN_INLINE std::size_t node::pending() const noexcept {
 SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
 SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
 SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE std::uint64_t node::new_actor_id() noexcept { return ++books_->last_actor; }
-SKEIN_INLINE void node::insert_actor(std::uint64_t id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE actor_id node::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE void node::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
 SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
@@ -14973,7 +15017,7 @@ SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+            call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -14992,7 +15036,7 @@ SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
     const bool sent =
         call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id, {}, {});
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
     call.fail(
         {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
                                           to_seconds(call.rare->limit), call.progress())),
@@ -15010,7 +15054,7 @@ SKEIN_INLINE void node::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(std::uint64_t id) {
+SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
     if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
     lane = new detail::actor_state;
@@ -15031,7 +15075,8 @@ SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
         --lane.on->actors;
         books_->actors.erase(lane.id);
     }
-    if (lane.on->wire->is_open()) lane.on->wire->send(detail::message_drop, 0, lane.id, {}, {});
+    if (lane.on->wire->is_open())
+        lane.on->wire->send(detail::message_drop, 0, lane.id.value(), {}, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
@@ -15068,7 +15113,7 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(node& self, std::shared_ptr<link> origin, std::uint64_t origin_id)
+    forwarded_call(node& self, std::shared_ptr<link> origin, call_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
@@ -15076,7 +15121,7 @@ protected:
         if (!origin_->up) return {};
         self_.reply(*origin_, origin_id_, [&](wire::writer& w) {
             if (kind == call_kind::create) {
-                w.fixed(target); // the actor's new id
+                w.fixed(target.value()); // the actor's new id
             } else {
                 w.raw(bytes);
             }
@@ -15091,7 +15136,7 @@ protected:
 private:
     node& self_;
     std::shared_ptr<link> origin_;
-    std::uint64_t origin_id_;
+    call_id origin_id_;
 };
 
 } // namespace detail
@@ -15105,13 +15150,13 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
     case detail::message_started:
-        if (auto* call = call_at(*from, f.id);
+        if (auto* call = call_at(*from, call_id(f.id));
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, f.id);
+    case detail::message_cancel: return on_cancel(*from, call_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, f.id) : arrived(from, f);
+        return books_->upstream == nullptr ? on_drop(*from, actor_id(f.id)) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
@@ -15119,9 +15164,9 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* node::call_at(const link& from, std::uint64_t id) {
-    const auto index = static_cast<std::uint32_t>(id);
-    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32)
+SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
     auto* call = books_->slots[index].call.get();
     if (call != nullptr && call->on != &from)
@@ -15134,8 +15179,8 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, f.id) == nullptr) return;
-    const auto call = free_slot(f.id);
+    if (call_at(from, call_id(f.id)) == nullptr) return;
+    const auto call = free_slot(call_id(f.id));
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -15149,7 +15194,7 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
+SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
     } else if (books_->has_backlog) {
@@ -15160,14 +15205,14 @@ SKEIN_INLINE void node::on_cancel(link& from, std::uint64_t id) {
 }
 
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void node::on_drop(link& from, std::uint64_t id) {
+SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
     books_->actors.erase(found);
     if (where == nullptr) return;
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
 /// Driver: an actor was made, or its constructor threw.
@@ -15187,7 +15232,7 @@ SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
     if (known != books_->actors.end()) books_->actors.erase(known);
     --from.actors;
     if (outcome == detail::reply_ok && from.wire->is_open())
-        from.wire->send(detail::message_drop, 0, call.target, {}, {});
+        from.wire->send(detail::message_drop, 0, call.target.value(), {}, {});
 }
 
 namespace detail {
@@ -15207,8 +15252,8 @@ SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
     return *fn;
 }
 
-SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn,
-                               std::uint64_t actor, const std::type_info& type) {
+SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn, actor_id actor,
+                               const std::type_info& type) {
     return error(errc::malformed, fmt::format("{} calls {} of actor {}, which is a {}", who,
                                               fn.name, actor, readable_name(type.name())));
 }
@@ -15226,13 +15271,14 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
             *found->second.type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
     }
-    if (from.forwarded.contains(f.id))
+    if (from.forwarded.contains(call_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<link> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    detail::counted<detail::call_base> call(new detail::forwarded_call(*this, origin, f.id));
+    detail::counted<detail::call_base> call(
+        new detail::forwarded_call(*this, origin, call_id(f.id)));
     call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
@@ -15246,20 +15292,20 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
         std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
                     &call->target, sizeof call->target);
     }
-    from.forwarded[f.id] = call.get();
+    from.forwarded[call_id(f.id)] = call.get();
     if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::reply(link& to, std::uint64_t id, detail::encoder encode) {
+SKEIN_INLINE void node::reply(link& to, call_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure& why) {
+SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -15267,18 +15313,19 @@ SKEIN_INLINE void node::reply_failure(link& to, std::uint64_t id, const failure&
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, std::uint64_t id) {
+SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
-        return to.wire->send(detail::message_reply, outcome, id, books_->scratch.bytes(), {});
+        return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
+                             {});
     net::frame f;
     f.kind = detail::message_reply;
     f.flags = outcome;
-    f.id = id;
+    f.id = id.value();
     f.body = std::move(books_->scratch).take();
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void node::reply_thrown(link& to, std::uint64_t id, const function_record& fn) {
+SKEIN_INLINE void node::reply_thrown(link& to, call_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
@@ -15295,7 +15342,7 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(f.id);
+        books_->boxes.erase(actor_id(f.id));
         return;
     }
     auto& here = loop::current();
@@ -15303,7 +15350,7 @@ SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::fr
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, f.id, f.body, nullptr);
+    execute(from, call_id(f.id), f.body, nullptr);
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -15341,9 +15388,9 @@ SKEIN_INLINE task<void> node::run_backlog() {
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
             if (one.is_drop)
-                books_->boxes.erase(one.id);
+                books_->boxes.erase(actor_id(one.id));
             else
-                execute_waiting(one.from, one.id, one.body);
+                execute_waiting(one.from, call_id(one.id), one.body);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
@@ -15354,7 +15401,7 @@ SKEIN_INLINE task<void> node::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::uint64_t id,
+SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_id id,
                                         byte_span body) {
     try {
         if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
@@ -15371,7 +15418,7 @@ SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, std::
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t id, byte_span body,
+SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
                                 std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
@@ -15403,7 +15450,7 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, std::uint64_t
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, std::uint64_t id,
+SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, call_id id,
                                             byte_buffer body,
                                             std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
@@ -15419,8 +15466,7 @@ SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, std::uint64_t id,
-                                       task<void> work) {
+SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, call_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }
@@ -15433,7 +15479,7 @@ SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
         const auto found = to->running.find(id);
         if (found == to->running.end() || found->second.told || !to->wire->is_open()) continue;
         found->second.told = true;
-        to->wire->send(detail::message_started, 0, id, {}, {});
+        to->wire->send(detail::message_started, 0, id.value(), {}, {});
     }
     co_return;
 }
@@ -15457,7 +15503,7 @@ namespace skein::rt {
 SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
     auto l = std::make_shared<link>();
     l->wire = std::move(wire);
-    l->number = ++books_->last_link;
+    l->number = link_id(++books_->last_link);
     const auto& peer = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
     if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
@@ -15660,8 +15706,8 @@ SKEIN_INLINE void node::take_lost(link& l, losses& into) {
 }
 
 /// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
-    std::vector<std::uint64_t> orphaned;
+SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
+    std::vector<actor_id> orphaned;
     if (books_->upstream != nullptr) return orphaned;
     for (const auto& [id, entry] : books_->actors)
         if (entry.where != &l && entry.owner == l.number) orphaned.push_back(id);
@@ -15670,12 +15716,12 @@ SKEIN_INLINE std::vector<std::uint64_t> node::forget_actors(const link& l) {
     return orphaned;
 }
 
-SKEIN_INLINE void node::drop_orphan(std::uint64_t id) {
+SKEIN_INLINE void node::drop_orphan(actor_id id) {
     auto* where = books_->actors[id].where;
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id, {}, {});
+    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
 SKEIN_INLINE void node::fail_lost(losses& lost) {
@@ -15779,7 +15825,7 @@ SKEIN_INLINE void node::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -15787,13 +15833,13 @@ SKEIN_INLINE std::uint64_t node::take_slot(detail::counted<detail::call_base> ca
     const auto index = books_->free.back();
     books_->free.pop_back();
     books_->slots[index].call = std::move(call);
-    return std::uint64_t{books_->slots[index].generation} << 32 | index;
+    return call_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(std::uint64_t id) {
-    const auto index = static_cast<std::uint32_t>(id);
-    if (index >= books_->slots.size() || books_->slots[index].generation != id >> 32 ||
+SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
+    const auto index = static_cast<std::uint32_t>(id.value());
+    if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
         return {};
     ++books_->slots[index].generation;
@@ -15838,11 +15884,11 @@ SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span bo
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
-            f.id = call.id;
+            f.id = call.id.value();
             f.body = std::move(*owned);
             to.wire->send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.id, body, {});
+            to.wire->send(detail::message_call, 0, call.id.value(), body, {});
         }
         call.state = detail::phase::sent;
     } catch (const error& e) {
@@ -16080,7 +16126,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(node* self, std::shared_ptr<link> from, std::uint64_t id,
+task<void> run_coroutine(node* self, std::shared_ptr<link> from, call_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
@@ -16412,7 +16458,7 @@ public:
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(lane_); }
     /// Which actor; the same in all processes of one run.
-    [[nodiscard]] actor_id id() const noexcept { return actor_id(lane_ ? lane_->id : 0); }
+    [[nodiscard]] actor_id id() const noexcept { return lane_ ? lane_->id : actor_id{}; }
 
     /// Submits a call of a method; see remote<>. Calls through copies of one handle stay in order. The
     /// ref may be dropped: the call runs all the same, and a failure that nobody can see is logged.
@@ -16459,7 +16505,8 @@ void invoke_create(incoming_call& call) {
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
             arguments);
         call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.id, [&](wire::writer& to) { to.fixed(call.target); });
+        call.self.reply(*call.from, call.id,
+                        [&](wire::writer& to) { to.fixed(call.target.value()); });
     } catch (...) {
         call.reply_thrown();
     }
@@ -16498,7 +16545,7 @@ concept makes =
 template <class T>
 task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
     const auto id = co_await made;
-    if (!lane) lane = by->actor_lane(id);
+    if (!lane) lane = by->actor_lane(actor_id(id));
     lane->owned = true;
     co_return actor_handle<T>(std::move(lane));
 }
@@ -16561,7 +16608,7 @@ struct skein::wire::codec<skein::actor_handle<T>> {
                          "not supported: an actor_handle in the result of a call")
                 .with_hint("make the actor in the process that uses it and pass the handle as an "
                            "argument");
-        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(id));
+        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
         return {};
     }
 };
@@ -16964,7 +17011,8 @@ private:
 
     /// Waits for the end of a process whose link has ended; asks, then insists.
     task<std::string> farewell(child* process) {
-        const auto first = patience(std::chrono::milliseconds(stopping_ ? 300 : 100));
+        const auto first =
+            patience(stopping_ ? how_.times.farewell_stopping : how_.times.farewell_first);
         const auto all = patience(first + how_.times.shutdown_grace);
         auto stopped = rt::stop(*process, first, all - first);
         const auto end = co_await stopped;

@@ -973,6 +973,42 @@ private:
 // What travels on the links of a ring: a header of 56 bytes, then data or an error.
 
 
+// ======== skein/dist/detail/abort_body.ipp
+// The error of an abort as bytes: what a ring's notice and the record in a shared segment hold.
+
+
+#include <cstddef>
+#include <string>
+
+#include <fmt/core.h>
+
+namespace skein::dist::detail {
+
+/// No body is longer, and no more is read from a neighbour.
+inline constexpr std::size_t most_abort_bytes = 4096;
+
+/// The error with its cause and hint, cut to most_abort_bytes.
+[[nodiscard]] SKEIN_INLINE byte_buffer abort_body(const error& why) {
+    const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
+    return wire::encode(error(why.code(), cut(why.text(), 2000))
+                            .with_where(cut(why.where(), 250))
+                            .with_cause(cut(why.cause(), 1000))
+                            .with_hint(cut(why.hint(), 750)));
+}
+
+/// The error in a body that the rank `from` wrote ("rank 3", or "a rank" when nobody knows which).
+[[nodiscard]] SKEIN_INLINE error decode_abort(byte_span body, const std::string& from) {
+    error why(errc::unknown, "");
+    const auto done = wire::decode(body, why);
+    if (done) return why;
+    return error(errc::aborted, fmt::format("{} has aborted", from))
+        .with_cause(done.error().what());
+}
+
+} // namespace skein::dist::detail
+
+
+// ======== skein/dist/detail/ring_frame.ipp, continued
 #include <cstdint>
 #include <string>
 
@@ -986,7 +1022,7 @@ enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 struct ring_header {
     static constexpr std::size_t size = 56;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
-    static constexpr std::uint32_t max_notice = 4096;  ///< bytes of an encoded error
+    static constexpr std::uint32_t max_notice = most_abort_bytes;
     ring_kind kind = ring_kind::data;
     signature what;
     std::uint32_t step = 0;
@@ -1028,15 +1064,9 @@ struct ring_header {
     }
 };
 
-/// An abort notice as bytes: header, then the error with its cause and hint, cut to what a
-/// neighbour reads.
+/// An abort notice as bytes: header, then the error.
 [[nodiscard]] SKEIN_INLINE byte_buffer abort_notice(const error& why) {
-    const auto cut = [](const std::string& text, std::size_t most) { return text.substr(0, most); };
-    const error bounded = error(why.code(), cut(why.text(), 2000))
-                              .with_where(cut(why.where(), 250))
-                              .with_cause(cut(why.cause(), 1000))
-                              .with_hint(cut(why.hint(), 750));
-    const byte_buffer body = wire::encode(bounded);
+    const byte_buffer body = abort_body(why);
     ring_header h;
     h.kind = ring_kind::abort;
     h.bytes = static_cast<std::uint32_t>(body.size());
@@ -1044,15 +1074,6 @@ struct ring_header {
     h.encode(out.data());
     append(out, body);
     return out;
-}
-
-/// The error behind the header of an abort notice.
-[[nodiscard]] SKEIN_INLINE error decode_abort(byte_span body, int from) {
-    error why(errc::unknown, "");
-    const auto done = wire::decode(body, why);
-    if (done) return why;
-    return error(errc::aborted, fmt::format("rank {} has aborted", from))
-        .with_cause(done.error().what());
 }
 
 [[nodiscard]] SKEIN_INLINE byte_buffer bye_notice() {
@@ -1885,7 +1906,7 @@ SKEIN_INLINE task<error> ring_communicator::core::read_notice(net::stream& s, de
     std::copy_n(already.begin(), have, body.begin());
     auto rest = detail::read_exact(s, mut_byte_span(body).subspan(have));
     co_await std::move(rest);
-    co_return detail::decode_abort(body, from);
+    co_return detail::decode_abort(body, fmt::format("rank {}", from));
 }
 
 SKEIN_INLINE void ring_communicator::core::fail(error why) {
@@ -2568,9 +2589,9 @@ namespace detail {
 }
 
 struct alignas(128) shm_head {
-    std::atomic<std::uint32_t> aborted; ///< 0 no, 1 being written, 2 text and code are there
-    std::uint16_t code;
-    char text[640]; ///< ends with 0
+    std::atomic<std::uint32_t> aborted; ///< 0 no, 1 being written, 2 the error is there
+    std::uint32_t error_bytes;
+    std::byte error[4096]; ///< detail::abort_body
 };
 
 struct alignas(128) shm_rank {
@@ -2890,7 +2911,7 @@ private:
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <new>
 #include <string>
 
 #include <fmt/core.h>
@@ -2976,11 +2997,12 @@ SKEIN_INLINE void shm_communicator::abort(error why) noexcept {
     auto& h = head();
     std::uint32_t expected = 0;
     if (h.aborted.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) {
-        const char* text = why.what();
-        const std::size_t n = std::min(std::strlen(text), sizeof h.text - 1);
-        std::memcpy(h.text, text, n);
-        h.text[n] = 0;
-        h.code = static_cast<std::uint16_t>(why.code());
+        h.error_bytes = 0;
+        try {
+            const byte_buffer body = detail::abort_body(why);
+            std::copy(body.begin(), body.end(), h.error);
+            h.error_bytes = static_cast<std::uint32_t>(body.size());
+        } catch (const std::bad_alloc&) {} // the others learn that there was an abort, not why
         h.aborted.store(2, std::memory_order_seq_cst);
     }
     for (int r = 0; r < size_; ++r) at(r).bell.ring_always();
@@ -2996,7 +3018,10 @@ SKEIN_INLINE void shm_communicator::throw_if_aborted() const {
     }
     const std::string where = fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
     if (phase == 1) throw error(errc::aborted, "a rank died while it aborted").with_where(where);
-    throw error(static_cast<errc>(head().code), head().text).with_where(where);
+    const std::size_t written = std::min<std::size_t>(head().error_bytes, sizeof head().error);
+    error why = detail::decode_abort(byte_span(head().error, written), "a rank");
+    if (why.where().empty()) why.with_where(where);
+    throw why;
 }
 
 } // namespace skein::dist
@@ -3465,12 +3490,12 @@ struct comm_options {
     std::string model = "automatic"; ///< or the name of a model
     /// Tells the communicators of a world apart; used once in a generation of it.
     std::string name = "world";
-    collective_options limits;
-    shm_options shm;
-    ring_options ring;
+    collective_options limits = {};
+    shm_options shm = {};
+    ring_options ring = {};
     /// The name or address under which other hosts reach this one. Empty: loopback when all ranks
     /// share this machine's network, else rendezvous::host().
-    std::string advertise;
+    std::string advertise = {};
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
 };
 
@@ -8405,11 +8430,10 @@ struct run_config {
     // Failures
     int workers = 1;      ///< local processes, when no launcher has set up a world already
     int max_failures = 3; ///< restarts from the last checkpoint before the job gives up
-    std::chrono::nanoseconds restart_backoff =
-        std::chrono::milliseconds(200); ///< doubles each time
+    std::chrono::nanoseconds restart_backoff = time_constants::lan().job_restart_first; ///< doubles
     std::chrono::nanoseconds collective_timeout = time_constants::lan().collective_timeout;
     /// From a stop request to the kill: a step, an evaluation and a checkpoint must fit in.
-    std::chrono::nanoseconds stop_grace = std::chrono::minutes(5);
+    std::chrono::nanoseconds stop_grace = time_constants::lan().training_stop_grace;
     std::string communicator = "automatic"; ///< automatic, shm, ring or hierarchical
 
     // What it says
@@ -9538,8 +9562,8 @@ SKEIN_INLINE int run_as_rank(const cluster::launch_environment& where, const run
             return stops.exit_code();
         }
         // A broken collective is mostly the echo of what happened to another rank: let that one tell.
-        const bool echo =
-            world && detail::may_be_echo(why.code()) && world->wait_lost(std::chrono::seconds(1));
+        const bool echo = world && detail::may_be_echo(why.code()) &&
+                          world->wait_lost(time_constants::lan().echo_wait);
         if (world && !echo) world->fail(why);
         if (supervised)
             rt::leave_last_words(why.what()); // in case nobody is told through the group
