@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""skein's headers compile with the newest fmt and Boost beside the system's, with every compiler that is here.
+"""skein's headers compile with the newest fmt and Boost beside the system's.
 
 fmt is the one in LibTorch's include folder, which the usual `-isystem libtorch/include` puts in front of the
 system's. Boost >= 1.84 comes from SKEIN_NEWEST_BOOST (a folder that holds boost/), or from apt when it offers such a
@@ -63,9 +63,7 @@ with consume.scratch() as folder:
         file.write("#include <skein/skein.hpp>\n")
         file.write("#include <skein/report.hpp>\n#include <skein/dist.hpp>\n")
     common = ["-std=c++20", "-fsyntax-only", "-pthread", "-Wall", "-Wextra", "-Werror", "-isystem", front]
-    compilers = {consume.COMPILER, *(found for found in (shutil.which("clang++-19"), shutil.which("g++")) if found)}
-    for compiler in sorted({os.path.realpath(shutil.which(name) or name): name for name in compilers}.values()):
-        consume.run(compiler, *common, "-DFMT_HEADER_ONLY", f"-I{consume.SOURCE}/include", source)
+    consume.run(consume.COMPILER, *common, "-DFMT_HEADER_ONLY", f"-I{consume.SOURCE}/include", source)
     if os.path.exists(os.path.join(front, "fmt")):
         with open(source, "w", encoding="ascii") as file:
             file.write("#include <skein/core/check.hpp>\n")

@@ -603,11 +603,15 @@ TEST_CASE("the memory of a large frame is given back on both sides") {
         }
         p.server->set_handler([](const net::frame_view&) {}); // which takes no body along
         p.client->send(1, 0, 2, pattern(6'000'000));
-        auto wait = sleep_for(900ms);
-        co_await wait;
-        CHECK(p.server->statistics().frames_in == 2);
-        CHECK(p.client->buffer_bytes() < 1'500'000);
-        CHECK(p.server->buffer_bytes() < 1'500'000);
+        const auto given_back = [&p] {
+            return p.server->statistics().frames_in == 2 && p.client->buffer_bytes() < 1'500'000 &&
+                   p.server->buffer_bytes() < 1'500'000;
+        };
+        for (int moments = 0; moments < 400 && !given_back(); ++moments) { // a busy machine is late
+            auto wait = sleep_for(100ms);
+            co_await wait;
+        }
+        CHECK(given_back());
         p.server->set_handler(nullptr);
     });
 }
