@@ -3801,25 +3801,22 @@ struct time_constants {
     ms close_timeout{2000};   ///< for what is queued and the peer's goodbye
     ms reconnect_first{50};   ///< delay before the second attempt; doubles up to reconnect_most
     ms reconnect_most{2000};
-    ms accept_pause{100};      ///< after a failed accept
-    ms accept_grace{20};       ///< no stream is dropped for another one before
-    ms refusal_line{10'000};   ///< at most one log line per kind of refused stream in this time
-    ms shutdown_grace{2000};   ///< from the request to stop until the kill
-    ms farewell_first{100};    ///< for a process to end by itself when its link has ended
-    ms farewell_stopping{300}; ///< the same when it was told to
-    ms child_restart_first{
-        50}; ///< before a worker is started again; doubles up to child_restart_most
+    ms accept_pause{100};       ///< after a failed accept
+    ms accept_grace{20};        ///< no stream is dropped for another one before
+    ms refusal_line{10'000};    ///< at most one log line per kind of refused stream in this time
+    ms shutdown_grace{2000};    ///< from the request to stop until the kill
+    ms farewell_first{100};     ///< for a process to end by itself when its link has ended
+    ms farewell_stopping{300};  ///< the same when it was told to
+    ms child_restart_first{50}; ///< before a worker is started again; doubles
     ms child_restart_most{60000};
     ms rendezvous_timeout{60000};
-    ms join_first{
-        5}; ///< before a rank's second attempt to join; the ranks of one host start together
+    ms join_first{5}; ///< before a second attempt to join: ranks of a host start together; doubles
     ms join_most{250};
     ms still_waiting{10'000};  ///< for ranks that have not joined, until a line says for which
     ms job_restart_first{200}; ///< before a job's ranks are started again; doubles
     ms crash_grace{1000};      ///< for the other ranks to see a loss and leave
-    ms last_word{
-        50}; ///< for news that is on its way, or for the kernel to clear a dead process away
-    ms stop_grace{30'000};           ///< from a request to stop a group of ranks until the kill
+    ms last_word{50};          ///< for news on its way, or the kernel to clear a dead process away
+    ms stop_grace{30'000};     ///< from a request to stop a group of ranks until the kill
     ms training_stop_grace{300'000}; ///< a step, an evaluation and a checkpoint must fit in
     ms echo_wait{1000}; ///< after a broken collective, for news of the loss that broke it
     /// Minutes, as users of other libraries expect: a rank may compile kernels, read a cold disk or save

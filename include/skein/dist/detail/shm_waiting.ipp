@@ -94,6 +94,7 @@ SKEIN_INLINE void shm_communicator::abort(error why) noexcept {
     auto& h = head();
     std::uint32_t expected = 0;
     if (h.aborted.compare_exchange_strong(expected, 1, std::memory_order_seq_cst)) {
+        static_assert(sizeof h.error == detail::most_abort_bytes);
         h.error_bytes = 0;
         try {
             const byte_buffer body = detail::abort_body(why);
