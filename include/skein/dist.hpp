@@ -17,3 +17,4 @@
 #include <skein/dist/shared_memory.hpp>
 #include <skein/dist/shm.hpp>
 #include <skein/dist/stub.hpp>
+#include <skein/dist/tag.hpp>

@@ -211,6 +211,69 @@ template <class T>
 
 } // namespace skein::dist
 
+// ======== skein/dist/tag.hpp
+// What a collective is for: which unit, which phase, which step.
+//
+// All ranks have to give the same tag to the same collective. Two ranks that reduce different units
+// of one size would otherwise add unlike things without a word; with tags both get errc::mismatch.
+//
+//     constexpr collective_tag tag{.unit = 3, .phase = tag_phase::reduce, .step = 12};
+//     comm.all_reduce(grads, reduce_op::mean, tag);        // in errors: "reduce of unit 3 at step 12"
+
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::dist {
+
+/// What part of a training step, or of what is around it, a collective is.
+enum class tag_phase : std::uint8_t { none, gather, reduce, publish, row, buffers, save };
+
+[[nodiscard]] constexpr std::string_view to_string(tag_phase phase) noexcept {
+    switch (phase) {
+    case tag_phase::none: return "none";
+    case tag_phase::gather: return "gather";
+    case tag_phase::reduce: return "reduce";
+    case tag_phase::publish: return "publish";
+    case tag_phase::row: return "row";
+    case tag_phase::buffers: return "buffers";
+    case tag_phase::save: return "save";
+    }
+    return "?";
+}
+
+/// Ranks compare the lower 32 bits of the step.
+struct collective_tag {
+    std::uint32_t unit = 0; ///< below 2^24
+    tag_phase phase = tag_phase::none;
+    std::uint64_t step = 0;
+
+    friend constexpr bool operator==(collective_tag, collective_tag) = default;
+
+    /// As ranks send it: 8 bits of the phase, 24 of the unit, 32 of the step.
+    [[nodiscard]] std::uint64_t pack() const {
+        SKEIN_CHECK(unit < (1u << 24), "unit {} of a collective's tag", unit);
+        return std::uint64_t{static_cast<std::uint8_t>(phase)} << 56 | std::uint64_t{unit} << 32 |
+               (step & 0xffffffffu);
+    }
+    [[nodiscard]] static constexpr collective_tag unpack(std::uint64_t packed) noexcept {
+        return {.unit = static_cast<std::uint32_t>(packed >> 32) & 0xffffffu,
+                .phase = static_cast<tag_phase>(packed >> 56),
+                .step = packed & 0xffffffffu};
+    }
+};
+
+/// "reduce of unit 3 at step 12"; "no tag" for the default one.
+[[nodiscard]] inline std::string to_string(collective_tag tag) {
+    if (tag == collective_tag{}) return "no tag";
+    return fmt::format("{} of unit {} at step {}", to_string(tag.phase), tag.unit, tag.step);
+}
+
+} // namespace skein::dist
+
 
 // ======== skein/dist/communicator.hpp, continued
 #include <cstddef>
@@ -228,8 +291,8 @@ struct collective_options {
 
 /// A group of ranks that call the same collectives in the same order.
 ///
-/// Laws: every rank calls with the same counts, types and roots, else all of them get
-/// errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
+/// Laws: every rank calls with the same counts, types, roots and tags, else all of them
+/// get errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
@@ -271,6 +334,8 @@ public:
     virtual void abort(error why) noexcept = 0;
     /// Of the collectives that begin after it.
     virtual void set_deadline(duration limit) = 0;
+    /// What the collectives that begin after it are for. Messages have none to agree on.
+    virtual void set_tag(collective_tag tag) = 0;
 
 protected:
     communicator() = default;
@@ -360,15 +425,18 @@ public:
     /// Any work on the communicator as an operation; returns at once. What `start` holds lives
     /// until the operation has ended.
     ///   bytes  of the buffers, for stats()
-    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
+    ///   tag    of every collective in it that sets none itself
+    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start,
+                  collective_tag tag = {});
 
     // The same for each collective; see communicator for the meaning.
-    ticket all_reduce(buffer_view io, reduce_op op);
-    ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    ticket all_gather(buffer_view in, buffer_view out);
-    ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
-    ticket broadcast(buffer_view io, int root);
-    ticket barrier();
+    ticket all_reduce(buffer_view io, reduce_op op, collective_tag tag = {});
+    ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
+    ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
+    ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
+                        collective_tag tag = {});
+    ticket broadcast(buffer_view io, int root, collective_tag tag = {});
+    ticket barrier(collective_tag tag = {});
     ticket send(buffer_view io, int to);
     ticket recv(buffer_view io, int from);
 
@@ -388,6 +456,7 @@ private:
         std::shared_ptr<ticket::state> end;
         unique_function<task<void>(communicator&)> start;
         std::size_t bytes = 0;
+        collective_tag tag;
     };
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
@@ -577,12 +646,13 @@ SKEIN_INLINE comm_thread::~comm_thread() {
 }
 
 SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
-                                        unique_function<task<void>(communicator&)> start) {
+                                        unique_function<task<void>(communicator&)> start,
+                                        collective_tag tag) {
     auto end = std::make_shared<ticket::state>();
     bool wake = false;
     {
         const std::lock_guard lock(guard_);
-        queue_.push_back(operation{end, std::move(start), bytes});
+        queue_.push_back(operation{end, std::move(start), bytes, tag});
         wake = !std::exchange(driving_, true);
     }
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
@@ -602,6 +672,7 @@ SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
 }
 
 SKEIN_INLINE task<void> comm_thread::started(operation* op, communicator* comm) {
+    comm->set_tag(op->tag);
     auto work = op->start(*comm);
     co_await std::move(work);
 }
@@ -634,26 +705,28 @@ SKEIN_INLINE task<void> comm_thread::leave() {
     comm_.reset(); // its streams end on their own loop
 }
 
-SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op) {
-    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); });
+SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op, collective_tag tag) {
+    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
-    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); });
+SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op,
+                                                collective_tag tag) {
+    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out) {
-    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); });
+SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
+    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
-                                              std::vector<std::size_t> counts) {
-    return submit(out.bytes(), [in, out, counts = std::move(counts)](communicator& c) {
+                                              std::vector<std::size_t> counts, collective_tag tag) {
+    auto start = [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
-    });
+    };
+    return submit(out.bytes(), std::move(start), tag);
 }
-SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root) {
-    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); });
+SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_tag tag) {
+    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::barrier() {
-    return submit(0, [](communicator& c) { return c.barrier(); });
+SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
+    return submit(0, [](communicator& c) { return c.barrier(); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
     return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });
@@ -818,6 +891,7 @@ struct signature {
     std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
+    std::uint64_t tag = 0;      ///< collective_tag::pack()
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
@@ -827,7 +901,7 @@ struct signature {
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)"
+/// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
@@ -848,7 +922,7 @@ struct signature {
 
 namespace skein::dist::detail {
 
-SKEIN_INLINE std::string describe(const signature& s) {
+SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::none) return "no collective";
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
     std::string more;
@@ -867,11 +941,16 @@ SKEIN_INLINE std::string describe(const signature& s) {
                        s.count, more);
 }
 
+SKEIN_INLINE std::string describe(const signature& s) {
+    const std::string call = describe_untagged(s);
+    return s.tag == 0 ? call : call + ", " + to_string(collective_tag::unpack(s.tag));
+}
+
 SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b) {
     return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
                                              rank_a, describe(a), rank_b, describe(b)))
-        .with_hint(
-            "every rank must call the same collectives with the same counts in the same order");
+        .with_hint("every rank must call the same collectives with the same counts and tags in the "
+                   "same order");
 }
 
 SKEIN_INLINE error error_at(const error& why, std::string where) {
@@ -928,6 +1007,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override;
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) noexcept override;
+    void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
@@ -970,7 +1050,7 @@ private:
 
 
 // ======== skein/dist/detail/ring_frame.ipp
-// What travels on the links of a ring: a header of 56 bytes, then data or an error.
+// What travels on the links of a ring: a header of 64 bytes, then data or an error.
 
 
 // ======== skein/dist/detail/abort_body.ipp
@@ -1020,7 +1100,7 @@ enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 
 /// step counts the frames of one collective on one link.
 struct ring_header {
-    static constexpr std::size_t size = 56;
+    static constexpr std::size_t size = 64;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
     static constexpr std::uint32_t max_notice = most_abort_bytes;
     ring_kind kind = ring_kind::data;
@@ -1034,19 +1114,20 @@ struct ring_header {
         store_le(to + 8, what.sequence);
         store_le(to + 16, what.count);
         store_le(to + 24, what.detail);
-        to[32] = static_cast<std::byte>(what.kind);
-        to[33] = static_cast<std::byte>(what.type);
-        to[34] = static_cast<std::byte>(what.op);
-        to[35] = static_cast<std::byte>(what.outer);
-        store_le(to + 36, std::uint32_t{0});
-        store_le(to + 40, step);
-        store_le(to + 44, bytes);
-        store_le(to + 48, std::uint32_t{0});
-        store_le(to + 52, crc32c(byte_span(to, 52)));
+        store_le(to + 32, what.tag);
+        to[40] = static_cast<std::byte>(what.kind);
+        to[41] = static_cast<std::byte>(what.type);
+        to[42] = static_cast<std::byte>(what.op);
+        to[43] = static_cast<std::byte>(what.outer);
+        store_le(to + 44, std::uint32_t{0});
+        store_le(to + 48, step);
+        store_le(to + 52, bytes);
+        store_le(to + 56, std::uint32_t{0});
+        store_le(to + 60, crc32c(byte_span(to, 60)));
     }
     [[nodiscard]] static result<ring_header> decode(const std::byte* from) {
         if (load_le<std::uint32_t>(from) != magic ||
-            load_le<std::uint32_t>(from + 52) != crc32c(byte_span(from, 52))) {
+            load_le<std::uint32_t>(from + 60) != crc32c(byte_span(from, 60))) {
             return error(errc::malformed, "the stream between two ranks is out of step");
         }
         ring_header h;
@@ -1054,12 +1135,13 @@ struct ring_header {
         h.what.sequence = load_le<std::uint64_t>(from + 8);
         h.what.count = load_le<std::uint64_t>(from + 16);
         h.what.detail = load_le<std::uint64_t>(from + 24);
-        h.what.kind = static_cast<op_kind>(from[32]);
-        h.what.type = static_cast<dtype>(from[33]);
-        h.what.op = static_cast<reduce_op>(from[34]);
-        h.what.outer = static_cast<op_kind>(from[35]);
-        h.step = load_le<std::uint32_t>(from + 40);
-        h.bytes = load_le<std::uint32_t>(from + 44);
+        h.what.tag = load_le<std::uint64_t>(from + 32);
+        h.what.kind = static_cast<op_kind>(from[40]);
+        h.what.type = static_cast<dtype>(from[41]);
+        h.what.op = static_cast<reduce_op>(from[42]);
+        h.what.outer = static_cast<op_kind>(from[43]);
+        h.step = load_le<std::uint32_t>(from + 48);
+        h.bytes = load_le<std::uint32_t>(from + 52);
         return h;
     }
 };
@@ -1694,6 +1776,7 @@ public:
     [[nodiscard]] int position() const noexcept { return position_; }
     [[nodiscard]] loop& on() const noexcept { return here_; }
     void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
         failure_listener_ = std::move(listener);
@@ -1767,6 +1850,7 @@ private:
     // the running collective
     detail::signature doing_;
     detail::op_kind outer_ = detail::op_kind::none;
+    std::uint64_t tag_ = 0;
     bool busy_ = false;    // a collective or message runs
     bool writing_ = false; // in the middle of a frame: nothing else may be written to out_
     bool heard_ = false;   // the previous rank has begun this collective
@@ -2167,6 +2251,7 @@ SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
     const bool message = what.kind == detail::op_kind::message;
     what.sequence = doing_.sequence + (message ? 0 : 1);
     what.outer = outer_;
+    what.tag = tag_;
     doing_ = what;
     throw_if_failed();
     if (closed_) throw error(errc::closed, "this communicator is closed").with_where(where());
@@ -2495,6 +2580,7 @@ SKEIN_INLINE std::string ring_communicator::name() const {
 SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
     core_->set_deadline(limit);
 }
+SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
     return core_->all_reduce(io, op);
@@ -2822,6 +2908,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) noexcept override { deadline_ = limit; }
+    void set_tag(collective_tag tag) override { tag_ = tag.pack(); }
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
@@ -2881,6 +2968,7 @@ private:
 
     detail::signature doing_; // the running collective; sequence grows for ever
     detail::op_kind outer_ = detail::op_kind::none;
+    std::uint64_t tag_ = 0;
     std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
@@ -3041,6 +3129,7 @@ SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     until_ = deadline_after(steady_now(), deadline_);
     what.sequence = doing_.sequence + 1;
     what.outer = outer_;
+    what.tag = tag_;
     doing_ = what;
     throw_if_aborted();
 }
@@ -3664,6 +3753,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) override { deadline_ = limit; }
+    void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     /// Not the cheapest way: reduces everything and keeps a part.
@@ -3717,6 +3807,7 @@ private:
     std::shared_ptr<links> net_;
     duration deadline_;
     detail::signature doing_;
+    std::uint64_t tag_ = 0;
     std::optional<error> failed_;
     std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
@@ -3759,6 +3850,12 @@ SKEIN_INLINE hierarchical_communicator::~hierarchical_communicator() = default;
 
 SKEIN_INLINE std::string hierarchical_communicator::name() const {
     return fmt::format("hierarchical x{} on {} hosts", size_, where_.hosts.size());
+}
+
+SKEIN_INLINE void hierarchical_communicator::set_tag(collective_tag tag) {
+    tag_ = tag.pack();
+    if (inside_) inside_->set_tag(tag);
+    if (between_) between_->set_tag(tag);
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
@@ -3849,6 +3946,7 @@ SKEIN_INLINE int hierarchical_communicator::place_here(int world_rank) const {
 SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
     const auto kind = what.kind;
     what.sequence = doing_.sequence + (kind == detail::op_kind::message ? 0 : 1);
+    what.tag = tag_;
     doing_ = what;
     if (failed_) throw *failed_;
     if (stopped_->why) throw detail::error_at(*stopped_->why, rank_and_call());
@@ -4071,6 +4169,7 @@ public:
     task<void> close() override;
     void abort(error why) noexcept override;
     void set_deadline(duration) noexcept override {}
+    void set_tag(collective_tag) noexcept override {}
 
 private:
     task<void> copy(buffer_view in, buffer_view out);

@@ -324,6 +324,63 @@ TEST_CASE("another operation, type or root is a mismatch") {
     }
 }
 
+TEST_CASE("ranks that reduce different units of one size get both calls instead of a sum") {
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
+    const int n = kind == "hierarchical" ? 4 : 2;
+    const int variant = GENERATE(0, 1, 2); // small, large, another step of a barrier
+    const auto errors =
+        ranks::group(ranks::hosts_for(kind, n), kind, [variant, n](ranks::rank_view& c) {
+            std::vector<float> v(variant == 0 ? 10 : 50000, 1.0f);
+            const auto reduce_unit = [](std::uint32_t unit) {
+                return collective_tag{.unit = unit, .phase = tag_phase::reduce, .step = 12};
+            };
+            const bool odd = c.rank >= n / 2; // hierarchical: the second host
+            c.comm.all_reduce(view_of(std::span(v)), reduce_op::sum, reduce_unit(2)).wait();
+            require(v[0] == static_cast<float>(n), "the same tag is no mismatch");
+            if (variant < 2) {
+                c.comm.all_reduce(view_of(std::span(v)), reduce_op::sum, reduce_unit(odd ? 4 : 3))
+                    .wait();
+            } else {
+                collective_tag save{.phase = tag_phase::save, .step = odd ? 8u : 7u};
+                c.comm.barrier(save).wait();
+            }
+        });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        const std::string text = e->what();
+        INFO(text);
+        CHECK(e->code() == errc::mismatch);
+        const bool save = variant == 2;
+        const auto has = [&](const char* words) { return text.find(words) != std::string::npos; };
+        CHECK(has(save ? "save of unit 0 at step 7" : "reduce of unit 3 at step 12"));
+        CHECK(has(save ? "save of unit 0 at step 8" : "reduce of unit 4 at step 12"));
+        CHECK(has("rank 0 is in "));
+        CHECK(has(n == 4 ? "rank 2 in " : "rank 1 in "));
+    }
+}
+
+TEST_CASE("a tag holds for one operation") {
+    const auto kind = GENERATE(std::string("stub"), std::string("shm"), std::string("ring"),
+                               std::string("hierarchical"));
+    const int n = kind == "stub" ? 1 : 3;
+    const auto errors = ranks::group(ranks::hosts_for(kind, n), kind, [](ranks::rank_view& c) {
+        std::vector<double> v(100, 1.0), all(100 * static_cast<std::size_t>(c.size)), part(100);
+        std::vector<std::size_t> counts(static_cast<std::size_t>(c.size), 100);
+        const collective_tag tag{.unit = 1, .phase = tag_phase::gather, .step = 5};
+        const auto io = view_of(std::span(v)), wide = view_of(std::span(all));
+        c.comm.all_gather(io, wide, tag).wait();
+        c.comm.all_gather_v(io, wide, counts, tag).wait();
+        c.comm.reduce_scatter(wide, view_of(std::span(part)), reduce_op::sum, tag).wait();
+        c.comm.broadcast(io, 0, tag).wait();
+        c.barrier(); // without a tag
+        c.comm.submit(0, [](communicator& on) { return on.barrier(); }, tag).wait();
+        require(part[0] == static_cast<double>(c.size), "wrong sum");
+    });
+    INFO(kind << ": " << ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
 TEST_CASE("an abort from any thread ends the waiting of all ranks with its error") {
     const auto kind =
         GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));

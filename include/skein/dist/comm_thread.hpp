@@ -85,15 +85,18 @@ public:
     /// Any work on the communicator as an operation; returns at once. What `start` holds lives
     /// until the operation has ended.
     ///   bytes  of the buffers, for stats()
-    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start);
+    ///   tag    of every collective in it that sets none itself
+    ticket submit(std::size_t bytes, unique_function<task<void>(communicator&)> start,
+                  collective_tag tag = {});
 
     // The same for each collective; see communicator for the meaning.
-    ticket all_reduce(buffer_view io, reduce_op op);
-    ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
-    ticket all_gather(buffer_view in, buffer_view out);
-    ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
-    ticket broadcast(buffer_view io, int root);
-    ticket barrier();
+    ticket all_reduce(buffer_view io, reduce_op op, collective_tag tag = {});
+    ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
+    ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
+    ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
+                        collective_tag tag = {});
+    ticket broadcast(buffer_view io, int root, collective_tag tag = {});
+    ticket barrier(collective_tag tag = {});
     ticket send(buffer_view io, int to);
     ticket recv(buffer_view io, int from);
 
@@ -113,6 +116,7 @@ private:
         std::shared_ptr<ticket::state> end;
         unique_function<task<void>(communicator&)> start;
         std::size_t bytes = 0;
+        collective_tag tag;
     };
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.

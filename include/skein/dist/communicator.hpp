@@ -16,6 +16,7 @@
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/dist/buffer.hpp>
+#include <skein/dist/tag.hpp>
 
 #include <cstddef>
 #include <span>
@@ -32,8 +33,8 @@ struct collective_options {
 
 /// A group of ranks that call the same collectives in the same order.
 ///
-/// Laws: every rank calls with the same counts, types and roots, else all of them get
-/// errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
+/// Laws: every rank calls with the same counts, types, roots and tags, else all of them
+/// get errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
@@ -75,6 +76,8 @@ public:
     virtual void abort(error why) noexcept = 0;
     /// Of the collectives that begin after it.
     virtual void set_deadline(duration limit) = 0;
+    /// What the collectives that begin after it are for. Messages have none to agree on.
+    virtual void set_tag(collective_tag tag) = 0;
 
 protected:
     communicator() = default;

@@ -49,6 +49,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) override { deadline_ = limit; }
+    void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     /// Not the cheapest way: reduces everything and keeps a part.
@@ -102,6 +103,7 @@ private:
     std::shared_ptr<links> net_;
     duration deadline_;
     detail::signature doing_;
+    std::uint64_t tag_ = 0;
     std::optional<error> failed_;
     std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;

@@ -53,6 +53,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override;
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) noexcept override;
+    void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;

@@ -45,6 +45,7 @@ public:
     [[nodiscard]] int world_size() const noexcept override { return size_; }
     [[nodiscard]] std::string name() const override;
     void set_deadline(duration limit) noexcept override { deadline_ = limit; }
+    void set_tag(collective_tag tag) override { tag_ = tag.pack(); }
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
@@ -104,6 +105,7 @@ private:
 
     detail::signature doing_; // the running collective; sequence grows for ever
     detail::op_kind outer_ = detail::op_kind::none;
+    std::uint64_t tag_ = 0;
     std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;

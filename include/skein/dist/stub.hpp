@@ -33,6 +33,7 @@ public:
     task<void> close() override;
     void abort(error why) noexcept override;
     void set_deadline(duration) noexcept override {}
+    void set_tag(collective_tag) noexcept override {}
 
 private:
     task<void> copy(buffer_view in, buffer_view out);

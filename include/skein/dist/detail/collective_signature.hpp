@@ -4,6 +4,7 @@
 
 #include <skein/core/error.hpp>
 #include <skein/dist/buffer.hpp>
+#include <skein/dist/tag.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -46,6 +47,7 @@ struct signature {
     std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
     std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
+    std::uint64_t tag = 0;      ///< collective_tag::pack()
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
@@ -55,7 +57,7 @@ struct signature {
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)"
+/// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.

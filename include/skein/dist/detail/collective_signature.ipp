@@ -11,7 +11,7 @@
 
 namespace skein::dist::detail {
 
-SKEIN_INLINE std::string describe(const signature& s) {
+SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::none) return "no collective";
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
     std::string more;
@@ -30,11 +30,16 @@ SKEIN_INLINE std::string describe(const signature& s) {
                        s.count, more);
 }
 
+SKEIN_INLINE std::string describe(const signature& s) {
+    const std::string call = describe_untagged(s);
+    return s.tag == 0 ? call : call + ", " + to_string(collective_tag::unpack(s.tag));
+}
+
 SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b) {
     return error(errc::mismatch, fmt::format("ranks do not agree: rank {} is in {}, rank {} in {}",
                                              rank_a, describe(a), rank_b, describe(b)))
-        .with_hint(
-            "every rank must call the same collectives with the same counts in the same order");
+        .with_hint("every rank must call the same collectives with the same counts and tags in the "
+                   "same order");
 }
 
 SKEIN_INLINE error error_at(const error& why, std::string where) {

@@ -35,12 +35,13 @@ SKEIN_INLINE comm_thread::~comm_thread() {
 }
 
 SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
-                                        unique_function<task<void>(communicator&)> start) {
+                                        unique_function<task<void>(communicator&)> start,
+                                        collective_tag tag) {
     auto end = std::make_shared<ticket::state>();
     bool wake = false;
     {
         const std::lock_guard lock(guard_);
-        queue_.push_back(operation{end, std::move(start), bytes});
+        queue_.push_back(operation{end, std::move(start), bytes, tag});
         wake = !std::exchange(driving_, true);
     }
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
@@ -60,6 +61,7 @@ SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
 }
 
 SKEIN_INLINE task<void> comm_thread::started(operation* op, communicator* comm) {
+    comm->set_tag(op->tag);
     auto work = op->start(*comm);
     co_await std::move(work);
 }
@@ -92,26 +94,28 @@ SKEIN_INLINE task<void> comm_thread::leave() {
     comm_.reset(); // its streams end on their own loop
 }
 
-SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op) {
-    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); });
+SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op, collective_tag tag) {
+    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op) {
-    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); });
+SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op,
+                                                collective_tag tag) {
+    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out) {
-    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); });
+SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
+    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
-                                              std::vector<std::size_t> counts) {
-    return submit(out.bytes(), [in, out, counts = std::move(counts)](communicator& c) {
+                                              std::vector<std::size_t> counts, collective_tag tag) {
+    auto start = [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
-    });
+    };
+    return submit(out.bytes(), std::move(start), tag);
 }
-SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root) {
-    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); });
+SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_tag tag) {
+    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
 }
-SKEIN_INLINE ticket comm_thread::barrier() {
-    return submit(0, [](communicator& c) { return c.barrier(); });
+SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
+    return submit(0, [](communicator& c) { return c.barrier(); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
     return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });

@@ -45,6 +45,12 @@ SKEIN_INLINE std::string hierarchical_communicator::name() const {
     return fmt::format("hierarchical x{} on {} hosts", size_, where_.hosts.size());
 }
 
+SKEIN_INLINE void hierarchical_communicator::set_tag(collective_tag tag) {
+    tag_ = tag.pack();
+    if (inside_) inside_->set_tag(tag);
+    if (between_) between_->set_tag(tag);
+}
+
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
     begin(detail::all_reduce_call(io, op));
     return abort_both_on_error(reduce_everywhere(io, op));
@@ -133,6 +139,7 @@ SKEIN_INLINE int hierarchical_communicator::place_here(int world_rank) const {
 SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
     const auto kind = what.kind;
     what.sequence = doing_.sequence + (kind == detail::op_kind::message ? 0 : 1);
+    what.tag = tag_;
     doing_ = what;
     if (failed_) throw *failed_;
     if (stopped_->why) throw detail::error_at(*stopped_->why, rank_and_call());

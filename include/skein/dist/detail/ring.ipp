@@ -39,6 +39,7 @@ SKEIN_INLINE std::string ring_communicator::name() const {
 SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
     core_->set_deadline(limit);
 }
+SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
     return core_->all_reduce(io, op);

@@ -39,6 +39,7 @@ public:
     [[nodiscard]] int position() const noexcept { return position_; }
     [[nodiscard]] loop& on() const noexcept { return here_; }
     void set_deadline(duration limit) noexcept { deadline_ = limit; }
+    void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
         failure_listener_ = std::move(listener);
@@ -112,6 +113,7 @@ private:
     // the running collective
     detail::signature doing_;
     detail::op_kind outer_ = detail::op_kind::none;
+    std::uint64_t tag_ = 0;
     bool busy_ = false;    // a collective or message runs
     bool writing_ = false; // in the middle of a frame: nothing else may be written to out_
     bool heard_ = false;   // the previous rank has begun this collective

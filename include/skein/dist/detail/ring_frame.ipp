@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What travels on the links of a ring: a header of 56 bytes, then data or an error.
+// What travels on the links of a ring: a header of 64 bytes, then data or an error.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/crc32c.hpp>
@@ -20,7 +20,7 @@ enum class ring_kind : std::uint32_t { data = 1, abort = 2, bye = 3 };
 
 /// step counts the frames of one collective on one link.
 struct ring_header {
-    static constexpr std::size_t size = 56;
+    static constexpr std::size_t size = 64;
     static constexpr std::uint32_t magic = 0x6b6e7264; // "drnk"
     static constexpr std::uint32_t max_notice = most_abort_bytes;
     ring_kind kind = ring_kind::data;
@@ -34,19 +34,20 @@ struct ring_header {
         store_le(to + 8, what.sequence);
         store_le(to + 16, what.count);
         store_le(to + 24, what.detail);
-        to[32] = static_cast<std::byte>(what.kind);
-        to[33] = static_cast<std::byte>(what.type);
-        to[34] = static_cast<std::byte>(what.op);
-        to[35] = static_cast<std::byte>(what.outer);
-        store_le(to + 36, std::uint32_t{0});
-        store_le(to + 40, step);
-        store_le(to + 44, bytes);
-        store_le(to + 48, std::uint32_t{0});
-        store_le(to + 52, crc32c(byte_span(to, 52)));
+        store_le(to + 32, what.tag);
+        to[40] = static_cast<std::byte>(what.kind);
+        to[41] = static_cast<std::byte>(what.type);
+        to[42] = static_cast<std::byte>(what.op);
+        to[43] = static_cast<std::byte>(what.outer);
+        store_le(to + 44, std::uint32_t{0});
+        store_le(to + 48, step);
+        store_le(to + 52, bytes);
+        store_le(to + 56, std::uint32_t{0});
+        store_le(to + 60, crc32c(byte_span(to, 60)));
     }
     [[nodiscard]] static result<ring_header> decode(const std::byte* from) {
         if (load_le<std::uint32_t>(from) != magic ||
-            load_le<std::uint32_t>(from + 52) != crc32c(byte_span(from, 52))) {
+            load_le<std::uint32_t>(from + 60) != crc32c(byte_span(from, 60))) {
             return error(errc::malformed, "the stream between two ranks is out of step");
         }
         ring_header h;
@@ -54,12 +55,13 @@ struct ring_header {
         h.what.sequence = load_le<std::uint64_t>(from + 8);
         h.what.count = load_le<std::uint64_t>(from + 16);
         h.what.detail = load_le<std::uint64_t>(from + 24);
-        h.what.kind = static_cast<op_kind>(from[32]);
-        h.what.type = static_cast<dtype>(from[33]);
-        h.what.op = static_cast<reduce_op>(from[34]);
-        h.what.outer = static_cast<op_kind>(from[35]);
-        h.step = load_le<std::uint32_t>(from + 40);
-        h.bytes = load_le<std::uint32_t>(from + 44);
+        h.what.tag = load_le<std::uint64_t>(from + 32);
+        h.what.kind = static_cast<op_kind>(from[40]);
+        h.what.type = static_cast<dtype>(from[41]);
+        h.what.op = static_cast<reduce_op>(from[42]);
+        h.what.outer = static_cast<op_kind>(from[43]);
+        h.step = load_le<std::uint32_t>(from + 48);
+        h.bytes = load_le<std::uint32_t>(from + 52);
         return h;
     }
 };

@@ -67,6 +67,7 @@ SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
     const bool message = what.kind == detail::op_kind::message;
     what.sequence = doing_.sequence + (message ? 0 : 1);
     what.outer = outer_;
+    what.tag = tag_;
     doing_ = what;
     throw_if_failed();
     if (closed_) throw error(errc::closed, "this communicator is closed").with_where(where());

@@ -25,6 +25,7 @@ SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     until_ = deadline_after(steady_now(), deadline_);
     what.sequence = doing_.sequence + 1;
     what.outer = outer_;
+    what.tag = tag_;
     doing_ = what;
     throw_if_aborted();
 }
