@@ -315,6 +315,11 @@ public:
     virtual task<void> all_reduce(buffer_view io, reduce_op op) = 0;
     /// in.count = N * out.count; rank r gets slice r; in is unchanged.
     virtual task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) = 0;
+    /// In place and uneven: io.count = sum of counts, and counts[r] elements behind those of the
+    /// ranks before it are rank r's. They hold the reduction on rank r, whatever else io held is
+    /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
+    virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                        reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
     virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
     /// counts[r] elements of rank r, in rank order; counts must outlive the task.
@@ -432,6 +437,8 @@ public:
     // The same for each collective; see communicator for the meaning.
     ticket all_reduce(buffer_view io, reduce_op op, collective_tag tag = {});
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
+    ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op,
+                            collective_tag tag = {});
     ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
     ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
                         collective_tag tag = {});
@@ -712,6 +719,13 @@ SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out,
                                                 collective_tag tag) {
     return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  reduce_op op, collective_tag tag) {
+    auto start = [io, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, op);
+    };
+    return submit(io.bytes(), std::move(start), tag);
+}
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
     return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
@@ -855,6 +869,7 @@ SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::dist::detail {
 
@@ -868,6 +883,7 @@ enum class op_kind : std::uint8_t {
     barrier = 6,
     message = 7,
     reduce = 8,
+    reduce_scatter_v = 9,
 };
 
 [[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
@@ -881,6 +897,7 @@ enum class op_kind : std::uint8_t {
     case op_kind::barrier: return "barrier";
     case op_kind::message: return "send/recv";
     case op_kind::reduce: return "reduce";
+    case op_kind::reduce_scatter_v: return "reduce_scatter_v";
     }
     return "?";
 }
@@ -889,7 +906,7 @@ enum class op_kind : std::uint8_t {
 /// in shared memory and in frame headers.
 struct signature {
     std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
-    std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
+    std::uint64_t count = 0;    ///< elements (of uneven parts: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     std::uint64_t tag = 0;      ///< collective_tag::pack()
     op_kind kind = op_kind::none;
@@ -906,6 +923,8 @@ struct signature {
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
 [[nodiscard]] error error_at(const error& why, std::string where);
+/// Where each part begins when they lie one after the other.
+[[nodiscard]] std::vector<std::size_t> starts_of(std::span<const std::size_t> counts);
 [[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail
@@ -927,14 +946,14 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
     std::string more;
     if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
-        s.kind == op_kind::reduce) {
+        s.kind == op_kind::reduce || s.kind == op_kind::reduce_scatter_v) {
         more = fmt::format(", {}", to_string(s.op));
     }
     if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
         more += fmt::format(", root {}", s.detail);
     }
-    if (s.kind == op_kind::all_gather_v)
-        more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.kind == op_kind::all_gather_v || s.kind == op_kind::reduce_scatter_v)
+        more += fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
@@ -959,6 +978,12 @@ SKEIN_INLINE error error_at(const error& why, std::string where) {
         .with_where(std::move(where))
         .with_cause(why.cause())
         .with_hint(why.hint());
+}
+
+SKEIN_INLINE std::vector<std::size_t> starts_of(std::span<const std::size_t> counts) {
+    std::vector<std::size_t> starts(counts.size());
+    for (std::size_t p = 1; p < counts.size(); ++p) starts[p] = starts[p - 1] + counts[p - 1];
+    return starts;
 }
 
 SKEIN_INLINE std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {
@@ -1011,6 +1036,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -1785,6 +1812,7 @@ public:
     task<void> connect_neighbours();
     task<void> all_reduce(buffer_view io, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
@@ -1822,6 +1850,7 @@ private:
     void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
     std::vector<slice> equal_slices(std::size_t bytes) const;
+    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts, std::size_t width);
     static constexpr time_constants times = time_constants::lan();
     static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 
@@ -2093,6 +2122,8 @@ namespace skein::dist::detail {
 [[nodiscard]] signature all_reduce_call(buffer_view io, reduce_op op);
 [[nodiscard]] signature reduce_scatter_call(buffer_view in, buffer_view out, reduce_op op,
                                             int ranks);
+[[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                              reduce_op op, int ranks);
 [[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
 [[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
                                           std::span<const std::size_t> counts, int rank, int ranks);
@@ -2144,6 +2175,19 @@ SKEIN_INLINE signature reduce_scatter_call(buffer_view in, buffer_view out, redu
                 "reduce_scatter of {} elements into {} on {} ranks", in.count, out.count, ranks);
     require_host(out);
     return call_of(op_kind::reduce_scatter, in, op);
+}
+
+SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                             reduce_op op, int ranks) {
+    std::size_t total = 0;
+    for (const std::size_t c : counts) total += c;
+    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(ranks) && io.type != dtype::u8 &&
+                    io.count == total,
+                "reduce_scatter_v: {} counts for {} ranks, they add up to {}, io has {} x {}",
+                counts.size(), ranks, total, to_string(io.type), io.count);
+    signature s = call_of(op_kind::reduce_scatter_v, io, op);
+    s.detail = hash_counts(counts);
+    return s;
 }
 
 SKEIN_INLINE signature all_gather_call(buffer_view in, buffer_view out, int ranks) {
@@ -2232,6 +2276,17 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     std::size_t bytes) const {
     std::vector<slice> slices;
     for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * bytes, bytes});
+    return slices;
+}
+
+SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::uneven_slices(
+    std::span<const std::size_t> counts, std::size_t width) {
+    std::vector<slice> slices;
+    std::size_t at = 0;
+    for (const std::size_t c : counts) {
+        slices.push_back(slice{at, c * width});
+        at += slices.back().bytes;
+    }
     return slices;
 }
 
@@ -2480,6 +2535,19 @@ SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, 
     if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size()));
+    plan p;
+    p.type = io.type;
+    p.op = op;
+    p.base = io.begin();
+    p.slices = uneven_slices(counts, size_of(io.type));
+    p.reducing = size() - 1;
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+}
+
 SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size()));
     plan p;
@@ -2494,11 +2562,7 @@ SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, bu
     begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
     p.base = out.begin();
-    std::size_t at = 0;
-    for (const std::size_t c : counts) {
-        p.slices.push_back(slice{at, c * size_of(in.type)});
-        at += p.slices.back().bytes;
-    }
+    p.slices = uneven_slices(counts, size_of(in.type));
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -2588,6 +2652,11 @@ SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op 
 SKEIN_INLINE task<void> ring_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                           reduce_op op) {
     return core_->reduce_scatter(in, out, op);
+}
+SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            reduce_op op) {
+    return core_->reduce_scatter_v(io, counts, op);
 }
 SKEIN_INLINE task<void> ring_communicator::all_gather(buffer_view in, buffer_view out) {
     return core_->all_gather(in, out);
@@ -2912,6 +2981,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -2944,6 +3015,8 @@ private:
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
     struct reduction;
+    void reduce_parts(buffer_view in, std::byte* result, std::span<const std::size_t> counts,
+                      reduce_op op);
     void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
@@ -3187,18 +3260,21 @@ struct shm_communicator::reduction {
     shm_communicator& comm;
     const std::byte* in;
     std::byte* out;
-    std::size_t count; // scattered: of one rank's part, and a step takes a slice of every part
+    std::size_t count;
     dtype type;
     reduce_op op;
     int divisor;
-    bool scattered;
-    int only_root; // whose `out` is filled; negative: everybody's
+    std::span<const std::size_t> parts; // what each rank gets, in `out`; empty: everybody all of it
+    int only_root;                      // whose `out` is filled; negative: everybody's
 
     std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
     std::size_t line = 64 / width;
     std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    bool scattered = !parts.empty(); // then a step takes a slice of every part
     std::size_t per_step = scattered ? slice : slice * ranks;
-    std::uint32_t steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
+    std::size_t longest = scattered ? *std::max_element(parts.begin(), parts.end()) : count;
+    std::uint32_t steps = static_cast<std::uint32_t>((longest + per_step - 1) / per_step);
+    std::vector<std::size_t> starts = detail::starts_of(parts);
     std::uint32_t base = comm.steps_;
     std::byte* memory = comm.segment_.data();
     std::size_t mine = static_cast<std::size_t>(comm.rank_);
@@ -3207,8 +3283,12 @@ struct shm_communicator::reduction {
         std::size_t at, n, slot; // element in the user's buffer, elements, element in the slot
     };
     [[nodiscard]] piece cut(std::uint32_t k, std::size_t p) const {
-        const std::size_t first = k * per_step, here = std::min(per_step, count - first);
-        if (scattered) return piece{p * count + first, here, p * slice};
+        const std::size_t first = k * per_step;
+        if (scattered) {
+            const std::size_t from = std::min(first, parts[p]);
+            return piece{starts[p] + from, std::min(per_step, parts[p] - from), p * slice};
+        }
+        const std::size_t here = std::min(per_step, count - first);
         const std::size_t share = ((here + ranks - 1) / ranks + line - 1) / line * line;
         const std::size_t from = std::min(p * share, here), to = std::min(from + share, here);
         return piece{first + from, to - from, p * slice};
@@ -3266,6 +3346,26 @@ struct shm_communicator::reduction {
     }
 };
 
+/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
+SKEIN_INLINE void shm_communicator::reduce_parts(buffer_view in, std::byte* result,
+                                                 std::span<const std::size_t> counts,
+                                                 reduce_op op) {
+    if (in.bytes() <= layout_.small_bytes()) {
+        const auto mine = static_cast<std::size_t>(rank_);
+        reduce_small(in, result, detail::starts_of(counts)[mine], counts[mine], op, size_);
+        return;
+    }
+    reduce_steps(reduction{.comm = *this,
+                           .in = in.begin(),
+                           .out = result,
+                           .count = in.count,
+                           .type = in.type,
+                           .op = op,
+                           .divisor = size_,
+                           .parts = counts,
+                           .only_root = -1});
+}
+
 SKEIN_INLINE void shm_communicator::reduce_steps(reduction r) {
     r.publish_step(0);
     announce();
@@ -3286,8 +3386,7 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     const auto mine = static_cast<std::size_t>(rank_);
     const std::size_t longest = *std::max_element(bytes.begin(), bytes.end());
     std::byte* const m = segment_.data();
-    std::vector<std::size_t> starts(bytes.size());
-    for (std::size_t p = 1; p < bytes.size(); ++p) starts[p] = starts[p - 1] + bytes[p - 1];
+    const std::vector<std::size_t> starts = detail::starts_of(bytes);
 
     if (longest <= layout_.small_bytes()) {
         const auto parity = static_cast<std::uint32_t>(doing_.sequence);
@@ -3407,7 +3506,7 @@ SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op o
                                .type = io.type,
                                .op = op,
                                .divisor = size_,
-                               .scattered = false,
+                               .parts = {},
                                .only_root = -1});
     }
     co_return;
@@ -3428,7 +3527,7 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
                                .type = io.type,
                                .op = op,
                                .divisor = 1,
-                               .scattered = false,
+                               .parts = {},
                                .only_root = root});
     }
     co_return;
@@ -3437,20 +3536,17 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size_));
-    if (in.bytes() <= layout_.small_bytes()) {
-        reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op,
-                     size_);
-    } else {
-        reduce_steps(reduction{.comm = *this,
-                               .in = in.begin(),
-                               .out = out.begin(),
-                               .count = out.count,
-                               .type = in.type,
-                               .op = op,
-                               .divisor = size_,
-                               .scattered = true,
-                               .only_root = -1});
-    }
+    const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    reduce_parts(in, out.begin(), equal, op);
+    co_return;
+}
+
+SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
+                                                           std::span<const std::size_t> counts,
+                                                           reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
+    reduce_parts(io, io.slice(before, 0).begin(), counts, op);
     co_return;
 }
 
@@ -3756,8 +3852,11 @@ public:
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
-    /// Not the cheapest way: reduces everything and keeps a part.
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in rank
+    /// order; when they are not, everybody gets everything.
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -3790,6 +3889,8 @@ private:
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
+    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, reduce_op op);
+    [[nodiscard]] bool hosts_are_neighbours() const;
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
     [[nodiscard]] std::vector<std::size_t> sums_per_host(
         const std::vector<std::size_t>& counts) const;
@@ -3867,6 +3968,13 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in
                                                                   reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size_));
     return abort_both_on_error(reduce_then_cut(in, out, op));
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    std::vector<std::size_t> owned(counts.begin(), counts.end());
+    return abort_both_on_error(reduce_parts(io, std::move(owned), op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -4011,7 +4119,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     work_.resize(std::max(work_.size(), in.bytes()));
     const buffer_view whole{work_.data(), in.count, in.type};
     if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-    auto reducing = reduce_everywhere(whole, op);
+    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    auto reducing = reduce_parts(whole, std::move(equal), op);
     co_await std::move(reducing);
     if (out.count > 0) {
         std::memcpy(out.data,
@@ -4020,13 +4129,55 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     }
 }
 
+/// Every host's part of the sum goes to its leader, and from there to its ranks.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
+                                                                std::vector<std::size_t> counts,
+                                                                reduce_op op) {
+    if (where_.hosts.size() == 1) {
+        auto all = inside_->reduce_scatter_v(io, counts, op);
+        co_await std::move(all);
+        co_return;
+    }
+    if (!hosts_are_neighbours()) {
+        auto all = reduce_everywhere(io, op);
+        co_await std::move(all);
+        co_return;
+    }
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto mine = static_cast<std::size_t>(where_.my_host);
+    if (inside_) {
+        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
+        co_await std::move(local);
+    }
+    if (between_) {
+        auto global = between_->reduce_scatter_v(io, per_host, op);
+        co_await std::move(global);
+    }
+    if (inside_) {
+        wait_for_leader();
+        const std::size_t before = detail::starts_of(per_host)[mine];
+        auto back = inside_->broadcast(io.slice(before, per_host[mine]), 0);
+        co_await std::move(back);
+    }
+}
+
+/// Whether the parts of each host lie one after the other in rank order.
+SKEIN_INLINE bool hierarchical_communicator::hosts_are_neighbours() const {
+    int next = 0;
+    for (const auto& host : where_.hosts) {
+        for (const int r : host) {
+            if (r != next++) return false;
+        }
+    }
+    return true;
+}
+
 /// Gathered host by host, then put into rank order.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
     const std::vector<std::size_t> per_host = sums_per_host(counts);
     const auto mine = static_cast<std::size_t>(where_.my_host);
-    std::size_t before = 0;
-    for (std::size_t h = 0; h < mine; ++h) before += per_host[h];
+    const std::size_t before = detail::starts_of(per_host)[mine];
     std::vector<std::size_t> here;
     for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
 
@@ -4064,8 +4215,7 @@ SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
 /// work_ has the parts of all ranks, host by host.
 SKEIN_INLINE void hierarchical_communicator::put_in_rank_order(
     const std::vector<std::size_t>& counts, std::size_t width, std::byte* out) const {
-    std::vector<std::size_t> starts(counts.size());
-    for (std::size_t r = 1; r < counts.size(); ++r) starts[r] = starts[r - 1] + counts[r - 1];
+    const std::vector<std::size_t> starts = detail::starts_of(counts);
     std::size_t from = 0;
     for (const auto& host : where_.hosts) {
         for (const int r : host) {
@@ -4159,6 +4309,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -4200,6 +4352,13 @@ SKEIN_INLINE task<void> stub_communicator::reduce_scatter(buffer_view in, buffer
                                                           reduce_op op) {
     (void)detail::reduce_scatter_call(in, out, op, 1);
     return copy(in, out);
+}
+SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            reduce_op op) {
+    (void)detail::reduce_scatter_v_call(io, counts, op, 1);
+    check();
+    co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
     (void)detail::all_gather_call(in, out, 1);

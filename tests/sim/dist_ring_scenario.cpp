@@ -49,8 +49,8 @@ task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank,
     std::vector<float> mine(count);
     for (std::size_t i = 0; i < count; ++i) mine[i] = value_of(rank, round, i);
     bool right = true;
-    if (round % 4 == 0 || round % 4 == 1) {
-        const auto op = round % 4 == 0 ? reduce_op::sum : reduce_op::max;
+    if (round % 5 == 0 || round % 5 == 1) {
+        const auto op = round % 5 == 0 ? reduce_op::sum : reduce_op::max;
         auto work = ring->all_reduce(view_of(std::span(mine)), op);
         co_await std::move(work);
         for (std::size_t i = 0; i < count; ++i) {
@@ -61,12 +61,25 @@ task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank,
             }
             right = right && mine[i] == want; // whole numbers: every order of adding is exact
         }
-    } else if (round % 4 == 2) {
+    } else if (round % 5 == 2) {
         std::vector<float> all(count * ranks);
         auto work = ring->all_gather(view_of(std::span(mine)), view_of(std::span(all)));
         co_await std::move(work);
         for (std::size_t i = 0; i < all.size(); ++i) {
             right = right && all[i] == value_of(static_cast<int>(i / count), round, i % count);
+        }
+    } else if (round % 5 == 3) { // the first rank has nothing, the last one what is left over
+        std::vector<std::size_t> counts(ranks, count / ranks);
+        counts.back() += count % ranks + counts.front();
+        counts.front() = 0;
+        auto work = ring->reduce_scatter_v(view_of(std::span(mine)), counts, reduce_op::sum);
+        co_await std::move(work);
+        const auto self = static_cast<std::size_t>(rank);
+        const std::size_t first = rank == 0 ? 0 : (self - 1) * (count / ranks);
+        for (std::size_t i = first; i < first + counts[self]; ++i) {
+            float want = value_of(0, round, i);
+            for (int r = 1; r < plan->ranks; ++r) want += value_of(r, round, i);
+            right = right && mine[i] == want;
         }
     } else {
         const int root = round % plan->ranks;

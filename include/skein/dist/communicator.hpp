@@ -57,6 +57,11 @@ public:
     virtual task<void> all_reduce(buffer_view io, reduce_op op) = 0;
     /// in.count = N * out.count; rank r gets slice r; in is unchanged.
     virtual task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) = 0;
+    /// In place and uneven: io.count = sum of counts, and counts[r] elements behind those of the
+    /// ranks before it are rank r's. They hold the reduction on rank r, whatever else io held is
+    /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
+    virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                        reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
     virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
     /// counts[r] elements of rank r, in rank order; counts must outlive the task.

@@ -52,8 +52,11 @@ public:
     void set_tag(collective_tag tag) override;
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
-    /// Not the cheapest way: reduces everything and keeps a part.
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    /// Each host's part goes to its leader only, when the ranks of every host are neighbours in rank
+    /// order; when they are not, everybody gets everything.
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -86,6 +89,8 @@ private:
 
     task<void> reduce_everywhere(buffer_view io, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
+    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, reduce_op op);
+    [[nodiscard]] bool hosts_are_neighbours() const;
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
     [[nodiscard]] std::vector<std::size_t> sums_per_host(
         const std::vector<std::size_t>& counts) const;

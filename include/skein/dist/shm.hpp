@@ -49,6 +49,8 @@ public:
 
     task<void> all_reduce(buffer_view io, reduce_op op) override;
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -81,6 +83,8 @@ private:
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
     struct reduction;
+    void reduce_parts(buffer_view in, std::byte* result, std::span<const std::size_t> counts,
+                      reduce_op op);
     void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace skein::dist::detail {
 
@@ -24,6 +25,7 @@ enum class op_kind : std::uint8_t {
     barrier = 6,
     message = 7,
     reduce = 8,
+    reduce_scatter_v = 9,
 };
 
 [[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
@@ -37,6 +39,7 @@ enum class op_kind : std::uint8_t {
     case op_kind::barrier: return "barrier";
     case op_kind::message: return "send/recv";
     case op_kind::reduce: return "reduce";
+    case op_kind::reduce_scatter_v: return "reduce_scatter_v";
     }
     return "?";
 }
@@ -45,7 +48,7 @@ enum class op_kind : std::uint8_t {
 /// in shared memory and in frame headers.
 struct signature {
     std::uint64_t sequence = 0; ///< counts the collectives of this communicator, from 1
-    std::uint64_t count = 0;    ///< elements (all_gather_v: the total)
+    std::uint64_t count = 0;    ///< elements (of uneven parts: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     std::uint64_t tag = 0;      ///< collective_tag::pack()
     op_kind kind = op_kind::none;
@@ -62,6 +65,8 @@ struct signature {
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
 [[nodiscard]] error error_at(const error& why, std::string where);
+/// Where each part begins when they lie one after the other.
+[[nodiscard]] std::vector<std::size_t> starts_of(std::span<const std::size_t> counts);
 [[nodiscard]] std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept;
 
 } // namespace skein::dist::detail

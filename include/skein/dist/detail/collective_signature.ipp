@@ -16,14 +16,14 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
     std::string more;
     if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
-        s.kind == op_kind::reduce) {
+        s.kind == op_kind::reduce || s.kind == op_kind::reduce_scatter_v) {
         more = fmt::format(", {}", to_string(s.op));
     }
     if (s.kind == op_kind::broadcast || s.kind == op_kind::reduce) {
         more += fmt::format(", root {}", s.detail);
     }
-    if (s.kind == op_kind::all_gather_v)
-        more = fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.kind == op_kind::all_gather_v || s.kind == op_kind::reduce_scatter_v)
+        more += fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
@@ -48,6 +48,12 @@ SKEIN_INLINE error error_at(const error& why, std::string where) {
         .with_where(std::move(where))
         .with_cause(why.cause())
         .with_hint(why.hint());
+}
+
+SKEIN_INLINE std::vector<std::size_t> starts_of(std::span<const std::size_t> counts) {
+    std::vector<std::size_t> starts(counts.size());
+    for (std::size_t p = 1; p < counts.size(); ++p) starts[p] = starts[p - 1] + counts[p - 1];
+    return starts;
 }
 
 SKEIN_INLINE std::uint64_t hash_counts(std::span<const std::size_t> counts) noexcept {

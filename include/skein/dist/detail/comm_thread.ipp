@@ -101,6 +101,13 @@ SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out,
                                                 collective_tag tag) {
     return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  reduce_op op, collective_tag tag) {
+    auto start = [io, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, op);
+    };
+    return submit(io.bytes(), std::move(start), tag);
+}
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
     return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }

@@ -62,6 +62,13 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in
     return abort_both_on_error(reduce_then_cut(in, out, op));
 }
 
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    std::vector<std::size_t> owned(counts.begin(), counts.end());
+    return abort_both_on_error(reduce_parts(io, std::move(owned), op));
+}
+
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size_));
     std::vector<std::size_t> counts(static_cast<std::size_t>(size_), in.count);
@@ -204,7 +211,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     work_.resize(std::max(work_.size(), in.bytes()));
     const buffer_view whole{work_.data(), in.count, in.type};
     if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-    auto reducing = reduce_everywhere(whole, op);
+    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    auto reducing = reduce_parts(whole, std::move(equal), op);
     co_await std::move(reducing);
     if (out.count > 0) {
         std::memcpy(out.data,
@@ -213,13 +221,55 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view i
     }
 }
 
+/// Every host's part of the sum goes to its leader, and from there to its ranks.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
+                                                                std::vector<std::size_t> counts,
+                                                                reduce_op op) {
+    if (where_.hosts.size() == 1) {
+        auto all = inside_->reduce_scatter_v(io, counts, op);
+        co_await std::move(all);
+        co_return;
+    }
+    if (!hosts_are_neighbours()) {
+        auto all = reduce_everywhere(io, op);
+        co_await std::move(all);
+        co_return;
+    }
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto mine = static_cast<std::size_t>(where_.my_host);
+    if (inside_) {
+        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
+        co_await std::move(local);
+    }
+    if (between_) {
+        auto global = between_->reduce_scatter_v(io, per_host, op);
+        co_await std::move(global);
+    }
+    if (inside_) {
+        wait_for_leader();
+        const std::size_t before = detail::starts_of(per_host)[mine];
+        auto back = inside_->broadcast(io.slice(before, per_host[mine]), 0);
+        co_await std::move(back);
+    }
+}
+
+/// Whether the parts of each host lie one after the other in rank order.
+SKEIN_INLINE bool hierarchical_communicator::hosts_are_neighbours() const {
+    int next = 0;
+    for (const auto& host : where_.hosts) {
+        for (const int r : host) {
+            if (r != next++) return false;
+        }
+    }
+    return true;
+}
+
 /// Gathered host by host, then put into rank order.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
     const std::vector<std::size_t> per_host = sums_per_host(counts);
     const auto mine = static_cast<std::size_t>(where_.my_host);
-    std::size_t before = 0;
-    for (std::size_t h = 0; h < mine; ++h) before += per_host[h];
+    const std::size_t before = detail::starts_of(per_host)[mine];
     std::vector<std::size_t> here;
     for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
 
@@ -257,8 +307,7 @@ SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
 /// work_ has the parts of all ranks, host by host.
 SKEIN_INLINE void hierarchical_communicator::put_in_rank_order(
     const std::vector<std::size_t>& counts, std::size_t width, std::byte* out) const {
-    std::vector<std::size_t> starts(counts.size());
-    for (std::size_t r = 1; r < counts.size(); ++r) starts[r] = starts[r - 1] + counts[r - 1];
+    const std::vector<std::size_t> starts = detail::starts_of(counts);
     std::size_t from = 0;
     for (const auto& host : where_.hosts) {
         for (const int r : host) {

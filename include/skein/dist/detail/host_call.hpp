@@ -15,6 +15,8 @@ namespace skein::dist::detail {
 [[nodiscard]] signature all_reduce_call(buffer_view io, reduce_op op);
 [[nodiscard]] signature reduce_scatter_call(buffer_view in, buffer_view out, reduce_op op,
                                             int ranks);
+[[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                              reduce_op op, int ranks);
 [[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
 [[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
                                           std::span<const std::size_t> counts, int rank, int ranks);

@@ -42,6 +42,19 @@ SKEIN_INLINE signature reduce_scatter_call(buffer_view in, buffer_view out, redu
     return call_of(op_kind::reduce_scatter, in, op);
 }
 
+SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                             reduce_op op, int ranks) {
+    std::size_t total = 0;
+    for (const std::size_t c : counts) total += c;
+    SKEIN_CHECK(counts.size() == static_cast<std::size_t>(ranks) && io.type != dtype::u8 &&
+                    io.count == total,
+                "reduce_scatter_v: {} counts for {} ranks, they add up to {}, io has {} x {}",
+                counts.size(), ranks, total, to_string(io.type), io.count);
+    signature s = call_of(op_kind::reduce_scatter_v, io, op);
+    s.detail = hash_counts(counts);
+    return s;
+}
+
 SKEIN_INLINE signature all_gather_call(buffer_view in, buffer_view out, int ranks) {
     SKEIN_CHECK(in.type == out.type && out.count == in.count * static_cast<std::size_t>(ranks),
                 "all_gather of {} elements into {} on {} ranks", in.count, out.count, ranks);

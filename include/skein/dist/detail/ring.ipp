@@ -48,6 +48,11 @@ SKEIN_INLINE task<void> ring_communicator::reduce_scatter(buffer_view in, buffer
                                                           reduce_op op) {
     return core_->reduce_scatter(in, out, op);
 }
+SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            reduce_op op) {
+    return core_->reduce_scatter_v(io, counts, op);
+}
 SKEIN_INLINE task<void> ring_communicator::all_gather(buffer_view in, buffer_view out) {
     return core_->all_gather(in, out);
 }

@@ -48,6 +48,7 @@ public:
     task<void> connect_neighbours();
     task<void> all_reduce(buffer_view io, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
@@ -85,6 +86,7 @@ private:
     void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
     std::vector<slice> equal_slices(std::size_t bytes) const;
+    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts, std::size_t width);
     static constexpr time_constants times = time_constants::lan();
     static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 

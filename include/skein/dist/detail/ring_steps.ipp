@@ -51,6 +51,17 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     return slices;
 }
 
+SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::uneven_slices(
+    std::span<const std::size_t> counts, std::size_t width) {
+    std::vector<slice> slices;
+    std::size_t at = 0;
+    for (const std::size_t c : counts) {
+        slices.push_back(slice{at, c * width});
+        at += slices.back().bytes;
+    }
+    return slices;
+}
+
 SKEIN_INLINE task<void> ring_communicator::core::connect_neighbours() {
     SKEIN_CHECK(size() >= 2, "a ring of {} ranks", size());
     const time_point until = deadline_after(here_.now(), deadline_);
@@ -296,6 +307,19 @@ SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, 
     if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size()));
+    plan p;
+    p.type = io.type;
+    p.op = op;
+    p.base = io.begin();
+    p.slices = uneven_slices(counts, size_of(io.type));
+    p.reducing = size() - 1;
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+}
+
 SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size()));
     plan p;
@@ -310,11 +334,7 @@ SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, bu
     begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
     p.base = out.begin();
-    std::size_t at = 0;
-    for (const std::size_t c : counts) {
-        p.slices.push_back(slice{at, c * size_of(in.type)});
-        at += p.slices.back().bytes;
-    }
+    p.slices = uneven_slices(counts, size_of(in.type));
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }

@@ -76,7 +76,7 @@ SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op o
                                .type = io.type,
                                .op = op,
                                .divisor = size_,
-                               .scattered = false,
+                               .parts = {},
                                .only_root = -1});
     }
     co_return;
@@ -97,7 +97,7 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
                                .type = io.type,
                                .op = op,
                                .divisor = 1,
-                               .scattered = false,
+                               .parts = {},
                                .only_root = root});
     }
     co_return;
@@ -106,20 +106,17 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size_));
-    if (in.bytes() <= layout_.small_bytes()) {
-        reduce_small(in, out.begin(), out.count * static_cast<std::size_t>(rank_), out.count, op,
-                     size_);
-    } else {
-        reduce_steps(reduction{.comm = *this,
-                               .in = in.begin(),
-                               .out = out.begin(),
-                               .count = out.count,
-                               .type = in.type,
-                               .op = op,
-                               .divisor = size_,
-                               .scattered = true,
-                               .only_root = -1});
-    }
+    const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    reduce_parts(in, out.begin(), equal, op);
+    co_return;
+}
+
+SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
+                                                           std::span<const std::size_t> counts,
+                                                           reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
+    reduce_parts(io, io.slice(before, 0).begin(), counts, op);
     co_return;
 }
 

@@ -83,18 +83,21 @@ struct shm_communicator::reduction {
     shm_communicator& comm;
     const std::byte* in;
     std::byte* out;
-    std::size_t count; // scattered: of one rank's part, and a step takes a slice of every part
+    std::size_t count;
     dtype type;
     reduce_op op;
     int divisor;
-    bool scattered;
-    int only_root; // whose `out` is filled; negative: everybody's
+    std::span<const std::size_t> parts; // what each rank gets, in `out`; empty: everybody all of it
+    int only_root;                      // whose `out` is filled; negative: everybody's
 
     std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
     std::size_t line = 64 / width;
     std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    bool scattered = !parts.empty(); // then a step takes a slice of every part
     std::size_t per_step = scattered ? slice : slice * ranks;
-    std::uint32_t steps = static_cast<std::uint32_t>((count + per_step - 1) / per_step);
+    std::size_t longest = scattered ? *std::max_element(parts.begin(), parts.end()) : count;
+    std::uint32_t steps = static_cast<std::uint32_t>((longest + per_step - 1) / per_step);
+    std::vector<std::size_t> starts = detail::starts_of(parts);
     std::uint32_t base = comm.steps_;
     std::byte* memory = comm.segment_.data();
     std::size_t mine = static_cast<std::size_t>(comm.rank_);
@@ -103,8 +106,12 @@ struct shm_communicator::reduction {
         std::size_t at, n, slot; // element in the user's buffer, elements, element in the slot
     };
     [[nodiscard]] piece cut(std::uint32_t k, std::size_t p) const {
-        const std::size_t first = k * per_step, here = std::min(per_step, count - first);
-        if (scattered) return piece{p * count + first, here, p * slice};
+        const std::size_t first = k * per_step;
+        if (scattered) {
+            const std::size_t from = std::min(first, parts[p]);
+            return piece{starts[p] + from, std::min(per_step, parts[p] - from), p * slice};
+        }
+        const std::size_t here = std::min(per_step, count - first);
         const std::size_t share = ((here + ranks - 1) / ranks + line - 1) / line * line;
         const std::size_t from = std::min(p * share, here), to = std::min(from + share, here);
         return piece{first + from, to - from, p * slice};
@@ -162,6 +169,26 @@ struct shm_communicator::reduction {
     }
 };
 
+/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
+SKEIN_INLINE void shm_communicator::reduce_parts(buffer_view in, std::byte* result,
+                                                 std::span<const std::size_t> counts,
+                                                 reduce_op op) {
+    if (in.bytes() <= layout_.small_bytes()) {
+        const auto mine = static_cast<std::size_t>(rank_);
+        reduce_small(in, result, detail::starts_of(counts)[mine], counts[mine], op, size_);
+        return;
+    }
+    reduce_steps(reduction{.comm = *this,
+                           .in = in.begin(),
+                           .out = result,
+                           .count = in.count,
+                           .type = in.type,
+                           .op = op,
+                           .divisor = size_,
+                           .parts = counts,
+                           .only_root = -1});
+}
+
 SKEIN_INLINE void shm_communicator::reduce_steps(reduction r) {
     r.publish_step(0);
     announce();
@@ -182,8 +209,7 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     const auto mine = static_cast<std::size_t>(rank_);
     const std::size_t longest = *std::max_element(bytes.begin(), bytes.end());
     std::byte* const m = segment_.data();
-    std::vector<std::size_t> starts(bytes.size());
-    for (std::size_t p = 1; p < bytes.size(); ++p) starts[p] = starts[p - 1] + bytes[p - 1];
+    const std::vector<std::size_t> starts = detail::starts_of(bytes);
 
     if (longest <= layout_.small_bytes()) {
         const auto parity = static_cast<std::uint32_t>(doing_.sequence);

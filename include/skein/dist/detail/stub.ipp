@@ -20,6 +20,13 @@ SKEIN_INLINE task<void> stub_communicator::reduce_scatter(buffer_view in, buffer
     (void)detail::reduce_scatter_call(in, out, op, 1);
     return copy(in, out);
 }
+SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            reduce_op op) {
+    (void)detail::reduce_scatter_v_call(io, counts, op, 1);
+    check();
+    co_return;
+}
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
     (void)detail::all_gather_call(in, out, 1);
     return copy(in, out);
