@@ -13,6 +13,7 @@
 #include <skein/dist/detail/place_card.hpp>
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/doorbell.hpp>
+#include <skein/dist/group_memory.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>
@@ -29,6 +30,7 @@
 #include <skein/dist/detail/comm_thread.ipp>
 #include <skein/dist/detail/communicator.ipp>
 #include <skein/dist/detail/doorbell.ipp>
+#include <skein/dist/detail/group_memory.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
 #include <skein/dist/detail/host_call.ipp>
 #include <skein/dist/detail/links.ipp>
@@ -46,6 +48,7 @@
 #include <skein/dist/detail/shared_memory.ipp>
 #include <skein/dist/detail/shm.ipp>
 #include <skein/dist/detail/shm_bootstrap.ipp>
+#include <skein/dist/detail/shm_memory.ipp>
 #include <skein/dist/detail/shm_steps.ipp>
 #include <skein/dist/detail/shm_waiting.ipp>
 #include <skein/dist/detail/stream_io.ipp>

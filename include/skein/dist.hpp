@@ -8,6 +8,7 @@
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/doorbell.hpp>
+#include <skein/dist/group_memory.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>

@@ -211,6 +211,308 @@ template <class T>
 
 } // namespace skein::dist
 
+// ======== skein/dist/group_memory.hpp
+// Memory of a communicator: what lies in it is reduced and gathered where it is, without copies
+// into slots in between.
+//
+// Inside a host every rank has the memory of all its neighbours mapped. A reduction reads the peers
+// in place, a gather copies straight from them, and in common memory a gather copies nothing. Where
+// a model cannot do that (a ring, one rank) the memory is private, and everything works as well.
+//
+//     auto grads = comm.allocate(bytes, memory_kind::own);          // on all ranks
+//     const std::span v(reinterpret_cast<float*>(grads->data()), bytes / sizeof(float));
+//     comm.all_reduce(view_of(v), reduce_op::mean).wait();          // in place
+//
+// Buffers of one collective lie at the same place of the same memory on all ranks, or on all ranks
+// in other memory, else all get errc::mismatch.
+
+
+// ======== skein/dist/shared_memory.hpp
+// Memory shared by processes of one host that nothing can leave behind.
+//
+// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes
+// with the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd>
+// while the creator holds it open; the same works between threads of one process.
+
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace skein::dist {
+
+/// A mapped segment; zero when fresh. Move-only; unmaps in the destructor.
+class shared_memory {
+public:
+    shared_memory() = default;
+    shared_memory(shared_memory&& o) noexcept
+        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::move(o.fd_)) {}
+    shared_memory& operator=(shared_memory&& o) noexcept {
+        std::swap(data_, o.data_);
+        std::swap(bytes_, o.bytes_);
+        std::swap(fd_, o.fd_);
+        return *this;
+    }
+    ~shared_memory();
+
+    /// Makes a segment. Pages cost memory when they are first touched.
+    [[nodiscard]] static shared_memory create(std::size_t bytes);
+
+    /// Memory of this process alone: nobody can attach to it.
+    [[nodiscard]] static shared_memory create_private(std::size_t bytes);
+
+    /// Where peers find it: attach() takes this text until hide().
+    [[nodiscard]] std::string path() const;
+
+    /// Maps a peer's segment; it must have exactly the size expected.
+    [[nodiscard]] static shared_memory attach(const std::string& path, std::size_t bytes);
+
+    /// Nobody new can attach from now on; what is mapped stays.
+    void hide() noexcept { fd_.reset(); }
+
+    [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+private:
+    void map(std::size_t bytes, int flags);
+
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+    unique_fd fd_;
+};
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/shared_memory.ipp
+// Making, finding and mapping a shared segment.
+
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE error cannot_map(std::string what, int code) {
+    const bool denied = code == EACCES || code == EPERM;
+    const bool full = code == ENOMEM || code == ENOSPC || code == EFBIG || code == EINVAL ||
+                      code == EMFILE || code == ENFILE;
+    error why(denied ? errc::permission_denied
+              : full ? errc::exhausted
+                     : errc::io,
+              "cannot map " + std::move(what));
+    why.with_cause(std::strerror(code));
+    if (!full)
+        why.with_hint("choose the TCP ring when processes of this host may not share memory");
+    return why;
+}
+
+} // namespace detail
+
+SKEIN_INLINE shared_memory::~shared_memory() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
+    shared_memory m;
+    m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
+    if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
+        throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
+    }
+    m.map(bytes, MAP_SHARED);
+    return m;
+}
+
+SKEIN_INLINE shared_memory shared_memory::create_private(std::size_t bytes) {
+    shared_memory m;
+    m.map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+    return m;
+}
+
+SKEIN_INLINE std::string shared_memory::path() const {
+    return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
+}
+
+SKEIN_INLINE shared_memory shared_memory::attach(const std::string& path, std::size_t bytes) {
+    shared_memory m;
+    m.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!m.fd_) throw detail::cannot_map(fmt::format("the shared segment {}", path), errno);
+    struct stat info{};
+    if (::fstat(m.fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
+        throw error(errc::mismatch, fmt::format("the shared segment {} has {} bytes, {} expected",
+                                                path, info.st_size, bytes))
+            .with_hint("are all ranks the same build with the same options?");
+    }
+    m.map(bytes, MAP_SHARED);
+    m.hide();
+    return m;
+}
+
+SKEIN_INLINE void shared_memory::map(std::size_t bytes, int flags) {
+    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
+    if (p == MAP_FAILED) {
+        throw detail::cannot_map(fmt::format("{} bytes of memory", bytes), errno);
+    }
+    data_ = p;
+    bytes_ = bytes;
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/group_memory.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace skein::dist {
+
+struct buffer_view;
+class shm_communicator;
+class group_memory;
+
+enum class memory_kind : std::uint8_t {
+    own,   ///< every rank has its own; the ranks of its host have it mapped too
+    common ///< one memory for all ranks of a host
+};
+
+namespace detail {
+
+/// Where a buffer lies in the memory of a communicator; memory is null elsewhere.
+struct memory_place {
+    const group_memory* memory = nullptr;
+    std::uint16_t id = 0; ///< which of the communicator's, the same on all ranks
+    bool input = false;   ///< of a gather: it is where `in` lies, not `out`
+    std::size_t offset = 0;
+
+    /// Of a signature; 0 elsewhere.
+    [[nodiscard]] std::uint64_t word() const noexcept {
+        return std::uint64_t{id} << 48 | std::uint64_t{input} << 47 | offset;
+    }
+};
+
+/// The memory that one rank has from one communicator, by address. Any thread.
+class memory_table {
+public:
+    void add(const group_memory& memory, std::uint16_t id);
+    void remove(const std::byte* begin) noexcept;
+    /// A view that begins inside and ends outside is a bug of the caller.
+    [[nodiscard]] memory_place find(const buffer_view& view) const;
+
+private:
+    struct entry {
+        const group_memory* memory;
+        std::uint16_t id;
+    };
+    mutable std::mutex guard_;
+    std::map<const std::byte*, entry> begins_;
+};
+
+} // namespace detail
+
+/// From communicator::allocate(). Zero when fresh; pages cost memory when they are first touched.
+/// Unmaps at the end, which is no collective: peers keep what they have mapped.
+class group_memory {
+public:
+    group_memory(const group_memory&) = delete;
+    group_memory& operator=(const group_memory&) = delete;
+    ~group_memory();
+
+    [[nodiscard]] std::byte* data() const noexcept { return maps_[mine_].data(); }
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+    [[nodiscard]] memory_kind kind() const noexcept { return kind_; }
+    /// Every rank of the group has mapped it (common: all see the same bytes).
+    [[nodiscard]] bool everywhere() const noexcept { return everywhere_; }
+
+    /// Of this rank alone.
+    ///   errors  exhausted, io
+    [[nodiscard]] static std::shared_ptr<group_memory> alone(std::size_t bytes, memory_kind kind,
+                                                             bool everywhere);
+
+private:
+    friend class shm_communicator;
+    group_memory(std::size_t bytes, memory_kind kind, bool everywhere,
+                 std::vector<shared_memory> maps, std::size_t mine);
+    /// That of a rank, as this process has it mapped.
+    [[nodiscard]] std::byte* of(int rank) const noexcept {
+        return kind_ == memory_kind::common ? data() : maps_[static_cast<std::size_t>(rank)].data();
+    }
+
+    std::size_t bytes_;
+    memory_kind kind_;
+    bool everywhere_;
+    std::vector<shared_memory> maps_; // own: of every rank; common, alone: one
+    std::size_t mine_;
+    std::shared_ptr<detail::memory_table> listed_; // where it is to be taken out
+};
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/group_memory.ipp
+// Finding the memory that a buffer lies in, and its end.
+
+
+#include <functional>
+#include <utility>
+
+namespace skein::dist {
+
+SKEIN_INLINE void detail::memory_table::add(const group_memory& memory, std::uint16_t id) {
+    const std::lock_guard lock(guard_);
+    begins_.emplace(memory.data(), entry{&memory, id});
+}
+
+SKEIN_INLINE void detail::memory_table::remove(const std::byte* begin) noexcept {
+    const std::lock_guard lock(guard_);
+    begins_.erase(begin);
+}
+
+SKEIN_INLINE detail::memory_place detail::memory_table::find(const buffer_view& view) const {
+    if (view.count == 0) return {};
+    const std::lock_guard lock(guard_);
+    auto behind = begins_.upper_bound(view.begin());
+    if (behind == begins_.begin()) return {};
+    const auto& [begin, found] = *std::prev(behind);
+    const auto offset = static_cast<std::size_t>(view.begin() - begin);
+    if (offset >= found.memory->bytes()) return {};
+    SKEIN_CHECK(view.bytes() <= found.memory->bytes() - offset,
+                "a buffer of {} bytes at byte {} of {} bytes of group memory", view.bytes(), offset,
+                found.memory->bytes());
+    return {.memory = found.memory, .id = found.id, .input = false, .offset = offset};
+}
+
+SKEIN_INLINE group_memory::group_memory(std::size_t bytes, memory_kind kind, bool everywhere,
+                                        std::vector<shared_memory> maps, std::size_t mine)
+    : bytes_(bytes), kind_(kind), everywhere_(everywhere), maps_(std::move(maps)), mine_(mine) {}
+
+SKEIN_INLINE group_memory::~group_memory() {
+    if (listed_) listed_->remove(data());
+}
+
+SKEIN_INLINE std::shared_ptr<group_memory> group_memory::alone(std::size_t bytes, memory_kind kind,
+                                                               bool everywhere) {
+    std::vector<shared_memory> one;
+    one.push_back(shared_memory::create_private(bytes));
+    return std::shared_ptr<group_memory>(
+        new group_memory(bytes, kind, everywhere, std::move(one), 0));
+}
+
+} // namespace skein::dist
+
 // ======== skein/dist/tag.hpp
 // What a collective is for: which unit, which phase, which step.
 //
@@ -277,6 +579,7 @@ struct collective_tag {
 
 // ======== skein/dist/communicator.hpp, continued
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -329,6 +632,10 @@ public:
     virtual task<void> broadcast(buffer_view io, int root) = 0;
     /// Nobody leaves before everybody came.
     virtual task<void> barrier() = 0;
+    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All ranks
+    /// call it with the same bytes, more than none, and kind.
+    ///   errors  exhausted, io; on all ranks if on one
+    virtual task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) = 0;
     /// One message, in order per pair; counts must agree.
     virtual task<void> send(buffer_view io, int to) = 0;
     virtual task<void> recv(buffer_view io, int from) = 0;
@@ -444,6 +751,8 @@ public:
                         collective_tag tag = {});
     ticket broadcast(buffer_view io, int root, collective_tag tag = {});
     ticket barrier(collective_tag tag = {});
+    /// Blocks until the operations before it have ended and all ranks have called it.
+    [[nodiscard]] std::shared_ptr<group_memory> allocate(std::size_t bytes, memory_kind kind);
     ticket send(buffer_view io, int to);
     ticket recv(buffer_view io, int from);
 
@@ -470,6 +779,8 @@ private:
     static task<void> started(operation* op, communicator* comm);
     task<void> leave();
     std::optional<operation> take();
+    static task<void> allocate_into(communicator& comm, std::size_t bytes, memory_kind kind,
+                                    std::shared_ptr<group_memory>* made);
     static task<void> apply_deadline(communicator& comm, duration limit);
 
     std::unique_ptr<net::loop_thread> worker_;
@@ -742,6 +1053,21 @@ SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_
 SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
     return submit(0, [](communicator& c) { return c.barrier(); }, tag);
 }
+SKEIN_INLINE task<void> comm_thread::allocate_into(communicator& comm, std::size_t bytes,
+                                                   memory_kind kind,
+                                                   std::shared_ptr<group_memory>* made) {
+    auto making = comm.allocate(bytes, kind);
+    *made = co_await std::move(making);
+}
+
+SKEIN_INLINE std::shared_ptr<group_memory> comm_thread::allocate(std::size_t bytes,
+                                                                 memory_kind kind) {
+    std::shared_ptr<group_memory> made;
+    auto end =
+        submit(0, [=, to = &made](communicator& c) { return allocate_into(c, bytes, kind, to); });
+    end.wait();
+    return made;
+}
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
     return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });
 }
@@ -884,6 +1210,7 @@ enum class op_kind : std::uint8_t {
     message = 7,
     reduce = 8,
     reduce_scatter_v = 9,
+    allocate = 10,
 };
 
 [[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
@@ -898,6 +1225,7 @@ enum class op_kind : std::uint8_t {
     case op_kind::message: return "send/recv";
     case op_kind::reduce: return "reduce";
     case op_kind::reduce_scatter_v: return "reduce_scatter_v";
+    case op_kind::allocate: return "allocate";
     }
     return "?";
 }
@@ -909,6 +1237,7 @@ struct signature {
     std::uint64_t count = 0;    ///< elements (of uneven parts: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     std::uint64_t tag = 0;      ///< collective_tag::pack()
+    std::uint64_t memory = 0;   ///< memory_place::word(), inside a host; 0: memory of the caller
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
@@ -921,6 +1250,8 @@ struct signature {
 /// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+/// What the others learn when `rank` got no memory.
+[[nodiscard]] error no_memory(int rank, const signature& what, const error& why);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
 [[nodiscard]] error error_at(const error& why, std::string where);
 /// Where each part begins when they lie one after the other.
@@ -944,6 +1275,10 @@ namespace skein::dist::detail {
 SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::none) return "no collective";
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
+    if (s.kind == op_kind::allocate) {
+        return fmt::format("allocate #{} ({} bytes, {})", s.sequence, s.count,
+                           s.detail == 0 ? "own" : "common");
+    }
     std::string more;
     if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
         s.kind == op_kind::reduce || s.kind == op_kind::reduce_scatter_v) {
@@ -954,6 +1289,10 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     }
     if (s.kind == op_kind::all_gather_v || s.kind == op_kind::reduce_scatter_v)
         more += fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.memory != 0) {
+        more += fmt::format(", {} byte {} of memory {}", (s.memory >> 47 & 1) != 0 ? "from" : "at",
+                            s.memory & 0x7fffffffffffu, s.memory >> 48);
+    }
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
@@ -970,6 +1309,13 @@ SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, co
                                              rank_a, describe(a), rank_b, describe(b)))
         .with_hint("every rank must call the same collectives with the same counts and tags in the "
                    "same order");
+}
+
+SKEIN_INLINE error no_memory(int rank, const signature& what, const error& why) {
+    return error(why.code(),
+                 fmt::format("rank {} failed in {}: {}", rank, describe(what), why.text()))
+        .with_cause(why.cause())
+        .with_hint(why.hint());
 }
 
 SKEIN_INLINE error error_at(const error& why, std::string where) {
@@ -1043,6 +1389,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -1050,6 +1397,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
+    /// A barrier in which all say the same.
+    task<void> agree(detail::signature what);
     /// Called once, on the loop, when the group has failed.
     void on_failure(unique_function<void(const error&)> listener);
 
@@ -1817,6 +2166,8 @@ public:
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
     task<void> barrier();
+    task<void> agree(detail::signature what);
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind);
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
     task<void> close();
@@ -2129,6 +2480,7 @@ namespace skein::dist::detail {
                                           std::span<const std::size_t> counts, int rank, int ranks);
 [[nodiscard]] signature broadcast_call(buffer_view io, int root, int ranks);
 [[nodiscard]] signature barrier_call();
+[[nodiscard]] signature allocate_call(std::size_t bytes, memory_kind kind);
 /// The send or recv of `rank` with `peer`.
 [[nodiscard]] signature message_call(buffer_view io, int peer, int rank, int ranks);
 
@@ -2224,6 +2576,16 @@ SKEIN_INLINE signature barrier_call() {
     signature s;
     s.kind = op_kind::barrier;
     s.type = dtype::u8;
+    return s;
+}
+
+SKEIN_INLINE signature allocate_call(std::size_t bytes, memory_kind kind) {
+    SKEIN_CHECK(bytes > 0, "memory of {} bytes", bytes);
+    signature s;
+    s.kind = op_kind::allocate;
+    s.type = dtype::u8;
+    s.count = bytes;
+    s.detail = static_cast<std::uint64_t>(kind);
     return s;
 }
 
@@ -2581,13 +2943,30 @@ SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int r
 }
 
 /// Empty slices once around: after N-1 steps everybody has heard of everybody.
-SKEIN_INLINE task<void> ring_communicator::core::barrier() {
-    begin(detail::barrier_call());
+SKEIN_INLINE task<void> ring_communicator::core::barrier() { return agree(detail::barrier_call()); }
+
+SKEIN_INLINE task<void> ring_communicator::core::agree(detail::signature what) {
+    begin(what);
     plan p;
     p.slices.resize(group_.size());
     p.gathering = size() - 1;
     auto work = finish_in_time(run(p));
     co_await std::move(work);
+}
+
+/// Private memory: a rank that got none tells the others.
+SKEIN_INLINE task<std::shared_ptr<group_memory>> ring_communicator::core::allocate(
+    std::size_t bytes, memory_kind kind) {
+    const auto what = detail::allocate_call(bytes, kind);
+    std::shared_ptr<group_memory> made;
+    try {
+        made = group_memory::alone(bytes, kind, false);
+    } catch (const error& e) {
+        fail(detail::no_memory(label(position_), what, e));
+    }
+    auto meeting = agree(what);
+    co_await std::move(meeting);
+    co_return made;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::send(buffer_view io, int to) {
@@ -2669,6 +3048,10 @@ SKEIN_INLINE task<void> ring_communicator::broadcast(buffer_view io, int root) {
     return core_->broadcast(io, root);
 }
 SKEIN_INLINE task<void> ring_communicator::barrier() { return core_->barrier(); }
+SKEIN_INLINE task<std::shared_ptr<group_memory>> ring_communicator::allocate(std::size_t bytes,
+                                                                             memory_kind kind) {
+    return core_->allocate(bytes, kind);
+}
 SKEIN_INLINE task<void> ring_communicator::send(buffer_view io, int to) {
     return core_->send(io, to);
 }
@@ -2679,6 +3062,9 @@ SKEIN_INLINE task<void> ring_communicator::close() { return core_->close(); }
 
 SKEIN_INLINE void ring_communicator::set_outer(detail::op_kind kind) noexcept {
     core_->set_outer(kind);
+}
+SKEIN_INLINE task<void> ring_communicator::agree(detail::signature what) {
+    return core_->agree(what);
 }
 SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> listener) {
     core_->on_failure(std::move(listener));
@@ -2702,6 +3088,9 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 // own slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
+//
+// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
+// and writes it to everybody's, between two meetings.
 //
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
@@ -2820,141 +3209,20 @@ private:
 } // namespace detail
 } // namespace skein::dist
 
-// ======== skein/dist/shared_memory.hpp
-// Memory shared by processes of one host that nothing can leave behind.
-//
-// It is an unnamed file (memfd): it never has an entry in /dev/shm or any other folder and goes
-// with the last process that maps it, kill -9 included. Peers open it through /proc/<pid>/fd/<fd>
-// while the creator holds it open; the same works between threads of one process.
-
-
-#include <cstddef>
-#include <string>
-#include <utility>
-
-namespace skein::dist {
-
-/// A mapped segment; zero when fresh. Move-only; unmaps in the destructor.
-class shared_memory {
-public:
-    shared_memory() = default;
-    shared_memory(shared_memory&& o) noexcept
-        : data_(std::exchange(o.data_, nullptr)), bytes_(o.bytes_), fd_(std::move(o.fd_)) {}
-    shared_memory& operator=(shared_memory&& o) noexcept {
-        std::swap(data_, o.data_);
-        std::swap(bytes_, o.bytes_);
-        std::swap(fd_, o.fd_);
-        return *this;
-    }
-    ~shared_memory();
-
-    /// Makes a segment. Pages cost memory when they are first touched.
-    [[nodiscard]] static shared_memory create(std::size_t bytes);
-
-    /// Where peers find it: attach() takes this text until hide().
-    [[nodiscard]] std::string path() const;
-
-    /// Maps a peer's segment; it must have exactly the size expected.
-    [[nodiscard]] static shared_memory attach(const std::string& path, std::size_t bytes);
-
-    /// Nobody new can attach from now on; what is mapped stays.
-    void hide() noexcept { fd_.reset(); }
-
-    [[nodiscard]] std::byte* data() const noexcept { return static_cast<std::byte*>(data_); }
-    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
-private:
-    void map(std::size_t bytes);
-
-    void* data_ = nullptr;
-    std::size_t bytes_ = 0;
-    unique_fd fd_;
-};
-
-} // namespace skein::dist
-
-
-// ======== skein/dist/detail/shared_memory.ipp
-// Making, finding and mapping a shared segment.
-
-
-#include <cerrno>
-#include <cstring>
-#include <string>
-#include <utility>
-
-#include <fmt/core.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-namespace skein::dist {
-
-namespace detail {
-
-SKEIN_INLINE error cannot_map(std::string what, int code) {
-    const bool denied = code == EACCES || code == EPERM;
-    return error(denied ? errc::permission_denied : errc::io, "cannot map " + std::move(what))
-        .with_cause(std::strerror(code))
-        .with_hint("choose the TCP ring when processes of this host may not share memory");
-}
-
-} // namespace detail
-
-SKEIN_INLINE shared_memory::~shared_memory() {
-    if (data_ != nullptr) ::munmap(data_, bytes_);
-}
-
-SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
-    shared_memory m;
-    m.fd_.reset(::memfd_create("skein", MFD_CLOEXEC));
-    if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
-        throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
-    }
-    m.map(bytes);
-    return m;
-}
-
-SKEIN_INLINE std::string shared_memory::path() const {
-    return fmt::format("/proc/{}/fd/{}", ::getpid(), fd_.get());
-}
-
-SKEIN_INLINE shared_memory shared_memory::attach(const std::string& path, std::size_t bytes) {
-    shared_memory m;
-    m.fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!m.fd_) throw detail::cannot_map(fmt::format("the shared segment {}", path), errno);
-    struct stat info{};
-    if (::fstat(m.fd_.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes) {
-        throw error(errc::mismatch, fmt::format("the shared segment {} has {} bytes, {} expected",
-                                                path, info.st_size, bytes))
-            .with_hint("are all ranks the same build with the same options?");
-    }
-    m.map(bytes);
-    m.hide();
-    return m;
-}
-
-SKEIN_INLINE void shared_memory::map(std::size_t bytes) {
-    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    if (p == MAP_FAILED) {
-        throw detail::cannot_map(fmt::format("{} bytes of shared memory", bytes), errno);
-    }
-    data_ = p;
-    bytes_ = bytes;
-}
-
-} // namespace skein::dist
-
 
 // ======== skein/dist/shm.hpp, continued
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace skein::dist {
+
+namespace detail {
+struct memory_word;
+}
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
@@ -2988,6 +3256,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -2998,6 +3267,9 @@ public:
     /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
     /// lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
+
+    /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
+    task<std::shared_ptr<group_memory>> share(std::size_t bytes, memory_kind kind, bool everywhere);
 
 private:
     using counter = std::atomic<std::uint32_t> detail::shm_rank::*;
@@ -3015,11 +3287,29 @@ private:
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
     struct reduction;
-    void reduce_parts(buffer_view in, std::byte* result, std::span<const std::size_t> counts,
-                      reduce_op op);
+    void reduce_parts(detail::signature what, buffer_view in, std::byte* result,
+                      std::span<const std::size_t> counts, reduce_op op);
     void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
+
+    // in memory that all have mapped (detail/shm_memory.ipp)
+    std::vector<detail::memory_word> exchange_words(detail::signature what,
+                                                    const detail::memory_word& mine);
+    detail::memory_place place_to_reduce(buffer_view io) const;
+    detail::memory_place place_to_gather(buffer_view in, buffer_view out,
+                                         std::span<const std::size_t> bytes) const;
+    void reduce_in_place(detail::memory_place from, std::size_t first, std::size_t n, dtype type,
+                         reduce_op op, int divisor, std::span<std::byte* const> results);
+    void reduce_slices(detail::memory_place place, buffer_view io, reduce_op op, int divisor,
+                       int root);
+    void gather_in_place(detail::memory_place place, const std::byte* in, std::byte* out,
+                         std::span<const std::size_t> bytes);
+    void gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
+                         std::span<const std::size_t> bytes);
+    void broadcast_in_place(detail::memory_place place, buffer_view io, int root);
+    void copy_unless_aborted(std::byte* to, const std::byte* from, std::size_t n) const;
+    void finish_together();
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -3038,6 +3328,8 @@ private:
     duration deadline_;
     std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
+    std::shared_ptr<detail::memory_table> memory_ = std::make_shared<detail::memory_table>();
+    std::uint16_t memories_ = 0; // made so far, the same number on all ranks
 
     detail::signature doing_; // the running collective; sequence grows for ever
     detail::op_kind outer_ = detail::op_kind::none;
@@ -3054,16 +3346,13 @@ private:
 // The collectives of shm_communicator, and its beginning and end.
 
 
-// ======== skein/dist/detail/shm_steps.ipp
-// How data passes through the segment of a shm_communicator.
+// ======== skein/dist/detail/shm_memory.ipp
+// Memory that the ranks of a segment share beside it, and collectives on what lies in it.
 //
-// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines
-// one slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by
-// parity of k:
-//   publish(k) needs reduced >= k-1 of all (step k-2 has been read)
-//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been
-//   read) fetch(k)   needs reduced >= k+1 of all
-// They run as publish(k+1), reduce(k), fetch(k-1), so nobody waits for a peer that keeps pace.
+// Making it takes two exchanges over the segment: where each rank's memory is, then who has mapped
+// it. A collective on it has two meetings: at the first all have come and agree on the place, at
+// the second all have done their part. In between rank r alone touches slice r, in all memories, so
+// nothing else is needed to keep them apart.
 
 
 // ======== skein/dist/detail/shm_waiting.ipp
@@ -3189,7 +3478,251 @@ SKEIN_INLINE void shm_communicator::throw_if_aborted() const {
 } // namespace skein::dist
 
 
-// ======== skein/dist/detail/shm_steps.ipp, continued
+// ======== skein/dist/detail/shm_memory.ipp, continued
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::dist {
+
+namespace detail {
+
+/// One rank's word while memory is made: where its own is, or why there is none.
+struct memory_word {
+    std::uint16_t failed; // an errc, 0 = good
+    char text[510];
+
+    static memory_word good(const std::string& path) { return of(0, path); }
+    static memory_word bad(const error& why) {
+        return of(static_cast<std::uint16_t>(why.code()),
+                  why.text() + (why.cause().empty() ? "" : ": " + why.cause()));
+    }
+
+private:
+    static memory_word of(std::uint16_t failed, const std::string& text) {
+        memory_word w{};
+        w.failed = failed;
+        std::copy_n(text.data(), std::min(text.size(), sizeof w.text - 1), w.text);
+        return w;
+    }
+};
+
+} // namespace detail
+
+/// The words of all ranks. If one of them failed, that is the error of all, and the group's end.
+SKEIN_INLINE std::vector<detail::memory_word> shm_communicator::exchange_words(
+    detail::signature what, const detail::memory_word& mine) {
+    begin(what);
+    std::vector<detail::memory_word> words(static_cast<std::size_t>(size_));
+    const std::vector<std::size_t> bytes(words.size(), sizeof mine);
+    gather(reinterpret_cast<const std::byte*>(&mine), reinterpret_cast<std::byte*>(words.data()),
+           bytes);
+    for (std::size_t r = 0; r < words.size(); ++r) {
+        if (words[r].failed == 0) continue;
+        error why(static_cast<errc>(words[r].failed),
+                  fmt::format("rank {} failed in {}: {}", label(static_cast<int>(r)),
+                              detail::describe(doing_), words[r].text));
+        abort(why);
+        throw why;
+    }
+    return words;
+}
+
+SKEIN_INLINE task<std::shared_ptr<group_memory>> shm_communicator::share(std::size_t bytes,
+                                                                         memory_kind kind,
+                                                                         bool everywhere) {
+    const auto what = detail::allocate_call(bytes, kind);
+    const bool makes = kind == memory_kind::own || rank_ == 0;
+    shared_memory mine;
+    auto word = detail::memory_word::good("");
+    try {
+        if (makes) {
+            mine = shared_memory::create(bytes);
+            word = detail::memory_word::good(mine.path());
+        }
+    } catch (const error& e) { // the others learn it in the exchange
+        word = detail::memory_word::bad(e);
+    }
+    const auto words = exchange_words(what, word);
+
+    std::vector<shared_memory> maps(kind == memory_kind::own ? words.size() : 1);
+    word = detail::memory_word::good("");
+    try {
+        for (std::size_t r = 0; r < maps.size(); ++r) {
+            const bool is_mine = makes && r == static_cast<std::size_t>(rank_);
+            if (!is_mine) maps[r] = shared_memory::attach(words[r].text, bytes);
+        }
+    } catch (const error& e) {
+        word = detail::memory_word::bad(e);
+    }
+    (void)exchange_words(what, word);
+    mine.hide();
+    const std::size_t place = kind == memory_kind::own ? static_cast<std::size_t>(rank_) : 0;
+    if (makes) maps[place] = std::move(mine);
+    auto made = std::shared_ptr<group_memory>(
+        new group_memory(bytes, kind, everywhere, std::move(maps), place));
+    SKEIN_CHECK(memories_ < 0xffff, "{} memories of one communicator", memories_);
+    memory_->add(*made, ++memories_);
+    made->listed_ = memory_;
+    co_return made;
+}
+
+SKEIN_INLINE task<std::shared_ptr<group_memory>> shm_communicator::allocate(std::size_t bytes,
+                                                                            memory_kind kind) {
+    return share(bytes, kind, true);
+}
+
+/// The place of a buffer that is to be reduced, for the signature.
+SKEIN_INLINE detail::memory_place shm_communicator::place_to_reduce(buffer_view io) const {
+    const auto place = memory_->find(io);
+    SKEIN_CHECK(place.memory == nullptr || place.memory->kind() == memory_kind::own,
+                "common memory holds one value for all ranks: there is nothing to reduce in it");
+    return place;
+}
+
+/// Where the ranks find what is gathered: in the memory that `out` lies in, else in that of `in`,
+/// if every rank has something there.
+SKEIN_INLINE detail::memory_place shm_communicator::place_to_gather(
+    buffer_view in, buffer_view out, std::span<const std::size_t> bytes) const {
+    auto place = memory_->find(out);
+    if (place.memory != nullptr) return place;
+    if (std::find(bytes.begin(), bytes.end(), std::size_t{0}) != bytes.end()) return {};
+    place = memory_->find(in);
+    if (place.memory == nullptr || place.memory->kind() == memory_kind::common) return {};
+    place.input = true;
+    return place;
+}
+
+/// The second meeting; one step of all counters.
+SKEIN_INLINE void shm_communicator::finish_together() {
+    steps_ += 1;
+    me().published.store(steps_, std::memory_order_relaxed);
+    me().fetched.store(steps_, std::memory_order_relaxed);
+    publish(&detail::shm_rank::reduced, steps_); // the release of all of it
+    wait_all(&detail::shm_rank::reduced, steps_);
+}
+
+/// Reduces n elements behind element `first` of the memory of all ranks, in rank order, block by
+/// block, to each of `results`.
+SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, std::size_t first,
+                                                    std::size_t n, dtype type, reduce_op op,
+                                                    int divisor,
+                                                    std::span<std::byte* const> results) {
+    announce();
+    wait_for_all_to_agree();
+    const std::size_t width = size_of(type);
+    constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
+    const std::size_t some = hot / width;
+    sources_.resize(static_cast<std::size_t>(size_));
+    for (std::size_t i = 0; i < n; i += some) {
+        const std::size_t here = std::min(some, n - i);
+        for (int p = 0; p < size_; ++p) {
+            sources_[static_cast<std::size_t>(p)] =
+                from.memory->of(p) + from.offset + (first + i) * width;
+        }
+        reduce(results[0] + i * width, sources_, here, type, op, divisor);
+        for (const auto& other : results.subspan(1))
+            std::memcpy(other + i * width, results[0] + i * width, here * width);
+        throw_if_aborted();
+    }
+    finish_together();
+}
+
+/// Every rank reduces its slice, to `root` or to everybody.
+SKEIN_INLINE void shm_communicator::reduce_slices(detail::memory_place place, buffer_view io,
+                                                  reduce_op op, int divisor, int root) {
+    const std::size_t width = size_of(io.type), line = 64 / width;
+    const auto ranks = static_cast<std::size_t>(size_), mine = static_cast<std::size_t>(rank_);
+    const std::size_t share = ((io.count + ranks - 1) / ranks + line - 1) / line * line;
+    const std::size_t first = std::min(mine * share, io.count);
+    const std::size_t n = std::min(share, io.count - first);
+    std::vector<std::byte*> results;
+    for (int p = 0; p < size_; ++p) {
+        if (root >= 0 ? p == root : p != rank_)
+            results.push_back(place.memory->of(p) + place.offset + first * width);
+    }
+    if (root < 0) results.insert(results.begin(), io.slice(first, 0).begin());
+    reduce_in_place(place, first, n, io.type, op, divisor, results);
+}
+
+/// All-gather when `out` lies in memory of the group, or `in` does, at `place`.
+SKEIN_INLINE void shm_communicator::gather_in_place(detail::memory_place place, const std::byte* in,
+                                                    std::byte* out,
+                                                    std::span<const std::size_t> bytes) {
+    const auto starts = detail::starts_of(bytes);
+    const auto mine = static_cast<std::size_t>(rank_);
+    const bool common = place.memory->kind() == memory_kind::common;
+    const auto put_own = [&] {
+        if (bytes[mine] > 0 && in != out + starts[mine])
+            std::memmove(out + starts[mine], in, bytes[mine]);
+    };
+    if (!common) put_own(); // nobody reads this memory between two collectives
+    announce();
+    wait_for_all_to_agree();
+    if (common) put_own();
+    for (std::size_t p = 0; p < bytes.size() && !common; ++p) {
+        if (p == mine) continue;
+        const std::byte* const theirs =
+            place.memory->of(static_cast<int>(p)) + place.offset + (place.input ? 0 : starts[p]);
+        copy_unless_aborted(out + starts[p], theirs, bytes[p]);
+    }
+    finish_together();
+}
+
+SKEIN_INLINE void shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
+                                                    buffer_view out,
+                                                    std::span<const std::size_t> bytes) {
+    const auto place = place_to_gather(in, out, bytes);
+    what.memory = place.word();
+    begin(what);
+    // Small parts pass faster in one exchange; but what is common is written once, by its owner.
+    const bool small = *std::max_element(bytes.begin(), bytes.end()) <= layout_.small_bytes();
+    const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
+    if (place.memory == nullptr || (small && !common))
+        gather(in.begin(), out.begin(), bytes);
+    else
+        gather_in_place(place, in.begin(), out.begin(), bytes);
+}
+
+/// The root's bytes to all others.
+SKEIN_INLINE void shm_communicator::broadcast_in_place(detail::memory_place place, buffer_view io,
+                                                       int root) {
+    announce();
+    wait_for_all_to_agree();
+    if (place.memory->kind() == memory_kind::common) return; // all have come: it is there
+    if (rank_ != root)
+        copy_unless_aborted(io.begin(), place.memory->of(root) + place.offset, io.bytes());
+    finish_together();
+}
+
+SKEIN_INLINE void shm_communicator::copy_unless_aborted(std::byte* to, const std::byte* from,
+                                                        std::size_t n) const {
+    constexpr std::size_t some = std::size_t{1} << 20;
+    for (std::size_t i = 0; i < n; i += some) {
+        throw_if_aborted();
+        std::memcpy(to + i, from + i, std::min(some, n - i));
+    }
+}
+
+} // namespace skein::dist
+
+// ======== skein/dist/detail/shm_steps.ipp
+// How data passes through the segment of a shm_communicator.
+//
+// A step k of a reduction passes one chunk: publish(k) fills the own `in` slot, reduce(k) combines
+// one slice and fills the own `out` slot, fetch(k) copies the other slices. Slots are used by
+// parity of k:
+//   publish(k) needs reduced >= k-1 of all (step k-2 has been read)
+//   reduce(k)  needs published >= k+1 of all, and fetched >= k-1 of all (out of step k-2 has been
+//   read) fetch(k)   needs reduced >= k+1 of all
+// They run as publish(k+1), reduce(k), fetch(k-1), so nobody waits for a peer that keeps pace.
+
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -3347,13 +3880,20 @@ struct shm_communicator::reduction {
 };
 
 /// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
-SKEIN_INLINE void shm_communicator::reduce_parts(buffer_view in, std::byte* result,
+SKEIN_INLINE void shm_communicator::reduce_parts(detail::signature what, buffer_view in,
+                                                 std::byte* result,
                                                  std::span<const std::size_t> counts,
                                                  reduce_op op) {
-    if (in.bytes() <= layout_.small_bytes()) {
-        const auto mine = static_cast<std::size_t>(rank_);
-        reduce_small(in, result, detail::starts_of(counts)[mine], counts[mine], op, size_);
-        return;
+    const auto place = place_to_reduce(in);
+    what.memory = place.word();
+    begin(what);
+    const auto mine = static_cast<std::size_t>(rank_);
+    const std::size_t before = detail::starts_of(counts)[mine];
+    if (in.bytes() <= layout_.small_bytes())
+        return reduce_small(in, result, before, counts[mine], op, size_);
+    if (place.memory != nullptr) {
+        std::byte* const only[] = {result};
+        return reduce_in_place(place, before, counts[mine], in.type, op, size_, only);
     }
     reduce_steps(reduction{.comm = *this,
                            .in = in.begin(),
@@ -3495,9 +4035,14 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::all_reduce_call(io, op));
+    auto what = detail::all_reduce_call(io, op);
+    const auto place = place_to_reduce(io);
+    what.memory = place.word();
+    begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, io.begin(), 0, io.count, op, size_);
+    } else if (place.memory != nullptr) {
+        reduce_slices(place, io, op, size_, -1);
     } else {
         reduce_steps(reduction{.comm = *this,
                                .in = io.begin(),
@@ -3516,9 +4061,13 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
     auto what = detail::all_reduce_call(io, op);
     what.kind = detail::op_kind::reduce;
     what.detail = static_cast<std::uint64_t>(label(root));
+    const auto place = place_to_reduce(io);
+    what.memory = place.word();
     begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
+    } else if (place.memory != nullptr) {
+        reduce_slices(place, io, op, 1, root);
     } else {
         reduce_steps(reduction{.comm = *this,
                                .in = io.begin(),
@@ -3535,41 +4084,46 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
-    begin(detail::reduce_scatter_call(in, out, op, size_));
+    const auto what = detail::reduce_scatter_call(in, out, op, size_);
     const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    reduce_parts(in, out.begin(), equal, op);
+    reduce_parts(what, in, out.begin(), equal, op);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
                                                            std::span<const std::size_t> counts,
                                                            reduce_op op) {
-    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    const auto what = detail::reduce_scatter_v_call(io, counts, op, size_);
     const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
-    reduce_parts(io, io.slice(before, 0).begin(), counts, op);
+    reduce_parts(what, io, io.slice(before, 0).begin(), counts, op);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
-    begin(detail::all_gather_call(in, out, size_));
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
-    gather(in.begin(), out.begin(), bytes);
+    gather_anywhere(detail::all_gather_call(in, out, size_), in, out, bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
-    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> bytes;
     for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
-    gather(in.begin(), out.begin(), bytes);
+    gather_anywhere(detail::all_gather_v_call(in, out, counts, rank_, size_), in, out, bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
     auto what = detail::broadcast_call(io, root, size_);
     what.detail = static_cast<std::uint64_t>(label(root));
+    const auto place = memory_->find(io);
+    what.memory = place.word();
     begin(what);
+    const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
+    if (common || (place.memory != nullptr && io.bytes() > layout_.small_bytes())) {
+        broadcast_in_place(place, io, root);
+        co_return;
+    }
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
     gather(io.begin(), io.begin(), bytes);
@@ -3862,6 +4416,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -3898,6 +4453,8 @@ private:
                            std::byte* out) const;
     task<void> hand_out(buffer_view io, int root);
     task<void> meet_everywhere();
+    task<void> make_memory(std::size_t bytes, memory_kind kind,
+                           std::shared_ptr<group_memory>* made);
     task<void> message(buffer_view io, int peer, bool sends);
 
     loop& on_;
@@ -3998,6 +4555,15 @@ SKEIN_INLINE task<void> hierarchical_communicator::broadcast(buffer_view io, int
 SKEIN_INLINE task<void> hierarchical_communicator::barrier() {
     begin(detail::barrier_call());
     return abort_both_on_error(meet_everywhere());
+}
+
+SKEIN_INLINE task<std::shared_ptr<group_memory>> hierarchical_communicator::allocate(
+    std::size_t bytes, memory_kind kind) {
+    begin(detail::allocate_call(bytes, kind));
+    std::shared_ptr<group_memory> made;
+    auto making = abort_both_on_error(make_memory(bytes, kind, &made));
+    co_await std::move(making);
+    co_return made;
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::send(buffer_view io, int to) {
@@ -4172,7 +4738,7 @@ SKEIN_INLINE bool hierarchical_communicator::hosts_are_neighbours() const {
     return true;
 }
 
-/// Gathered host by host, then put into rank order.
+/// Gathered host by host, and put into rank order where that is another one.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
     const std::vector<std::size_t> per_host = sums_per_host(counts);
@@ -4181,13 +4747,14 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
     std::vector<std::size_t> here;
     for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
 
-    work_.resize(std::max(work_.size(), out.bytes()));
-    const buffer_view all{work_.data(), out.count, in.type};
+    const bool in_order = hosts_are_neighbours();
+    if (!in_order) work_.resize(std::max(work_.size(), out.bytes()));
+    const buffer_view all = in_order ? out : buffer_view{work_.data(), out.count, in.type};
     const buffer_view ours = all.slice(before, per_host[mine]);
     if (inside_) {
         auto local = inside_->all_gather_v(in, ours, here);
         co_await std::move(local);
-    } else if (in.count > 0) {
+    } else if (in.count > 0 && ours.data != in.data) {
         std::memcpy(ours.data, in.data, in.bytes());
     }
     if (between_) {
@@ -4199,7 +4766,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         auto back = inside_->broadcast(all, 0);
         co_await std::move(back);
     }
-    put_in_rank_order(counts, size_of(in.type), out.begin());
+    if (!in_order) put_in_rank_order(counts, size_of(in.type), out.begin());
 }
 
 SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
@@ -4268,6 +4835,31 @@ SKEIN_INLINE task<void> hierarchical_communicator::meet_everywhere() {
     }
 }
 
+/// Shared inside each host; nobody has it before everybody has.
+SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
+    std::size_t bytes, memory_kind kind, std::shared_ptr<group_memory>* made) {
+    const bool everywhere = where_.hosts.size() == 1;
+    if (inside_) {
+        auto sharing = inside_->share(bytes, kind, everywhere);
+        *made = co_await std::move(sharing);
+    } else {
+        try {
+            *made = group_memory::alone(bytes, kind, everywhere);
+        } catch (const error& e) {
+            throw detail::no_memory(rank_, doing_, e);
+        }
+    }
+    if (between_) {
+        auto agreeing = between_->agree(detail::allocate_call(bytes, kind));
+        co_await std::move(agreeing);
+    }
+    if (inside_ && !everywhere) {
+        wait_for_leader();
+        auto go = inside_->barrier();
+        co_await std::move(go);
+    }
+}
+
 SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int peer, bool sends) {
     const detail::signature what = doing_;
     const time_point until = deadline_after(loop::current().now(), deadline_);
@@ -4293,6 +4885,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int p
 
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -4316,6 +4909,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -4377,6 +4971,12 @@ SKEIN_INLINE task<void> stub_communicator::broadcast(buffer_view io, int root) {
 SKEIN_INLINE task<void> stub_communicator::barrier() {
     check();
     co_return;
+}
+SKEIN_INLINE task<std::shared_ptr<group_memory>> stub_communicator::allocate(std::size_t bytes,
+                                                                             memory_kind kind) {
+    (void)detail::allocate_call(bytes, kind);
+    check();
+    co_return group_memory::alone(bytes, kind, true);
 }
 SKEIN_INLINE task<void> stub_communicator::send(buffer_view io, int to) {
     (void)detail::message_call(io, to, 0, 1); // nobody to talk to: a bug of the caller

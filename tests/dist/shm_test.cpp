@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -121,6 +122,55 @@ TEST_CASE("a killed process is noticed within a moment and named") {
     }
     CHECK(std::chrono::steady_clock::now() - begin <
           10s); // generous: the default deadline is minutes
+}
+
+TEST_CASE("a process that is killed in memory of the group is noticed, and leaves nothing behind") {
+    const auto reduce_for_ever = [](shm_communicator& comm, net::real_loop& loop) {
+        const auto memory = loop.run(comm.allocate(std::size_t{1} << 22, memory_kind::own));
+        const std::span v(reinterpret_cast<float*>(memory->data()), std::size_t{1} << 20);
+        for (;;) loop.run(comm.all_reduce(view_of(v), reduce_op::max));
+        return 0;
+    };
+    pair_of_processes two(reduce_for_ever);
+    net::real_loop loop;
+    const auto memory = loop.run(two.comm().allocate(std::size_t{1} << 22, memory_kind::own));
+    const std::span v(reinterpret_cast<float*>(memory->data()), std::size_t{1} << 20);
+    for (int i = 0; i < 5; ++i) loop.run(two.comm().all_reduce(view_of(v), reduce_op::max));
+    ::kill(two.pid(), SIGKILL);
+    try {
+        for (;;) loop.run(two.comm().all_reduce(view_of(v), reduce_op::max));
+    } catch (const error& e) {
+        INFO(e.what());
+        CHECK(e.code() == errc::peer_lost);
+        CHECK(std::string(e.what()).find("rank 1 failed in all_reduce") != std::string::npos);
+    }
+    v[0] = 5.0f; // its own mapping stays
+    CHECK(v[0] == 5.0f);
+}
+
+TEST_CASE("one process that cannot map memory is the error of both") {
+    pair_of_processes two([](shm_communicator& comm, net::real_loop& loop) {
+        rlimit none{};
+        ::getrlimit(RLIMIT_NOFILE, &none);
+        none.rlim_cur = 0;
+        ::setrlimit(RLIMIT_NOFILE, &none);
+        try {
+            (void)loop.run(comm.allocate(4096, memory_kind::own));
+        } catch (const error& e) {
+            return e.code() == errc::exhausted ? 0 : 4;
+        }
+        return 5;
+    });
+    net::real_loop loop;
+    try {
+        (void)loop.run(two.comm().allocate(4096, memory_kind::own));
+        FAIL("it was made");
+    } catch (const error& e) {
+        INFO(e.what());
+        CHECK(e.code() == errc::exhausted);
+        CHECK(std::string(e.what()).find("rank 1 failed in allocate") != std::string::npos);
+    }
+    CHECK(two.wait() == 0);
 }
 
 TEST_CASE("a stopped process is named at the deadline, and sees the error when it goes on") {

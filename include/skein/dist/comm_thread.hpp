@@ -99,6 +99,8 @@ public:
                         collective_tag tag = {});
     ticket broadcast(buffer_view io, int root, collective_tag tag = {});
     ticket barrier(collective_tag tag = {});
+    /// Blocks until the operations before it have ended and all ranks have called it.
+    [[nodiscard]] std::shared_ptr<group_memory> allocate(std::size_t bytes, memory_kind kind);
     ticket send(buffer_view io, int to);
     ticket recv(buffer_view io, int from);
 
@@ -125,6 +127,8 @@ private:
     static task<void> started(operation* op, communicator* comm);
     task<void> leave();
     std::optional<operation> take();
+    static task<void> allocate_into(communicator& comm, std::size_t bytes, memory_kind kind,
+                                    std::shared_ptr<group_memory>* made);
     static task<void> apply_deadline(communicator& comm, duration limit);
 
     std::unique_ptr<net::loop_thread> worker_;

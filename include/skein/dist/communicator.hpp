@@ -16,9 +16,11 @@
 #include <skein/core/task.hpp>
 #include <skein/core/time.hpp>
 #include <skein/dist/buffer.hpp>
+#include <skein/dist/group_memory.hpp>
 #include <skein/dist/tag.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -71,6 +73,10 @@ public:
     virtual task<void> broadcast(buffer_view io, int root) = 0;
     /// Nobody leaves before everybody came.
     virtual task<void> barrier() = 0;
+    /// Memory in which collectives of this communicator need no copies (group_memory.hpp). All ranks
+    /// call it with the same bytes, more than none, and kind.
+    ///   errors  exhausted, io; on all ranks if on one
+    virtual task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) = 0;
     /// One message, in order per pair; counts must agree.
     virtual task<void> send(buffer_view io, int to) = 0;
     virtual task<void> recv(buffer_view io, int from) = 0;

@@ -62,6 +62,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -98,6 +99,8 @@ private:
                            std::byte* out) const;
     task<void> hand_out(buffer_view io, int root);
     task<void> meet_everywhere();
+    task<void> make_memory(std::size_t bytes, memory_kind kind,
+                           std::shared_ptr<group_memory>* made);
     task<void> message(buffer_view io, int peer, bool sends);
 
     loop& on_;

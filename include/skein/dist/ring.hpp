@@ -64,6 +64,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -71,6 +72,8 @@ public:
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
+    /// A barrier in which all say the same.
+    task<void> agree(detail::signature what);
     /// Called once, on the loop, when the group has failed.
     void on_failure(unique_function<void(const error&)> listener);
 

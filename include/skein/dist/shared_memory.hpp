@@ -32,6 +32,9 @@ public:
     /// Makes a segment. Pages cost memory when they are first touched.
     [[nodiscard]] static shared_memory create(std::size_t bytes);
 
+    /// Memory of this process alone: nobody can attach to it.
+    [[nodiscard]] static shared_memory create_private(std::size_t bytes);
+
     /// Where peers find it: attach() takes this text until hide().
     [[nodiscard]] std::string path() const;
 
@@ -45,7 +48,7 @@ public:
     [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
 private:
-    void map(std::size_t bytes);
+    void map(std::size_t bytes, int flags);
 
     void* data_ = nullptr;
     std::size_t bytes_ = 0;

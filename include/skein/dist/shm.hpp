@@ -7,6 +7,9 @@
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
+// In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
+// and writes it to everybody's, between two meetings.
+//
 // Calls block the thread (look for a while, then sleep on a futex), so a rank has a comm thread.
 // A waiting rank notices an abort at once, a dead peer process within `slice`, a stalled one at the
 // deadline, and names it.
@@ -14,15 +17,21 @@
 #include <skein/core/unique_fd.hpp>
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/detail/shm_segment.hpp>
+#include <skein/dist/group_memory.hpp>
 #include <skein/dist/shared_memory.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace skein::dist {
+
+namespace detail {
+struct memory_word;
+}
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
@@ -56,6 +65,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
@@ -66,6 +76,9 @@ public:
     /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
     /// lost.
     task<void> reduce_to(buffer_view io, reduce_op op, int root);
+
+    /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
+    task<std::shared_ptr<group_memory>> share(std::size_t bytes, memory_kind kind, bool everywhere);
 
 private:
     using counter = std::atomic<std::uint32_t> detail::shm_rank::*;
@@ -83,11 +96,29 @@ private:
     void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
                       reduce_op op, int divisor);
     struct reduction;
-    void reduce_parts(buffer_view in, std::byte* result, std::span<const std::size_t> counts,
-                      reduce_op op);
+    void reduce_parts(detail::signature what, buffer_view in, std::byte* result,
+                      std::span<const std::size_t> counts, reduce_op op);
     void reduce_steps(reduction r);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
+
+    // in memory that all have mapped (detail/shm_memory.ipp)
+    std::vector<detail::memory_word> exchange_words(detail::signature what,
+                                                    const detail::memory_word& mine);
+    detail::memory_place place_to_reduce(buffer_view io) const;
+    detail::memory_place place_to_gather(buffer_view in, buffer_view out,
+                                         std::span<const std::size_t> bytes) const;
+    void reduce_in_place(detail::memory_place from, std::size_t first, std::size_t n, dtype type,
+                         reduce_op op, int divisor, std::span<std::byte* const> results);
+    void reduce_slices(detail::memory_place place, buffer_view io, reduce_op op, int divisor,
+                       int root);
+    void gather_in_place(detail::memory_place place, const std::byte* in, std::byte* out,
+                         std::span<const std::size_t> bytes);
+    void gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
+                         std::span<const std::size_t> bytes);
+    void broadcast_in_place(detail::memory_place place, buffer_view io, int root);
+    void copy_unless_aborted(std::byte* to, const std::byte* from, std::size_t n) const;
+    void finish_together();
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -106,6 +137,8 @@ private:
     duration deadline_;
     std::vector<unique_fd> watched_; // pidfd of each member, or none
     std::vector<const void*> sources_;
+    std::shared_ptr<detail::memory_table> memory_ = std::make_shared<detail::memory_table>();
+    std::uint16_t memories_ = 0; // made so far, the same number on all ranks
 
     detail::signature doing_; // the running collective; sequence grows for ever
     detail::op_kind outer_ = detail::op_kind::none;

@@ -7,6 +7,7 @@
 #include <skein/dist/communicator.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -30,6 +31,7 @@ public:
                             std::span<const std::size_t> counts) override;
     task<void> broadcast(buffer_view io, int root) override;
     task<void> barrier() override;
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind) override;
     task<void> send(buffer_view io, int to) override;
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;

@@ -26,6 +26,7 @@ enum class op_kind : std::uint8_t {
     message = 7,
     reduce = 8,
     reduce_scatter_v = 9,
+    allocate = 10,
 };
 
 [[nodiscard]] constexpr std::string_view to_string(op_kind kind) noexcept {
@@ -40,6 +41,7 @@ enum class op_kind : std::uint8_t {
     case op_kind::message: return "send/recv";
     case op_kind::reduce: return "reduce";
     case op_kind::reduce_scatter_v: return "reduce_scatter_v";
+    case op_kind::allocate: return "allocate";
     }
     return "?";
 }
@@ -51,6 +53,7 @@ struct signature {
     std::uint64_t count = 0;    ///< elements (of uneven parts: the total)
     std::uint64_t detail = 0;   ///< root, or a hash of the counts
     std::uint64_t tag = 0;      ///< collective_tag::pack()
+    std::uint64_t memory = 0;   ///< memory_place::word(), inside a host; 0: memory of the caller
     op_kind kind = op_kind::none;
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
@@ -63,6 +66,8 @@ struct signature {
 /// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
+/// What the others learn when `rank` got no memory.
+[[nodiscard]] error no_memory(int rank, const signature& what, const error& why);
 /// The error of a group as one rank throws it: with where that rank is, cause and hint kept.
 [[nodiscard]] error error_at(const error& why, std::string where);
 /// Where each part begins when they lie one after the other.

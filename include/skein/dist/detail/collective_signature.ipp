@@ -14,6 +14,10 @@ namespace skein::dist::detail {
 SKEIN_INLINE std::string describe_untagged(const signature& s) {
     if (s.kind == op_kind::none) return "no collective";
     if (s.kind == op_kind::barrier) return fmt::format("barrier #{}", s.sequence);
+    if (s.kind == op_kind::allocate) {
+        return fmt::format("allocate #{} ({} bytes, {})", s.sequence, s.count,
+                           s.detail == 0 ? "own" : "common");
+    }
     std::string more;
     if (s.kind == op_kind::all_reduce || s.kind == op_kind::reduce_scatter ||
         s.kind == op_kind::reduce || s.kind == op_kind::reduce_scatter_v) {
@@ -24,6 +28,10 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     }
     if (s.kind == op_kind::all_gather_v || s.kind == op_kind::reduce_scatter_v)
         more += fmt::format(", counts {:08x}", s.detail & 0xffffffffu);
+    if (s.memory != 0) {
+        more += fmt::format(", {} byte {} of memory {}", (s.memory >> 47 & 1) != 0 ? "from" : "at",
+                            s.memory & 0x7fffffffffffu, s.memory >> 48);
+    }
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
     return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
@@ -40,6 +48,13 @@ SKEIN_INLINE error mismatch_error(int rank_a, const signature& a, int rank_b, co
                                              rank_a, describe(a), rank_b, describe(b)))
         .with_hint("every rank must call the same collectives with the same counts and tags in the "
                    "same order");
+}
+
+SKEIN_INLINE error no_memory(int rank, const signature& what, const error& why) {
+    return error(why.code(),
+                 fmt::format("rank {} failed in {}: {}", rank, describe(what), why.text()))
+        .with_cause(why.cause())
+        .with_hint(why.hint());
 }
 
 SKEIN_INLINE error error_at(const error& why, std::string where) {

@@ -124,6 +124,21 @@ SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_
 SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
     return submit(0, [](communicator& c) { return c.barrier(); }, tag);
 }
+SKEIN_INLINE task<void> comm_thread::allocate_into(communicator& comm, std::size_t bytes,
+                                                   memory_kind kind,
+                                                   std::shared_ptr<group_memory>* made) {
+    auto making = comm.allocate(bytes, kind);
+    *made = co_await std::move(making);
+}
+
+SKEIN_INLINE std::shared_ptr<group_memory> comm_thread::allocate(std::size_t bytes,
+                                                                 memory_kind kind) {
+    std::shared_ptr<group_memory> made;
+    auto end =
+        submit(0, [=, to = &made](communicator& c) { return allocate_into(c, bytes, kind, to); });
+    end.wait();
+    return made;
+}
 SKEIN_INLINE ticket comm_thread::send(buffer_view io, int to) {
     return submit(io.bytes(), [=](communicator& c) { return c.send(io, to); });
 }

@@ -92,6 +92,15 @@ SKEIN_INLINE task<void> hierarchical_communicator::barrier() {
     return abort_both_on_error(meet_everywhere());
 }
 
+SKEIN_INLINE task<std::shared_ptr<group_memory>> hierarchical_communicator::allocate(
+    std::size_t bytes, memory_kind kind) {
+    begin(detail::allocate_call(bytes, kind));
+    std::shared_ptr<group_memory> made;
+    auto making = abort_both_on_error(make_memory(bytes, kind, &made));
+    co_await std::move(making);
+    co_return made;
+}
+
 SKEIN_INLINE task<void> hierarchical_communicator::send(buffer_view io, int to) {
     begin(detail::message_call(io, to, rank_, size_));
     if (const int p = place_here(to); p >= 0) return abort_both_on_error(inside_->send(io, p));
@@ -264,7 +273,7 @@ SKEIN_INLINE bool hierarchical_communicator::hosts_are_neighbours() const {
     return true;
 }
 
-/// Gathered host by host, then put into rank order.
+/// Gathered host by host, and put into rank order where that is another one.
 SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer_view out,
                                                           std::vector<std::size_t> counts) {
     const std::vector<std::size_t> per_host = sums_per_host(counts);
@@ -273,13 +282,14 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
     std::vector<std::size_t> here;
     for (const int r : where_.mine()) here.push_back(counts[static_cast<std::size_t>(r)]);
 
-    work_.resize(std::max(work_.size(), out.bytes()));
-    const buffer_view all{work_.data(), out.count, in.type};
+    const bool in_order = hosts_are_neighbours();
+    if (!in_order) work_.resize(std::max(work_.size(), out.bytes()));
+    const buffer_view all = in_order ? out : buffer_view{work_.data(), out.count, in.type};
     const buffer_view ours = all.slice(before, per_host[mine]);
     if (inside_) {
         auto local = inside_->all_gather_v(in, ours, here);
         co_await std::move(local);
-    } else if (in.count > 0) {
+    } else if (in.count > 0 && ours.data != in.data) {
         std::memcpy(ours.data, in.data, in.bytes());
     }
     if (between_) {
@@ -291,7 +301,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::gather(buffer_view in, buffer
         auto back = inside_->broadcast(all, 0);
         co_await std::move(back);
     }
-    put_in_rank_order(counts, size_of(in.type), out.begin());
+    if (!in_order) put_in_rank_order(counts, size_of(in.type), out.begin());
 }
 
 SKEIN_INLINE std::vector<std::size_t> hierarchical_communicator::sums_per_host(
@@ -354,6 +364,31 @@ SKEIN_INLINE task<void> hierarchical_communicator::meet_everywhere() {
         co_await std::move(all);
     }
     if (inside_) {
+        wait_for_leader();
+        auto go = inside_->barrier();
+        co_await std::move(go);
+    }
+}
+
+/// Shared inside each host; nobody has it before everybody has.
+SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
+    std::size_t bytes, memory_kind kind, std::shared_ptr<group_memory>* made) {
+    const bool everywhere = where_.hosts.size() == 1;
+    if (inside_) {
+        auto sharing = inside_->share(bytes, kind, everywhere);
+        *made = co_await std::move(sharing);
+    } else {
+        try {
+            *made = group_memory::alone(bytes, kind, everywhere);
+        } catch (const error& e) {
+            throw detail::no_memory(rank_, doing_, e);
+        }
+    }
+    if (between_) {
+        auto agreeing = between_->agree(detail::allocate_call(bytes, kind));
+        co_await std::move(agreeing);
+    }
+    if (inside_ && !everywhere) {
         wait_for_leader();
         auto go = inside_->barrier();
         co_await std::move(go);

@@ -6,6 +6,7 @@
 
 #include <skein/dist/buffer.hpp>
 #include <skein/dist/detail/collective_signature.hpp>
+#include <skein/dist/group_memory.hpp>
 
 #include <cstddef>
 #include <span>
@@ -22,6 +23,7 @@ namespace skein::dist::detail {
                                           std::span<const std::size_t> counts, int rank, int ranks);
 [[nodiscard]] signature broadcast_call(buffer_view io, int root, int ranks);
 [[nodiscard]] signature barrier_call();
+[[nodiscard]] signature allocate_call(std::size_t bytes, memory_kind kind);
 /// The send or recv of `rank` with `peer`.
 [[nodiscard]] signature message_call(buffer_view io, int peer, int rank, int ranks);
 

@@ -92,6 +92,16 @@ SKEIN_INLINE signature barrier_call() {
     return s;
 }
 
+SKEIN_INLINE signature allocate_call(std::size_t bytes, memory_kind kind) {
+    SKEIN_CHECK(bytes > 0, "memory of {} bytes", bytes);
+    signature s;
+    s.kind = op_kind::allocate;
+    s.type = dtype::u8;
+    s.count = bytes;
+    s.detail = static_cast<std::uint64_t>(kind);
+    return s;
+}
+
 SKEIN_INLINE signature message_call(buffer_view io, int peer, int rank, int ranks) {
     SKEIN_CHECK(peer >= 0 && peer < ranks && peer != rank,
                 "send or recv of rank {} with rank {} of {}", rank, peer, ranks);

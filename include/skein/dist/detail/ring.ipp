@@ -64,6 +64,10 @@ SKEIN_INLINE task<void> ring_communicator::broadcast(buffer_view io, int root) {
     return core_->broadcast(io, root);
 }
 SKEIN_INLINE task<void> ring_communicator::barrier() { return core_->barrier(); }
+SKEIN_INLINE task<std::shared_ptr<group_memory>> ring_communicator::allocate(std::size_t bytes,
+                                                                             memory_kind kind) {
+    return core_->allocate(bytes, kind);
+}
 SKEIN_INLINE task<void> ring_communicator::send(buffer_view io, int to) {
     return core_->send(io, to);
 }
@@ -74,6 +78,9 @@ SKEIN_INLINE task<void> ring_communicator::close() { return core_->close(); }
 
 SKEIN_INLINE void ring_communicator::set_outer(detail::op_kind kind) noexcept {
     core_->set_outer(kind);
+}
+SKEIN_INLINE task<void> ring_communicator::agree(detail::signature what) {
+    return core_->agree(what);
 }
 SKEIN_INLINE void ring_communicator::on_failure(unique_function<void(const error&)> listener) {
     core_->on_failure(std::move(listener));

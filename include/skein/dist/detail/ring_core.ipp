@@ -53,6 +53,8 @@ public:
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
     task<void> barrier();
+    task<void> agree(detail::signature what);
+    task<std::shared_ptr<group_memory>> allocate(std::size_t bytes, memory_kind kind);
     task<void> send(buffer_view io, int to);
     task<void> recv(buffer_view io, int from);
     task<void> close();

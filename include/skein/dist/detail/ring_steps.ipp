@@ -353,13 +353,30 @@ SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int r
 }
 
 /// Empty slices once around: after N-1 steps everybody has heard of everybody.
-SKEIN_INLINE task<void> ring_communicator::core::barrier() {
-    begin(detail::barrier_call());
+SKEIN_INLINE task<void> ring_communicator::core::barrier() { return agree(detail::barrier_call()); }
+
+SKEIN_INLINE task<void> ring_communicator::core::agree(detail::signature what) {
+    begin(what);
     plan p;
     p.slices.resize(group_.size());
     p.gathering = size() - 1;
     auto work = finish_in_time(run(p));
     co_await std::move(work);
+}
+
+/// Private memory: a rank that got none tells the others.
+SKEIN_INLINE task<std::shared_ptr<group_memory>> ring_communicator::core::allocate(
+    std::size_t bytes, memory_kind kind) {
+    const auto what = detail::allocate_call(bytes, kind);
+    std::shared_ptr<group_memory> made;
+    try {
+        made = group_memory::alone(bytes, kind, false);
+    } catch (const error& e) {
+        fail(detail::no_memory(label(position_), what, e));
+    }
+    auto meeting = agree(what);
+    co_await std::move(meeting);
+    co_return made;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::send(buffer_view io, int to) {

@@ -21,9 +21,16 @@ namespace detail {
 
 SKEIN_INLINE error cannot_map(std::string what, int code) {
     const bool denied = code == EACCES || code == EPERM;
-    return error(denied ? errc::permission_denied : errc::io, "cannot map " + std::move(what))
-        .with_cause(std::strerror(code))
-        .with_hint("choose the TCP ring when processes of this host may not share memory");
+    const bool full = code == ENOMEM || code == ENOSPC || code == EFBIG || code == EINVAL ||
+                      code == EMFILE || code == ENFILE;
+    error why(denied ? errc::permission_denied
+              : full ? errc::exhausted
+                     : errc::io,
+              "cannot map " + std::move(what));
+    why.with_cause(std::strerror(code));
+    if (!full)
+        why.with_hint("choose the TCP ring when processes of this host may not share memory");
+    return why;
 }
 
 } // namespace detail
@@ -38,7 +45,13 @@ SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
     if (!m.fd_ || ::ftruncate(m.fd_.get(), static_cast<off_t>(bytes)) != 0) {
         throw detail::cannot_map(fmt::format("a shared segment of {} bytes", bytes), errno);
     }
-    m.map(bytes);
+    m.map(bytes, MAP_SHARED);
+    return m;
+}
+
+SKEIN_INLINE shared_memory shared_memory::create_private(std::size_t bytes) {
+    shared_memory m;
+    m.map(bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
     return m;
 }
 
@@ -56,15 +69,15 @@ SKEIN_INLINE shared_memory shared_memory::attach(const std::string& path, std::s
                                                 path, info.st_size, bytes))
             .with_hint("are all ranks the same build with the same options?");
     }
-    m.map(bytes);
+    m.map(bytes, MAP_SHARED);
     m.hide();
     return m;
 }
 
-SKEIN_INLINE void shared_memory::map(std::size_t bytes) {
-    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+SKEIN_INLINE void shared_memory::map(std::size_t bytes, int flags) {
+    void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd_.get(), 0);
     if (p == MAP_FAILED) {
-        throw detail::cannot_map(fmt::format("{} bytes of shared memory", bytes), errno);
+        throw detail::cannot_map(fmt::format("{} bytes of memory", bytes), errno);
     }
     data_ = p;
     bytes_ = bytes;

@@ -4,6 +4,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/dist/detail/host_call.hpp>
+#include <skein/dist/detail/shm_memory.ipp>
 #include <skein/dist/detail/shm_steps.ipp>
 #include <skein/dist/detail/shm_waiting.ipp>
 
@@ -65,9 +66,14 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::all_reduce_call(io, op));
+    auto what = detail::all_reduce_call(io, op);
+    const auto place = place_to_reduce(io);
+    what.memory = place.word();
+    begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, io.begin(), 0, io.count, op, size_);
+    } else if (place.memory != nullptr) {
+        reduce_slices(place, io, op, size_, -1);
     } else {
         reduce_steps(reduction{.comm = *this,
                                .in = io.begin(),
@@ -86,9 +92,13 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
     auto what = detail::all_reduce_call(io, op);
     what.kind = detail::op_kind::reduce;
     what.detail = static_cast<std::uint64_t>(label(root));
+    const auto place = place_to_reduce(io);
+    what.memory = place.word();
     begin(what);
     if (io.bytes() <= layout_.small_bytes()) {
         reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
+    } else if (place.memory != nullptr) {
+        reduce_slices(place, io, op, 1, root);
     } else {
         reduce_steps(reduction{.comm = *this,
                                .in = io.begin(),
@@ -105,41 +115,46 @@ SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
-    begin(detail::reduce_scatter_call(in, out, op, size_));
+    const auto what = detail::reduce_scatter_call(in, out, op, size_);
     const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    reduce_parts(in, out.begin(), equal, op);
+    reduce_parts(what, in, out.begin(), equal, op);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
                                                            std::span<const std::size_t> counts,
                                                            reduce_op op) {
-    begin(detail::reduce_scatter_v_call(io, counts, op, size_));
+    const auto what = detail::reduce_scatter_v_call(io, counts, op, size_);
     const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
-    reduce_parts(io, io.slice(before, 0).begin(), counts, op);
+    reduce_parts(what, io, io.slice(before, 0).begin(), counts, op);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
-    begin(detail::all_gather_call(in, out, size_));
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
-    gather(in.begin(), out.begin(), bytes);
+    gather_anywhere(detail::all_gather_call(in, out, size_), in, out, bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
-    begin(detail::all_gather_v_call(in, out, counts, rank_, size_));
     std::vector<std::size_t> bytes;
     for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
-    gather(in.begin(), out.begin(), bytes);
+    gather_anywhere(detail::all_gather_v_call(in, out, counts, rank_, size_), in, out, bytes);
     co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
     auto what = detail::broadcast_call(io, root, size_);
     what.detail = static_cast<std::uint64_t>(label(root));
+    const auto place = memory_->find(io);
+    what.memory = place.word();
     begin(what);
+    const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
+    if (common || (place.memory != nullptr && io.bytes() > layout_.small_bytes())) {
+        broadcast_in_place(place, io, root);
+        co_return;
+    }
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
     gather(io.begin(), io.begin(), bytes);

@@ -170,13 +170,20 @@ struct shm_communicator::reduction {
 };
 
 /// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
-SKEIN_INLINE void shm_communicator::reduce_parts(buffer_view in, std::byte* result,
+SKEIN_INLINE void shm_communicator::reduce_parts(detail::signature what, buffer_view in,
+                                                 std::byte* result,
                                                  std::span<const std::size_t> counts,
                                                  reduce_op op) {
-    if (in.bytes() <= layout_.small_bytes()) {
-        const auto mine = static_cast<std::size_t>(rank_);
-        reduce_small(in, result, detail::starts_of(counts)[mine], counts[mine], op, size_);
-        return;
+    const auto place = place_to_reduce(in);
+    what.memory = place.word();
+    begin(what);
+    const auto mine = static_cast<std::size_t>(rank_);
+    const std::size_t before = detail::starts_of(counts)[mine];
+    if (in.bytes() <= layout_.small_bytes())
+        return reduce_small(in, result, before, counts[mine], op, size_);
+    if (place.memory != nullptr) {
+        std::byte* const only[] = {result};
+        return reduce_in_place(place, before, counts[mine], in.type, op, size_, only);
     }
     reduce_steps(reduction{.comm = *this,
                            .in = in.begin(),

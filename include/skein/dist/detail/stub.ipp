@@ -45,6 +45,12 @@ SKEIN_INLINE task<void> stub_communicator::barrier() {
     check();
     co_return;
 }
+SKEIN_INLINE task<std::shared_ptr<group_memory>> stub_communicator::allocate(std::size_t bytes,
+                                                                             memory_kind kind) {
+    (void)detail::allocate_call(bytes, kind);
+    check();
+    co_return group_memory::alone(bytes, kind, true);
+}
 SKEIN_INLINE task<void> stub_communicator::send(buffer_view io, int to) {
     (void)detail::message_call(io, to, 0, 1); // nobody to talk to: a bug of the caller
     co_return;
