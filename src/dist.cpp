@@ -22,6 +22,7 @@
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>
 #include <skein/dist/shm.hpp>
+#include <skein/dist/split.hpp>
 #include <skein/dist/stub.hpp>
 
 #include <skein/dist/detail/abort_body.ipp>
@@ -51,5 +52,6 @@
 #include <skein/dist/detail/shm_memory.ipp>
 #include <skein/dist/detail/shm_steps.ipp>
 #include <skein/dist/detail/shm_waiting.ipp>
+#include <skein/dist/detail/split.ipp>
 #include <skein/dist/detail/stream_io.ipp>
 #include <skein/dist/detail/stub.ipp>

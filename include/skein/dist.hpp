@@ -17,5 +17,6 @@
 #include <skein/dist/ring.hpp>
 #include <skein/dist/shared_memory.hpp>
 #include <skein/dist/shm.hpp>
+#include <skein/dist/split.hpp>
 #include <skein/dist/stub.hpp>
 #include <skein/dist/tag.hpp>

@@ -4237,6 +4237,9 @@ struct comm_options {
     /// share this machine's network, else rendezvous::host().
     std::string advertise = {};
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
+    /// What errors call the ranks of this group: their ranks in a larger world, ascending. Empty:
+    /// 0, 1, ... split() sets it.
+    std::vector<int> labels = {};
 };
 
 /// What is known where a communicator is made. Every rank knows the same, but for its own place.
@@ -4249,6 +4252,9 @@ struct comm_site {
     std::string key;         ///< what the keys of the model's exchanges begin with
 
     [[nodiscard]] int ranks() const;
+    /// What errors call a rank, or several.
+    [[nodiscard]] int label(int rank) const;
+    [[nodiscard]] std::vector<int> labels_of(const std::vector<int>& ranks) const;
 };
 
 /// Whether a model can be used at a site; the same answer on every rank.
@@ -4304,11 +4310,11 @@ void add_comm_model(comm_model model);
 namespace skein::dist::detail {
 
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
-/// Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
+/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
 /// the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
-    shm_options pieces, collective_options limits) {
+    std::vector<int> labels, shm_options pieces, collective_options limits) {
     const int size = static_cast<int>(members.size());
     const auto own = std::find(members.begin(), members.end(), world.rank());
     SKEIN_CHECK(own != members.end(), "rank {} is not a member of its host", world.rank());
@@ -4337,8 +4343,8 @@ namespace skein::dist::detail {
             segment = shared_memory::attach(from, bytes);
         }
         if (size > 1 && !failure) {
-            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size, members,
-                                                      pieces, limits);
+            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size,
+                                                      std::move(labels), pieces, limits);
         }
     } catch (const error& e) {
         failure = e;
@@ -4388,13 +4394,14 @@ class shm_communicator;
 
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
 /// between: leaders only, when there are two hosts or more; made with divisor = world size. net
-/// carries messages between hosts.
+/// carries messages between hosts. labels: what errors and net call the ranks; empty = 0 .. size-1.
 class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
                               std::unique_ptr<ring_communicator> between,
-                              std::shared_ptr<links> net, collective_options limits = {});
+                              std::shared_ptr<links> net, collective_options limits = {},
+                              std::vector<int> labels = {});
     hierarchical_communicator(const hierarchical_communicator&) = delete;
     hierarchical_communicator& operator=(const hierarchical_communicator&) = delete;
     ~hierarchical_communicator() override;
@@ -4434,6 +4441,7 @@ private:
     /// has to outlast theirs, so that the rank that is really missing gets named: ring after host,
     /// the leader's return after the ring.
     void begin(detail::signature what);
+    [[nodiscard]] int label(int rank) const { return labels_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;
     void wait_inside();
@@ -4460,6 +4468,7 @@ private:
     loop& on_;
     placement where_;
     int rank_, size_;
+    std::vector<int> labels_;
     std::unique_ptr<shm_communicator> inside_;
     std::unique_ptr<ring_communicator> between_;
     std::shared_ptr<links> net_;
@@ -4490,9 +4499,11 @@ namespace skein::dist {
 SKEIN_INLINE hierarchical_communicator::hierarchical_communicator(
     loop& on, placement where, int rank, int world_size, std::unique_ptr<shm_communicator> inside,
     std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net,
-    collective_options limits)
-    : on_(on), where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
-      between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
+    collective_options limits, std::vector<int> labels)
+    : on_(on), where_(std::move(where)), rank_(rank), size_(world_size), labels_(std::move(labels)),
+      inside_(std::move(inside)), between_(std::move(between)), net_(std::move(net)),
+      deadline_(limits.deadline) {
+    for (int r = static_cast<int>(labels_.size()); r < size_; ++r) labels_.push_back(r);
     SKEIN_CHECK(inside_ || where_.mine().size() == 1, "ranks of one host without shared memory");
     SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1,
                 "a leader without a ring");
@@ -4634,7 +4645,7 @@ SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
 }
 
 SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
-    return fmt::format("rank {}, {}", rank_, detail::describe(doing_));
+    return fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
 }
 
 SKEIN_INLINE duration hierarchical_communicator::patience() const {
@@ -4846,7 +4857,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
         try {
             *made = group_memory::alone(bytes, kind, everywhere);
         } catch (const error& e) {
-            throw detail::no_memory(rank_, doing_, e);
+            throw detail::no_memory(label(rank_), doing_, e);
         }
     }
     if (between_) {
@@ -4863,8 +4874,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
 SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int peer, bool sends) {
     const detail::signature what = doing_;
     const time_point until = deadline_after(loop::current().now(), deadline_);
-    auto work = sends ? detail::send_message(*net_, io, peer, what, until)
-                      : detail::recv_message(*net_, io, peer, what, until);
+    auto work = sends ? detail::send_message(*net_, io, label(peer), what, until)
+                      : detail::recv_message(*net_, io, label(peer), what, until);
     auto stoppable = with_cancel(stopped_->stop.token(), std::move(work));
     auto limited = as_result(with_deadline(std::move(stoppable), until));
     auto ended = co_await std::move(limited);
@@ -4872,8 +4883,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int p
     if (ended.error().code() == errc::cancelled && stopped_->why) throw *stopped_->why;
     if (ended.error().code() != errc::timeout) throw ended.error();
     throw error(errc::timeout,
-                fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s", peer,
-                            detail::describe(what), to_seconds(deadline_)));
+                fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
+                            label(peer), detail::describe(what), to_seconds(deadline_)));
 }
 
 } // namespace skein::dist
@@ -5059,15 +5070,21 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
         site.world.exchange(site.key + "/addresses", as_bytes(std::string_view(mine)));
-    std::vector<net::address> addresses;
-    for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
-    auto made = std::make_shared<links>(std::move(network), std::move(listener), site.world.rank(),
-                                        std::move(addresses), site.world.secret(), site.key);
+    // Links know the ranks by their labels, so that all errors do; nobody connects to the others.
+    const auto count = static_cast<std::size_t>(site.label(site.ranks() - 1)) + 1;
+    std::vector<net::address> addresses(count);
+    for (int r = 0; r < site.ranks(); ++r) {
+        const auto text = as_text(texts[static_cast<std::size_t>(r)]);
+        addresses[static_cast<std::size_t>(site.label(r))] = net::address::parse(text).value();
+    }
+    auto made = std::make_shared<links>(std::move(network), std::move(listener),
+                                        site.label(site.world.rank()), std::move(addresses),
+                                        site.world.secret(), site.key);
     site.worker.run([made] { return start_links(made); });
     return made;
 }
 
-/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank
+/// The ring of the given ranks, when all ranks of the world have come so far. Null on a rank
 /// that is not one of them, or the only one.
 SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& site,
                                                              std::shared_ptr<links> net,
@@ -5085,8 +5102,8 @@ SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& si
             collective_options connecting = site.options.limits;
             connecting.deadline = site.options.connect_deadline;
             ring = site.worker.run([&] {
-                return ring_communicator::connect(net, group, position, site.options.ring,
-                                                  connecting, site.ranks());
+                return ring_communicator::connect(net, site.labels_of(group), position,
+                                                  site.options.ring, connecting, site.ranks());
             });
             ring->set_deadline(site.options.limits.deadline);
         }
@@ -5117,7 +5134,8 @@ SKEIN_INLINE comm_model shm_model() {
                 return comm_fit{0, "ranks of different hosts cannot share memory"};
             },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
-                return share_segment(site.world, site.key, site.where.mine(), site.options.shm,
+                return share_segment(site.world, site.key, site.where.mine(),
+                                     site.labels_of(site.where.mine()), site.options.shm,
                                      site.options.limits);
             }};
 }
@@ -5145,12 +5163,14 @@ SKEIN_INLINE comm_model hierarchical_model() {
             },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
                 auto inside = share_segment(site.world, site.key, site.where.mine(),
-                                            site.options.shm, site.options.limits);
+                                            site.labels_of(site.where.mine()), site.options.shm,
+                                            site.options.limits);
                 const auto net = make_links(site);
                 auto between = connect_ring(site, net, site.where.leaders());
                 return std::make_unique<hierarchical_communicator>(
                     site.worker.loop(), site.where, site.world.rank(), site.ranks(),
-                    std::move(inside), std::move(between), net, site.options.limits);
+                    std::move(inside), std::move(between), net, site.options.limits,
+                    site.options.labels);
             }};
 }
 
@@ -5191,6 +5211,15 @@ struct model_list {
 } // namespace detail
 
 SKEIN_INLINE int comm_site::ranks() const { return world.world_size(); }
+
+SKEIN_INLINE int comm_site::label(int rank) const {
+    return options.labels.empty() ? rank : options.labels[static_cast<std::size_t>(rank)];
+}
+SKEIN_INLINE std::vector<int> comm_site::labels_of(const std::vector<int>& ranks) const {
+    std::vector<int> labels;
+    for (const int r : ranks) labels.push_back(label(r));
+    return labels;
+}
 
 SKEIN_INLINE void add_comm_model(comm_model model) {
     auto& list = detail::model_list::instance();
@@ -5383,6 +5412,189 @@ SKEIN_INLINE std::unique_ptr<comm_thread> make_comm_thread(cluster::rendezvous& 
     *watching = world.on_lost([comm = made.get()](int rank, const error& why) {
         comm->abort(detail::lost_error(rank, why));
     });
+    return made;
+}
+
+} // namespace skein::dist
+
+// ======== skein/dist/split.hpp
+// Communicators of parts of a world: the ranks of one host, the first ranks of all hosts, a row and
+// a column of a grid.
+//
+//     auto local = split(world, world.rank() / 2, {.name = "local"});    // 0 1 | 2 3
+//     auto cross = split(world, world.rank() % 2, {.name = "cross"});    // 0 2 | 1 3
+//
+// The whole world takes part in every split, in the same order; errors name ranks of the world.
+
+
+#include <memory>
+
+namespace skein::cluster {
+class rendezvous;
+}
+
+namespace skein::dist {
+
+/// The ranks that give the same color get one communicator among them, in the order of their ranks
+/// in the world. Blocking, on the compute thread. A lost rank of the world, in the group or not,
+/// aborts it.
+///   color    negative: takes part, gets null
+///   options  the same on all ranks; a model is chosen for each group; the name is used once in a
+///            generation of the world
+///   errors   those of make_communicator, on all ranks of the world if on one
+[[nodiscard]] std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+                                                 comm_options options);
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/split.ipp
+// The world as the ranks of one color see it.
+//
+// Groups need different numbers of exchanges, the world's are for all its ranks: so an exchange of
+// a group is the next round of the world, and who is done goes on taking part until all are. A rank
+// that has failed says so in its next round, which is the last one of everybody.
+
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::dist {
+
+namespace detail {
+
+enum class split_state : std::uint8_t { working = 0, done = 1, failed = 2 };
+
+/// What a rank says in one round.
+struct split_word {
+    split_state state = split_state::working;
+    std::int32_t color = -1;
+    std::string key;  ///< of the group's exchange; in round 0 the rank's host
+    std::string blob; ///< for the group; failed: the error
+};
+
+class split_world final : public cluster::rendezvous {
+public:
+    split_world(cluster::rendezvous& world, int color, std::string name)
+        : world_(world), color_(color), name_(std::move(name)) {
+        split_word mine;
+        mine.key = world.host();
+        for (const split_word& word : round(std::move(mine))) {
+            const auto r = static_cast<int>(hosts_.size());
+            hosts_.push_back(word.key);
+            if (word.color != color || color < 0) continue;
+            if (r == world.rank()) place_ = static_cast<int>(members_.size());
+            members_.push_back(r);
+        }
+    }
+
+    int rank() const override { return place_; }
+    int world_size() const override { return static_cast<int>(members_.size()); }
+    int local_rank() const override { return neighbours(place_); }
+    int local_size() const override { return neighbours(world_size()); }
+    int generation() const override { return world_.generation(); }
+    std::string host() const override { return world_.host(); }
+    net::token secret() const override { return world_.secret(); }
+    cluster::subscription on_lost(cluster::loss_listeners::listener lost) override {
+        return world_.on_lost(std::move(lost));
+    }
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override {
+        split_word word;
+        word.key = key;
+        word.blob = skein::to_string(mine);
+        const auto words = round(std::move(word));
+        std::vector<byte_buffer> blobs;
+        for (const int m : members_) {
+            const split_word& theirs = words[static_cast<std::size_t>(m)];
+            if (theirs.state != split_state::working || theirs.key != key) {
+                throw error(errc::mismatch, fmt::format("rank {} exchanges '{}', rank {} '{}'",
+                                                        world_.rank(), key, m, theirs.key))
+                    .with_hint("split with the same options on all ranks");
+            }
+            blobs.push_back(to_buffer(theirs.blob));
+        }
+        return blobs;
+    }
+
+    /// The world ranks of the group.
+    [[nodiscard]] const std::vector<int>& members() const { return members_; }
+
+    /// Takes part until all are done. Throws the first error of any rank, on all of them.
+    void finish(const std::optional<error>& failure) {
+        while (!over_) {
+            split_word mine;
+            mine.state = failure ? split_state::failed : split_state::done;
+            if (failure) mine.blob = skein::to_string(abort_body(*failure));
+            (void)round(std::move(mine));
+        }
+        if (failure) throw *failure; // what another rank, or the world, had said before
+    }
+
+private:
+    std::vector<split_word> round(split_word mine) {
+        mine.color = color_;
+        over_ = true; // whatever is thrown here, all get it
+        const auto blobs =
+            world_.exchange(fmt::format("{}/round-{}", name_, rounds_++), wire::encode(mine));
+        std::vector<split_word> words;
+        for (const auto& blob : blobs) words.push_back(wire::decode<split_word>(blob).value());
+        bool all_done = true;
+        for (std::size_t r = 0; r < words.size(); ++r) {
+            all_done = all_done && words[r].state == split_state::done;
+            if (words[r].state != split_state::failed) continue;
+            const error why = decode_abort(as_bytes(words[r].blob), fmt::format("rank {}", r));
+            throw error(why.code(), fmt::format("rank {} failed in split: {}", r, why.text()))
+                .with_cause(why.cause())
+                .with_hint(why.hint());
+        }
+        over_ = all_done;
+        return words;
+    }
+
+    /// Members before `end` on this rank's host.
+    int neighbours(int end) const {
+        int same = 0;
+        for (int p = 0; p < end; ++p) {
+            const auto r = static_cast<std::size_t>(members_[static_cast<std::size_t>(p)]);
+            same += hosts_[r] == host() ? 1 : 0;
+        }
+        return same;
+    }
+
+    cluster::rendezvous& world_;
+    int color_;
+    std::string name_;
+    int rounds_ = 0, place_ = 0;
+    std::vector<int> members_;
+    std::vector<std::string> hosts_; // of all ranks of the world
+    bool over_ = false;              // no rank takes part in another round
+};
+
+} // namespace detail
+
+SKEIN_INLINE std::unique_ptr<comm_thread> split(cluster::rendezvous& world, int color,
+                                                comm_options options) {
+    detail::split_world part(world, color,
+                             fmt::format("skein-split-{}-{}", world.generation(), options.name));
+    std::unique_ptr<comm_thread> made;
+    std::optional<error> failure;
+    try {
+        if (color >= 0) {
+            options.name += fmt::format("/{}", color);
+            options.labels = part.members();
+            made = make_comm_thread(part, options);
+        }
+    } catch (...) {
+        failure = to_error(std::current_exception());
+    }
+    part.finish(failure);
     return made;
 }
 

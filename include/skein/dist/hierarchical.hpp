@@ -34,13 +34,14 @@ class shm_communicator;
 
 /// One rank's end; its collectives run on the loop `on`. inside: null for the only rank of a host.
 /// between: leaders only, when there are two hosts or more; made with divisor = world size. net
-/// carries messages between hosts.
+/// carries messages between hosts. labels: what errors and net call the ranks; empty = 0 .. size-1.
 class hierarchical_communicator final : public communicator {
 public:
     hierarchical_communicator(loop& on, placement where, int rank, int world_size,
                               std::unique_ptr<shm_communicator> inside,
                               std::unique_ptr<ring_communicator> between,
-                              std::shared_ptr<links> net, collective_options limits = {});
+                              std::shared_ptr<links> net, collective_options limits = {},
+                              std::vector<int> labels = {});
     hierarchical_communicator(const hierarchical_communicator&) = delete;
     hierarchical_communicator& operator=(const hierarchical_communicator&) = delete;
     ~hierarchical_communicator() override;
@@ -80,6 +81,7 @@ private:
     /// has to outlast theirs, so that the rank that is really missing gets named: ring after host,
     /// the leader's return after the ring.
     void begin(detail::signature what);
+    [[nodiscard]] int label(int rank) const { return labels_[static_cast<std::size_t>(rank)]; }
     [[nodiscard]] std::string rank_and_call() const;
     [[nodiscard]] duration patience() const;
     void wait_inside();
@@ -106,6 +108,7 @@ private:
     loop& on_;
     placement where_;
     int rank_, size_;
+    std::vector<int> labels_;
     std::unique_ptr<shm_communicator> inside_;
     std::unique_ptr<ring_communicator> between_;
     std::shared_ptr<links> net_;

@@ -44,6 +44,9 @@ struct comm_options {
     /// share this machine's network, else rendezvous::host().
     std::string advertise = {};
     duration connect_deadline = time_constants::lan().rendezvous_timeout;
+    /// What errors call the ranks of this group: their ranks in a larger world, ascending. Empty:
+    /// 0, 1, ... split() sets it.
+    std::vector<int> labels = {};
 };
 
 /// What is known where a communicator is made. Every rank knows the same, but for its own place.
@@ -56,6 +59,9 @@ struct comm_site {
     std::string key;         ///< what the keys of the model's exchanges begin with
 
     [[nodiscard]] int ranks() const;
+    /// What errors call a rank, or several.
+    [[nodiscard]] int label(int rank) const;
+    [[nodiscard]] std::vector<int> labels_of(const std::vector<int>& ranks) const;
 };
 
 /// Whether a model can be used at a site; the same answer on every rank.

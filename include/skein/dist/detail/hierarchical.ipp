@@ -25,9 +25,11 @@ namespace skein::dist {
 SKEIN_INLINE hierarchical_communicator::hierarchical_communicator(
     loop& on, placement where, int rank, int world_size, std::unique_ptr<shm_communicator> inside,
     std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net,
-    collective_options limits)
-    : on_(on), where_(std::move(where)), rank_(rank), size_(world_size), inside_(std::move(inside)),
-      between_(std::move(between)), net_(std::move(net)), deadline_(limits.deadline) {
+    collective_options limits, std::vector<int> labels)
+    : on_(on), where_(std::move(where)), rank_(rank), size_(world_size), labels_(std::move(labels)),
+      inside_(std::move(inside)), between_(std::move(between)), net_(std::move(net)),
+      deadline_(limits.deadline) {
+    for (int r = static_cast<int>(labels_.size()); r < size_; ++r) labels_.push_back(r);
     SKEIN_CHECK(inside_ || where_.mine().size() == 1, "ranks of one host without shared memory");
     SKEIN_CHECK(between_ || where_.my_place != 0 || where_.hosts.size() == 1,
                 "a leader without a ring");
@@ -169,7 +171,7 @@ SKEIN_INLINE void hierarchical_communicator::begin(detail::signature what) {
 }
 
 SKEIN_INLINE std::string hierarchical_communicator::rank_and_call() const {
-    return fmt::format("rank {}, {}", rank_, detail::describe(doing_));
+    return fmt::format("rank {}, {}", label(rank_), detail::describe(doing_));
 }
 
 SKEIN_INLINE duration hierarchical_communicator::patience() const {
@@ -381,7 +383,7 @@ SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
         try {
             *made = group_memory::alone(bytes, kind, everywhere);
         } catch (const error& e) {
-            throw detail::no_memory(rank_, doing_, e);
+            throw detail::no_memory(label(rank_), doing_, e);
         }
     }
     if (between_) {
@@ -398,8 +400,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::make_memory(
 SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int peer, bool sends) {
     const detail::signature what = doing_;
     const time_point until = deadline_after(loop::current().now(), deadline_);
-    auto work = sends ? detail::send_message(*net_, io, peer, what, until)
-                      : detail::recv_message(*net_, io, peer, what, until);
+    auto work = sends ? detail::send_message(*net_, io, label(peer), what, until)
+                      : detail::recv_message(*net_, io, label(peer), what, until);
     auto stoppable = with_cancel(stopped_->stop.token(), std::move(work));
     auto limited = as_result(with_deadline(std::move(stoppable), until));
     auto ended = co_await std::move(limited);
@@ -407,8 +409,8 @@ SKEIN_INLINE task<void> hierarchical_communicator::message(buffer_view io, int p
     if (ended.error().code() == errc::cancelled && stopped_->why) throw *stopped_->why;
     if (ended.error().code() != errc::timeout) throw ended.error();
     throw error(errc::timeout,
-                fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s", peer,
-                            detail::describe(what), to_seconds(deadline_)));
+                fmt::format("rank {} failed in {}: it has not done its part within {:.3g} s",
+                            label(peer), detail::describe(what), to_seconds(deadline_)));
 }
 
 } // namespace skein::dist

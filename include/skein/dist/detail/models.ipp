@@ -35,6 +35,15 @@ struct model_list {
 
 SKEIN_INLINE int comm_site::ranks() const { return world.world_size(); }
 
+SKEIN_INLINE int comm_site::label(int rank) const {
+    return options.labels.empty() ? rank : options.labels[static_cast<std::size_t>(rank)];
+}
+SKEIN_INLINE std::vector<int> comm_site::labels_of(const std::vector<int>& ranks) const {
+    std::vector<int> labels;
+    for (const int r : ranks) labels.push_back(label(r));
+    return labels;
+}
+
 SKEIN_INLINE void add_comm_model(comm_model model) {
     auto& list = detail::model_list::instance();
     const std::lock_guard lock(list.guard);

@@ -62,15 +62,21 @@ SKEIN_INLINE std::shared_ptr<links> make_links(const comm_site& site) {
     const auto mine = net::to_string(net::address::tcp(name, listener->local().port));
     const auto texts =
         site.world.exchange(site.key + "/addresses", as_bytes(std::string_view(mine)));
-    std::vector<net::address> addresses;
-    for (const auto& t : texts) addresses.push_back(net::address::parse(as_text(t)).value());
-    auto made = std::make_shared<links>(std::move(network), std::move(listener), site.world.rank(),
-                                        std::move(addresses), site.world.secret(), site.key);
+    // Links know the ranks by their labels, so that all errors do; nobody connects to the others.
+    const auto count = static_cast<std::size_t>(site.label(site.ranks() - 1)) + 1;
+    std::vector<net::address> addresses(count);
+    for (int r = 0; r < site.ranks(); ++r) {
+        const auto text = as_text(texts[static_cast<std::size_t>(r)]);
+        addresses[static_cast<std::size_t>(site.label(r))] = net::address::parse(text).value();
+    }
+    auto made = std::make_shared<links>(std::move(network), std::move(listener),
+                                        site.label(site.world.rank()), std::move(addresses),
+                                        site.world.secret(), site.key);
     site.worker.run([made] { return start_links(made); });
     return made;
 }
 
-/// The ring of the given world ranks, when all ranks of the world have come so far. Null on a rank
+/// The ring of the given ranks, when all ranks of the world have come so far. Null on a rank
 /// that is not one of them, or the only one.
 SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& site,
                                                              std::shared_ptr<links> net,
@@ -88,8 +94,8 @@ SKEIN_INLINE std::unique_ptr<ring_communicator> connect_ring(const comm_site& si
             collective_options connecting = site.options.limits;
             connecting.deadline = site.options.connect_deadline;
             ring = site.worker.run([&] {
-                return ring_communicator::connect(net, group, position, site.options.ring,
-                                                  connecting, site.ranks());
+                return ring_communicator::connect(net, site.labels_of(group), position,
+                                                  site.options.ring, connecting, site.ranks());
             });
             ring->set_deadline(site.options.limits.deadline);
         }
@@ -120,7 +126,8 @@ SKEIN_INLINE comm_model shm_model() {
                 return comm_fit{0, "ranks of different hosts cannot share memory"};
             },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
-                return share_segment(site.world, site.key, site.where.mine(), site.options.shm,
+                return share_segment(site.world, site.key, site.where.mine(),
+                                     site.labels_of(site.where.mine()), site.options.shm,
                                      site.options.limits);
             }};
 }
@@ -148,12 +155,14 @@ SKEIN_INLINE comm_model hierarchical_model() {
             },
             [](const comm_site& site) -> std::unique_ptr<communicator> {
                 auto inside = share_segment(site.world, site.key, site.where.mine(),
-                                            site.options.shm, site.options.limits);
+                                            site.labels_of(site.where.mine()), site.options.shm,
+                                            site.options.limits);
                 const auto net = make_links(site);
                 auto between = connect_ring(site, net, site.where.leaders());
                 return std::make_unique<hierarchical_communicator>(
                     site.worker.loop(), site.where, site.world.rank(), site.ranks(),
-                    std::move(inside), std::move(between), net, site.options.limits);
+                    std::move(inside), std::move(between), net, site.options.limits,
+                    site.options.labels);
             }};
 }
 

@@ -15,11 +15,11 @@
 namespace skein::dist::detail {
 
 /// Every rank of the world calls it; members are the world ranks of this rank's host, ascending.
-/// Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
+/// labels: what errors call them. Two exchanges: where the first member's segment is, then who has it. A failure of one rank is
 /// the error of all of them.
 [[nodiscard]] SKEIN_INLINE std::unique_ptr<shm_communicator> share_segment(
     cluster::rendezvous& world, const std::string& key, const std::vector<int>& members,
-    shm_options pieces, collective_options limits) {
+    std::vector<int> labels, shm_options pieces, collective_options limits) {
     const int size = static_cast<int>(members.size());
     const auto own = std::find(members.begin(), members.end(), world.rank());
     SKEIN_CHECK(own != members.end(), "rank {} is not a member of its host", world.rank());
@@ -48,8 +48,8 @@ namespace skein::dist::detail {
             segment = shared_memory::attach(from, bytes);
         }
         if (size > 1 && !failure) {
-            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size, members,
-                                                      pieces, limits);
+            comm = std::make_unique<shm_communicator>(std::move(segment), mine, size,
+                                                      std::move(labels), pieces, limits);
         }
     } catch (const error& e) {
         failure = e;
