@@ -25,6 +25,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -91,10 +92,10 @@ private:
     std::thread other_;
 };
 
-/// A group of two with a buffer each.
+/// A group of two with a buffer each, a vector's or the communicator's.
 class pair {
 public:
-    pair(const std::string& kind, std::size_t bytes)
+    pair(const std::string& kind, std::size_t bytes, bool allocated = false)
         : world_(kind == "ring" ? std::vector<std::string>{"a", "b"}
                                 : std::vector<std::string>{"a", "a"}) {
         comm_options options;
@@ -103,15 +104,25 @@ public:
             options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
         if (const char* text = std::getenv("SKEIN_BENCH_PIECE"))
             options.ring.piece_bytes = std::strtoul(text, nullptr, 10);
-        std::thread second([&] { comms_[1] = make_comm_thread(world_.at(1), options); });
-        comms_[0] = make_comm_thread(world_.at(0), options);
+        const auto prepare = [&](int rank) {
+            comms_[rank] = make_comm_thread(world_.at(rank), options);
+            const std::size_t count = bytes / sizeof(float);
+            if (allocated) {
+                memory_[rank] = comms_[rank]->allocate(bytes, memory_kind::own);
+                data_[rank] = std::span(reinterpret_cast<float*>(memory_[rank]->data()), count);
+            } else {
+                elsewhere_[rank].resize(count);
+                data_[rank] = elsewhere_[rank];
+            }
+            std::fill(data_[rank].begin(), data_[rank].end(), 1e-20f);
+        };
+        std::thread second([&] { prepare(1); });
+        prepare(0);
         second.join();
-        for (auto& d : data_) d.assign(bytes / sizeof(float), 1e-20f);
     }
     void all_reduce(int rank, int times) {
-        auto& d = data_[rank];
         for (int i = 0; i < times; ++i) {
-            comms_[rank]->all_reduce(view_of(std::span(d)), reduce_op::mean).wait();
+            comms_[rank]->all_reduce(view_of(data_[rank]), reduce_op::mean).wait();
         }
     }
     ~pair() {
@@ -123,7 +134,9 @@ public:
 private:
     local_world world_;
     std::unique_ptr<comm_thread> comms_[2];
-    std::vector<float> data_[2];
+    std::shared_ptr<group_memory> memory_[2];
+    std::vector<float> elsewhere_[2];
+    std::span<float> data_[2];
 };
 
 /// The bytes of an all-reduce copied from core to core, and nothing else.
@@ -165,6 +178,8 @@ private:
 /// Two connected TCP sockets over loopback, non-blocking.
 std::pair<int, int> tcp_pair() {
     const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    const int a = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || a < 0) std::abort();
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -173,7 +188,6 @@ std::pair<int, int> tcp_pair() {
         ::listen(listener, 1) != 0)
         std::abort();
     ::getsockname(listener, reinterpret_cast<sockaddr*>(&at), &length);
-    const int a = ::socket(AF_INET, SOCK_STREAM, 0);
     if (::connect(a, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0) std::abort();
     const int b = ::accept(listener, nullptr, nullptr);
     ::close(listener);
@@ -257,6 +271,25 @@ void shm_figures() {
     }
 }
 
+/// The same all-reduce in memory of the communicator and through its slots.
+void memory_figures() {
+    for (const std::size_t bytes : sizes) {
+        const int times = repeats(bytes);
+        pair mapped("shm", bytes, true), slots("shm", bytes);
+        two_threads in_place([&](int rank) { mapped.all_reduce(rank, times); });
+        two_threads through([&](int rank) { slots.all_reduce(rank, times); });
+        const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
+        const auto [mapped_s, slots_s] =
+            bench::in_turns<2>(rounds, {[&] { return in_place.run() / times; },
+                                        [&] { return through.run() / times; }});
+        const double gb = static_cast<double>(bytes) * 1e-9;
+        bench::figure(fmt::format("allreduce.memory.{}", size_name(bytes)), gb / mapped_s.median,
+                      "GB/s")
+            .against("through slots", gb / slots_s.median)
+            .print();
+    }
+}
+
 void ring_figures() {
     for (const std::size_t bytes : sizes) {
         const int times = repeats(bytes) / 2 + 1;
@@ -310,13 +343,16 @@ int main(int argc, char** argv) {
         print_times("ring");
     else if (first == "shm")
         shm_figures();
+    else if (first == "memory")
+        memory_figures();
     else if (first == "ring")
         ring_figures();
     else if (first.empty()) {
         shm_figures();
+        memory_figures();
         ring_figures();
     } else {
-        std::fprintf(stderr, "allreduce [shm|ring] [--times shm|ring]\n");
+        std::fprintf(stderr, "allreduce [shm|memory|ring] [--times shm|ring]\n");
         return 2;
     }
     return 0;
