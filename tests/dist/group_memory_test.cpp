@@ -78,7 +78,8 @@ void check_reductions(ranks::rank_view& c, const std::shared_ptr<group_memory>& 
         for (const std::size_t scale : {10u, 5000u}) {
             const auto counts = uneven_counts(c.size, scale);
             const auto total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-            const auto first = std::accumulate(counts.begin(), counts.begin() + c.rank, 0u);
+            const auto first =
+                std::accumulate(counts.begin(), counts.begin() + c.rank, std::size_t{0});
             const auto in = span_of<T>(m, 8, total);
             fill(in, c.rank);
             std::vector<T> out(in.begin(), in.end());
