@@ -125,7 +125,7 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
