@@ -17,7 +17,9 @@
 #include <skein/train/schedule.hpp>
 
 #include <skein/train/detail/checkpoint.ipp>
+#include <skein/train/detail/checkpoint_load.ipp>
 #include <skein/train/detail/checkpoint_parts.ipp>
+#include <skein/train/detail/checkpoint_table.ipp>
 #include <skein/train/detail/collective.ipp>
 #include <skein/train/detail/context.ipp>
 #include <skein/train/detail/launch.ipp>

@@ -7947,9 +7947,9 @@ void tell(C& c, const fit_result& info) {
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
 //
-//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share of the tensors
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows of them
 //                         shard-1-of-2.safetensors
-//                         manifest.json                 last: sizes and a CRC-32C per chunk
+//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is where
 //
 // A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
 // it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
@@ -7964,11 +7964,14 @@ void tell(C& c, const fit_result& info) {
 // ======== skein/train/manifest.hpp
 // The last file of a checkpoint: what the others must look like, and what the run was.
 //
-//     {"format": "skein-checkpoint-1", "step": 120, "world_size": 2, "chunk_bytes": 1048576,
+//     {"format": "skein-checkpoint-2", "step": 120, "world_size": 2, "chunk_bytes": 1048576,
 //      "shards": [{"name": "shard-0-of-2.safetensors", "bytes": 4242, "crc32c": [...]}, ...],
+//      "tensors": {"model.wte": {"dtype": "F32", "shape": [50, 64],
+//                                "parts": [{"shard": 0, "first_row": 0, "rows": 25}, ...]}, ...},
 //      "extra": {...}, "metrics": {...}, "config_hash": "...", "skein": "0.1.0", "wall_time": ...}
 //
-// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself.
+// "crc32c" has one number per chunk of each shard; "self" is the CRC-32C of the manifest itself. Format 1
+// has no "tensors": each tensor is whole in one shard, and the shards' own headers say which.
 
 
 #include <cstdint>
@@ -7988,13 +7991,36 @@ struct shard_entry {
     friend bool operator==(const shard_entry&, const shard_entry&) = default;
 };
 
-struct checkpoint_manifest {
-    static constexpr std::string_view format = "skein-checkpoint-1";
+/// Rows of a tensor, along dimension 0, in one shard. A tensor of no dimensions is one row.
+struct part_entry {
+    std::size_t shard = 0; ///< index into checkpoint_manifest::shards
+    std::int64_t first_row = 0;
+    std::int64_t rows = 0;
 
+    friend bool operator==(const part_entry&, const part_entry&) = default;
+};
+
+/// A whole tensor, and where its rows are: at least one part, by first row, at most one per shard.
+struct tensor_entry {
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+    std::vector<part_entry> parts;
+
+    friend bool operator==(const tensor_entry&, const tensor_entry&) = default;
+};
+using tensor_table = std::map<std::string, tensor_entry>;
+
+struct checkpoint_manifest {
+    static constexpr std::string_view format = "skein-checkpoint-2";
+    static constexpr std::string_view format_1 = "skein-checkpoint-1"; ///< still read
+
+    int version = 2; ///< of the format it was read from
     std::uint64_t step = 0;
     int world_size = 1; ///< of the run that wrote it
     std::uint64_t chunk_bytes = 0;
     std::vector<shard_entry> shards;
+    tensor_table
+        tensors; ///< every row in one part; empty as long as only a manifest of format 1 is read
     std::map<std::string, double> metrics;
     std::string extra = "{}"; ///< the text of one JSON object
     std::string config_hash;
@@ -8002,8 +8028,8 @@ struct checkpoint_manifest {
     double wall_time = 0.0; ///< seconds since 1970 when it was written
 };
 
-/// The bytes of the file: indented JSON that ends with its own checksum. Throws errc::malformed when
-/// `extra` is not JSON.
+/// The bytes of the file, in the newest format: indented JSON that ends with its own checksum. Throws
+/// errc::malformed when `extra` is not JSON.
 [[nodiscard]] std::string dump_manifest(const checkpoint_manifest& manifest);
 
 /// errc::corrupt when the checksum does not fit, malformed when a field is missing or wrong,
@@ -8032,6 +8058,15 @@ namespace detail {
 inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n}\n";
 /// The end of a manifest whose other bytes are `body`: the member "self" and what closes the object.
 [[nodiscard]] std::string make_manifest_tail(std::string_view body);
+
+/// How many rows a tensor of this shape has.
+[[nodiscard]] inline std::int64_t rows_of(const std::vector<std::int64_t>& shape) noexcept {
+    return shape.empty() ? 1 : shape.front();
+}
+/// Puts the parts in order. errc::malformed, with the tensor and the rows, unless they are at most one per
+/// shard, lie in the shape, do not overlap and cover it.
+[[nodiscard]] result<void> check_parts(const std::string& name, tensor_entry& tensor,
+                                       std::size_t shards);
 } // namespace detail
 
 } // namespace skein::train
@@ -8043,148 +8078,6 @@ inline constexpr std::string_view manifest_tail = ",\n  \"self\": \"00000000\"\n
 // The file is the dump of all members, cut before its closing brace, then the member "self": the
 // checksum of every byte before it. So every bit of the file is covered.
 
-
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-namespace detail {
-
-SKEIN_INLINE json shard_json(const shard_entry& shard) {
-    return {{"name", shard.name}, {"bytes", shard.bytes}, {"crc32c", shard.crcs}};
-}
-
-SKEIN_INLINE result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes) {
-    shard_entry shard;
-    auto name = json_string(value, "name");
-    if (!name) return name.error();
-    auto bytes = json_uint(value, "bytes");
-    if (!bytes) return bytes.error();
-    auto crcs = json_uints(value, "crc32c");
-    if (!crcs) return crcs.error();
-
-    shard.name = std::move(*name);
-    shard.bytes = *bytes;
-    if (shard.name.empty() || shard.name.front() == '.' ||
-        shard.name.find('/') != std::string::npos)
-        return error(errc::malformed,
-                     fmt::format("shard name '{}' is not a plain file name", shard.name));
-    const auto chunks = shard.bytes / chunk_bytes + (shard.bytes % chunk_bytes != 0 ? 1 : 0);
-    if (crcs->size() != chunks)
-        return error(errc::malformed, fmt::format("{}: {} checksums for {} chunks", shard.name,
-                                                  crcs->size(), chunks));
-    for (auto crc : *crcs) {
-        if (crc > UINT32_MAX) return error(errc::malformed, "a checksum does not fit 32 bits");
-        shard.crcs.push_back(static_cast<std::uint32_t>(crc));
-    }
-    return shard;
-}
-
-inline constexpr json_limits manifest_json{.max_bytes = 256u << 20, .max_depth = 64};
-SKEIN_INLINE std::string make_manifest_tail(std::string_view body) {
-    return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
-}
-
-} // namespace detail
-
-SKEIN_INLINE void chunk_checksums::add(byte_span part) {
-    while (!part.empty()) {
-        const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
-        current_ = crc32c(part.first(take), current_);
-        filled_ += take;
-        bytes_ += take;
-        part = part.subspan(take);
-        if (filled_ == chunk_) close_chunk();
-    }
-}
-
-SKEIN_INLINE std::vector<std::uint32_t> chunk_checksums::finish() {
-    if (filled_ > 0) close_chunk();
-    return std::move(crcs_);
-}
-
-SKEIN_INLINE void chunk_checksums::close_chunk() {
-    crcs_.push_back(current_);
-    current_ = 0;
-    filled_ = 0;
-}
-
-SKEIN_INLINE std::string dump_manifest(const checkpoint_manifest& m) {
-    json shards = json::array();
-    for (auto& shard : m.shards) shards.push_back(detail::shard_json(shard));
-    json metrics = json::object();
-    for (auto& [name, value] : m.metrics)
-        if (std::isfinite(value)) metrics[name] = value;
-    const json whole = {{"format", checkpoint_manifest::format},
-                        {"step", m.step},
-                        {"world_size", m.world_size},
-                        {"chunk_bytes", m.chunk_bytes},
-                        {"shards", std::move(shards)},
-                        {"metrics", std::move(metrics)},
-                        {"extra", parse_json(m.extra, detail::manifest_json).value()},
-                        {"config_hash", m.config_hash},
-                        {"skein", m.skein_version},
-                        {"wall_time", m.wall_time}};
-    std::string text = dump_json(whole, 2);
-    text.resize(text.size() - 2); // "\n}"
-    return text + detail::make_manifest_tail(text);
-}
-
-SKEIN_INLINE result<checkpoint_manifest> parse_manifest(byte_span bytes) {
-    const auto text = as_text(bytes);
-    const auto tail = detail::manifest_tail.size();
-    if (text.size() < tail || text.substr(text.size() - tail) !=
-                                  detail::make_manifest_tail(text.substr(0, text.size() - tail)))
-        return error(errc::corrupt, "the manifest is cut off or its checksum does not fit");
-    const auto parsed = parse_json(text, detail::manifest_json);
-    if (!parsed) return parsed.error();
-    const json& j = *parsed;
-
-    const auto format = json_string(j, "format");
-    if (!format) return format.error();
-    if (*format != checkpoint_manifest::format)
-        return error(errc::not_supported,
-                     fmt::format("checkpoint format '{}' is not supported", *format))
-            .with_hint(fmt::format("this build reads {}", checkpoint_manifest::format));
-    checkpoint_manifest m;
-    const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
-    const auto chunk = json_uint(j, "chunk_bytes");
-    for (auto* field : {&step, &world, &chunk})
-        if (!*field) return field->error();
-    const auto hash = json_string(j, "config_hash"), version = json_string(j, "skein");
-    for (auto* field : {&hash, &version})
-        if (!*field) return field->error();
-    const auto wall = json_double(j, "wall_time");
-    if (!wall) return wall.error();
-    if (*chunk == 0 || *world == 0 || *world > 1'000'000)
-        return error(errc::malformed, "chunk_bytes or world_size is out of range");
-    if (!j.contains("shards") || !j["shards"].is_array())
-        return error(errc::malformed, "'shards' is missing or is not an array");
-    if (!j.contains("extra") || !j.contains("metrics") || !j["metrics"].is_object())
-        return error(errc::malformed, "'extra' or 'metrics' is missing");
-
-    m.step = *step;
-    m.world_size = static_cast<int>(*world);
-    m.chunk_bytes = *chunk;
-    m.config_hash = *hash;
-    m.skein_version = *version;
-    m.wall_time = *wall;
-    m.extra = dump_json(j["extra"]);
-    for (auto& item : j["shards"]) {
-        auto shard = detail::parse_shard_entry(item, m.chunk_bytes);
-        if (!shard) return shard.error();
-        m.shards.push_back(std::move(*shard));
-    }
-    for (auto& [name, value] : j["metrics"].items())
-        if (value.is_number()) m.metrics[name] = value.get<double>();
-    return m;
-}
-
-} // namespace skein::train
 
 // ======== skein/train/safetensors.hpp
 // Tensors in a file that every tool reads: safetensors, written as a stream, read with suspicion.
@@ -8506,6 +8399,259 @@ SKEIN_INLINE result<safetensors_content> parse_safetensors(byte_span file) {
 } // namespace skein::train
 
 
+// ======== skein/train/detail/manifest.ipp, continued
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE json shard_json(const shard_entry& shard) {
+    return {{"name", shard.name}, {"bytes", shard.bytes}, {"crc32c", shard.crcs}};
+}
+
+SKEIN_INLINE result<shard_entry> parse_shard_entry(const json& value, std::uint64_t chunk_bytes) {
+    shard_entry shard;
+    auto name = json_string(value, "name");
+    if (!name) return name.error();
+    auto bytes = json_uint(value, "bytes");
+    if (!bytes) return bytes.error();
+    auto crcs = json_uints(value, "crc32c");
+    if (!crcs) return crcs.error();
+
+    shard.name = std::move(*name);
+    shard.bytes = *bytes;
+    if (shard.name.empty() || shard.name.front() == '.' ||
+        shard.name.find('/') != std::string::npos)
+        return error(errc::malformed,
+                     fmt::format("shard name '{}' is not a plain file name", shard.name));
+    const auto chunks = shard.bytes / chunk_bytes + (shard.bytes % chunk_bytes != 0 ? 1 : 0);
+    if (crcs->size() != chunks)
+        return error(errc::malformed, fmt::format("{}: {} checksums for {} chunks", shard.name,
+                                                  crcs->size(), chunks));
+    for (auto crc : *crcs) {
+        if (crc > UINT32_MAX) return error(errc::malformed, "a checksum does not fit 32 bits");
+        shard.crcs.push_back(static_cast<std::uint32_t>(crc));
+    }
+    return shard;
+}
+
+SKEIN_INLINE result<void> check_parts(const std::string& name, tensor_entry& tensor,
+                                      std::size_t shards) {
+    const auto bad = [&](std::string why) {
+        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why));
+    };
+    const auto total = rows_of(tensor.shape);
+    std::set<std::size_t> seen;
+    for (const auto& part : tensor.parts) {
+        if (part.shard >= shards)
+            return bad(fmt::format("shard {} of {} shards", part.shard, shards));
+        if (!seen.insert(part.shard).second)
+            return bad(fmt::format("two parts are in shard {}", part.shard));
+        if (part.first_row < 0 || part.rows < 0 || part.rows > total ||
+            part.first_row > total - part.rows || (part.rows == 0 && total > 0))
+            return bad(fmt::format("{} rows from row {} in shard {}, the tensor has {}", part.rows,
+                                   part.first_row, part.shard, total));
+    }
+    std::ranges::sort(tensor.parts, {}, &part_entry::first_row);
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
+        const auto& part = tensor.parts[i];
+        if (part.first_row > end)
+            return bad(fmt::format("rows [{}, {}) are in no shard", end, part.first_row));
+        if (part.first_row < end || (part.rows == 0 && i > 0))
+            return bad(fmt::format("rows [{}, {}) are in shards {} and {}", part.first_row,
+                                   std::min(end, part.first_row + part.rows),
+                                   tensor.parts[i - 1].shard, part.shard));
+        end += part.rows;
+    }
+    if (tensor.parts.empty() || end < total)
+        return bad(fmt::format("rows [{}, {}) are in no shard", end, total));
+    return {};
+}
+
+SKEIN_INLINE json table_json(const tensor_table& tensors) {
+    json out = json::object();
+    for (const auto& [name, tensor] : tensors) {
+        json parts = json::array();
+        for (const auto& part : tensor.parts)
+            parts.push_back(
+                {{"shard", part.shard}, {"first_row", part.first_row}, {"rows", part.rows}});
+        out[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"parts", std::move(parts)}};
+    }
+    return out;
+}
+
+/// A row, a number of rows or an extent: a whole number of 63 bits.
+SKEIN_INLINE result<std::int64_t> json_row(const json& object, const std::string& key) {
+    const auto value = json_uint(object, key);
+    if (!value) return value.error();
+    if (*value > INT64_MAX)
+        return error(errc::malformed, fmt::format("'{}' does not fit 63 bits", key));
+    return static_cast<std::int64_t>(*value);
+}
+
+SKEIN_INLINE result<tensor_entry> parse_tensor_entry(const std::string& name, const json& value,
+                                                     std::size_t shards) {
+    const auto bad = [&](const error& why) {
+        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why.text()));
+    };
+    const auto dtype = json_string(value, "dtype");
+    if (!dtype) return bad(dtype.error());
+    const auto shape = json_uints(value, "shape", 64);
+    if (!shape) return bad(shape.error());
+
+    tensor_entry tensor{.dtype = *dtype, .shape = {}, .parts = {}};
+    for (const auto extent : *shape) {
+        if (extent > INT64_MAX)
+            return bad(error(errc::malformed, "an extent does not fit 63 bits"));
+        tensor.shape.push_back(static_cast<std::int64_t>(extent));
+    }
+    if (const auto bytes = tensor_bytes(tensor.dtype, tensor.shape); !bytes)
+        return bad(bytes.error());
+    if (!value.contains("parts") || !value["parts"].is_array())
+        return bad(error(errc::malformed, "'parts' is missing or is not an array"));
+    for (const auto& item : value["parts"]) {
+        const auto shard = json_uint(item, "shard");
+        if (!shard) return bad(shard.error());
+        const auto first = json_row(item, "first_row"), rows = json_row(item, "rows");
+        for (const auto* field : {&first, &rows})
+            if (!*field) return bad(field->error());
+        tensor.parts.push_back({.shard = *shard, .first_row = *first, .rows = *rows});
+    }
+    if (auto done = check_parts(name, tensor, shards); !done) return done.error();
+    return tensor;
+}
+
+SKEIN_INLINE result<tensor_table> parse_table(const json& manifest, std::size_t shards) {
+    if (!manifest.contains("tensors") || !manifest["tensors"].is_object())
+        return error(errc::malformed, "'tensors' is missing or is not an object");
+    tensor_table out;
+    for (const auto& [name, value] : manifest["tensors"].items()) {
+        auto tensor = parse_tensor_entry(name, value, shards);
+        if (!tensor) return tensor.error();
+        out.emplace(name, std::move(*tensor));
+    }
+    return out;
+}
+
+inline constexpr json_limits manifest_json{.max_bytes = 256u << 20, .max_depth = 64};
+SKEIN_INLINE std::string make_manifest_tail(std::string_view body) {
+    return fmt::format(",\n  \"self\": \"{:08x}\"\n}}\n", crc32c(as_bytes(body)));
+}
+
+} // namespace detail
+
+SKEIN_INLINE void chunk_checksums::add(byte_span part) {
+    while (!part.empty()) {
+        const auto take = std::min<std::uint64_t>(chunk_ - filled_, part.size());
+        current_ = crc32c(part.first(take), current_);
+        filled_ += take;
+        bytes_ += take;
+        part = part.subspan(take);
+        if (filled_ == chunk_) close_chunk();
+    }
+}
+
+SKEIN_INLINE std::vector<std::uint32_t> chunk_checksums::finish() {
+    if (filled_ > 0) close_chunk();
+    return std::move(crcs_);
+}
+
+SKEIN_INLINE void chunk_checksums::close_chunk() {
+    crcs_.push_back(current_);
+    current_ = 0;
+    filled_ = 0;
+}
+
+SKEIN_INLINE std::string dump_manifest(const checkpoint_manifest& m) {
+    json shards = json::array();
+    for (auto& shard : m.shards) shards.push_back(detail::shard_json(shard));
+    json metrics = json::object();
+    for (auto& [name, value] : m.metrics)
+        if (std::isfinite(value)) metrics[name] = value;
+    const json whole = {{"format", checkpoint_manifest::format},
+                        {"step", m.step},
+                        {"world_size", m.world_size},
+                        {"chunk_bytes", m.chunk_bytes},
+                        {"shards", std::move(shards)},
+                        {"tensors", detail::table_json(m.tensors)},
+                        {"metrics", std::move(metrics)},
+                        {"extra", parse_json(m.extra, detail::manifest_json).value()},
+                        {"config_hash", m.config_hash},
+                        {"skein", m.skein_version},
+                        {"wall_time", m.wall_time}};
+    std::string text = dump_json(whole, 2);
+    text.resize(text.size() - 2); // "\n}"
+    return text + detail::make_manifest_tail(text);
+}
+
+SKEIN_INLINE result<checkpoint_manifest> parse_manifest(byte_span bytes) {
+    const auto text = as_text(bytes);
+    const auto tail = detail::manifest_tail.size();
+    if (text.size() < tail || text.substr(text.size() - tail) !=
+                                  detail::make_manifest_tail(text.substr(0, text.size() - tail)))
+        return error(errc::corrupt, "the manifest is cut off or its checksum does not fit");
+    const auto parsed = parse_json(text, detail::manifest_json);
+    if (!parsed) return parsed.error();
+    const json& j = *parsed;
+
+    const auto format = json_string(j, "format");
+    if (!format) return format.error();
+    checkpoint_manifest m;
+    if (*format == checkpoint_manifest::format_1)
+        m.version = 1;
+    else if (*format != checkpoint_manifest::format)
+        return error(errc::not_supported,
+                     fmt::format("checkpoint format '{}' is not supported", *format))
+            .with_hint(fmt::format("this build reads {} and {}", checkpoint_manifest::format_1,
+                                   checkpoint_manifest::format));
+    const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
+    const auto chunk = json_uint(j, "chunk_bytes");
+    for (auto* field : {&step, &world, &chunk})
+        if (!*field) return field->error();
+    const auto hash = json_string(j, "config_hash"), version = json_string(j, "skein");
+    for (auto* field : {&hash, &version})
+        if (!*field) return field->error();
+    const auto wall = json_double(j, "wall_time");
+    if (!wall) return wall.error();
+    if (*chunk == 0 || *world == 0 || *world > 1'000'000)
+        return error(errc::malformed, "chunk_bytes or world_size is out of range");
+    if (!j.contains("shards") || !j["shards"].is_array())
+        return error(errc::malformed, "'shards' is missing or is not an array");
+    if (!j.contains("extra") || !j.contains("metrics") || !j["metrics"].is_object())
+        return error(errc::malformed, "'extra' or 'metrics' is missing");
+
+    m.step = *step;
+    m.world_size = static_cast<int>(*world);
+    m.chunk_bytes = *chunk;
+    m.config_hash = *hash;
+    m.skein_version = *version;
+    m.wall_time = *wall;
+    m.extra = dump_json(j["extra"]);
+    for (auto& item : j["shards"]) {
+        auto shard = detail::parse_shard_entry(item, m.chunk_bytes);
+        if (!shard) return shard.error();
+        m.shards.push_back(std::move(*shard));
+    }
+    if (m.version > 1) {
+        auto tensors = detail::parse_table(j, m.shards.size());
+        if (!tensors) return tensors.error();
+        m.tensors = std::move(*tensors);
+    }
+    for (auto& [name, value] : j["metrics"].items())
+        if (value.is_number()) m.metrics[name] = value.get<double>();
+    return m;
+}
+
+} // namespace skein::train
+
+
 // ======== skein/train/checkpoint.hpp, continued
 #include <cstdint>
 #include <functional>
@@ -8538,11 +8684,28 @@ struct checkpoint_options {
     std::function<void(const std::string&)> warn; ///< default: a warning in the log
 };
 
-/// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
-/// writes only its share. `step` is the number of finished optimizer steps.
+/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
+/// dimensions is one row.
+struct tensor_part {
+    static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
+
+    std::string name;
+    std::string dtype;               ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape; ///< of the whole tensor
+    byte_span bytes;                 ///< of the rows below
+    std::int64_t first_row = 0;
+    std::int64_t rows = whole;
+    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
+    /// rows; together those of all ranks are the tensor, each row once. A rank without rows, or whose rows
+    /// another rank writes, gives rows = 0.
+    bool everywhere = true;
+};
+
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and writes
+/// only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_view> tensors; ///< bytes must stay unchanged during save()
+    std::vector<tensor_part> tensors; ///< bytes must stay unchanged during save()
     /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
     std::string extra = "{}";
     std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
@@ -8568,31 +8731,45 @@ public:
     [[nodiscard]] const std::string& extra() const noexcept { return manifest_.extra; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-    /// All tensors of all shards by name.
-    [[nodiscard]] const std::map<std::string, tensor_info>& tensors() const noexcept {
-        return tensors_;
+    /// All tensors by name: type and shape of the whole, and which shard has which rows.
+    [[nodiscard]] const tensor_table& tensors() const noexcept { return manifest_.tensors; }
+    [[nodiscard]] bool contains(const std::string& name) const {
+        return manifest_.tensors.contains(name);
     }
-    [[nodiscard]] bool contains(const std::string& name) const { return tensors_.contains(name); }
 
-    /// Reads one tensor into memory of exactly its size. Throws not_found, mismatch (another size) or
-    /// a disk error, each with tensor and file.
-    void read(const std::string& name, mut_byte_span into) const;
-    /// The same, and the type and shape must be the ones given: "saved as F32 [50, 64], the model has
-    /// F32 [50, 128]".
+    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many shards
+    /// they lie in, and no other bytes. Type and shape must be the whole tensor's.
+    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32 [50, 128]";
+    ///           invalid_argument for rows that the tensor has not; corrupt or a disk error, with the file
+    void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+              std::int64_t first_row, std::int64_t rows, mut_byte_span into) const;
+    /// All rows.
     void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
               mut_byte_span into) const;
+    /// All rows, of whichever type and shape, into memory of exactly their size.
+    void read(const std::string& name, mut_byte_span into) const;
     [[nodiscard]] byte_buffer read(const std::string& name) const;
 
 private:
     friend class checkpointer;
-    [[nodiscard]] const tensor_info& info(const std::string& name) const;
+    [[nodiscard]] const tensor_entry& entry(const std::string& name) const;
+    void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                   mut_byte_span into) const;
 
     std::string path_;
     checkpoint_manifest manifest_;
-    std::map<std::string, tensor_info> tensors_;
-    std::map<std::string, std::size_t> shard_of_;
+    std::map<std::string, std::vector<std::uint64_t>> offsets_; // of each part in its shard
     std::vector<std::unique_ptr<file>> shards_;
 };
+
+namespace detail {
+struct verify_share;
+struct open_failure;
+struct checkpoint_listing;
+/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the fewest
+/// bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has to be gathered.
+[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_part> tensors, int world_size);
+} // namespace detail
 
 /// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
 /// calls them in the same order, and all ranks see the same outcome.
@@ -8604,13 +8781,14 @@ public:
 
     /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
     /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
-    /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
-    /// is gone and older checkpoints are untouched. Older ones are removed only after success.
+    /// rank's error on every rank (disk_full, io, permission_denied, mismatch, invalid_argument with the
+    /// tensor and the rows that no rank or two ranks have), the unfinished folder is gone and older
+    /// checkpoints are untouched. Older ones are removed only after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Rank 0 reads and checks every byte. Broken ones before a whole one are reported through
-    /// options.warn and renamed to .broken.
+    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
+    /// reported through rank 0's options.warn and renamed to .broken.
     ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
     ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
@@ -8635,12 +8813,19 @@ private:
     [[nodiscard]] result<bool> commit(const checkpoint_state&, const std::string& part,
                                       std::vector<shard_entry> shards) const;
     [[nodiscard]] result<bool> put_in_place(std::uint64_t step, const std::string& part) const;
+    [[nodiscard]] result<tensor_table> tabulate(const checkpoint_state&, const std::string& part,
+                                                const std::vector<shard_entry>& shards) const;
     [[nodiscard]] std::vector<shard_entry> write_all(const checkpoint_state&, std::string& part);
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
     void warn(const std::string& line) const;
-    [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+    [[nodiscard]] static std::optional<detail::open_failure> open_share(disk& where,
+                                                                        const std::string& path,
+                                                                        const detail::verify_share&,
+                                                                        loaded_checkpoint& out);
+    [[nodiscard]] detail::checkpoint_listing list_for_all() const;
+    [[nodiscard]] std::optional<error> open_together(std::uint64_t step, loaded_checkpoint&) const;
     void set_aside(std::uint64_t step, const error& why, std::uint64_t next) const;
 
     disk& disk_;
@@ -8649,17 +8834,11 @@ private:
     checkpoint_world world_;
 };
 
-namespace detail {
-/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
-/// A pure function of names and sizes, so that nothing has to be gathered.
-[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size);
-} // namespace detail
-
 } // namespace skein::train
 
 
 // ======== skein/train/detail/checkpoint.ipp
-// Bodies of <skein/train/checkpoint.hpp>.
+// Bodies of <skein/train/checkpoint.hpp>: saving. Loading is in checkpoint_load.ipp.
 //
 // Names in the checkpoint folder, and what they mean after a crash:
 //     step-N               whole: renamed here only after everything in it was synced
@@ -8670,15 +8849,28 @@ namespace detail {
 //     step-N.broken[-k]    refused by a load; kept for people to look at
 
 
+// ======== skein/train/detail/checkpoint_load.ipp
+// Bodies of <skein/train/checkpoint.hpp>: opening, verifying and reading.
+//
+// The ranks verify the chunks of a checkpoint together and must come to one verdict, that of a rank which
+// goes through all of it alone: the first failure in its order (manifest; then of each shard size, chunks,
+// header) counts, whoever met it.
+
+
+// ======== skein/train/detail/checkpoint_table.ipp
+// How the tensors of a checkpoint lie in its shards: who writes which rows, one shard as a stream, and the
+// first row of each tensor of a shard, where PyTorch's HuggingFaceStorageReader looks for it. Used by the
+// other files of <skein/train/checkpoint.hpp> alone.
+//   source: pytorch, torch/distributed/checkpoint/hf_storage.py (the reader asks for every tensor of a file)
+
+
 // ======== skein/train/detail/checkpoint_parts.ipp
-// The parts of a checkpoint: names of folders, which rank writes what, what the ranks tell each other,
-// and one shard written or verified as a stream. Used by <skein/train/detail/checkpoint.ipp> alone.
+// The parts of a checkpoint: names of folders, and what the ranks tell each other. Used by the other files
+// of <skein/train/checkpoint.hpp> alone.
 
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8688,7 +8880,7 @@ namespace detail {
 namespace skein::train::detail {
 
 inline constexpr std::string_view manifest_name = "manifest.json";
-inline constexpr std::uint64_t max_manifest_bytes = 64u << 20;
+inline constexpr std::uint64_t max_manifest_bytes = manifest_json.max_bytes;
 
 SKEIN_INLINE std::string step_name(std::uint64_t step) { return fmt::format("step-{:08}", step); }
 
@@ -8711,40 +8903,6 @@ SKEIN_INLINE std::string base_name(const std::string& path) {
     return path.substr(path.find_last_of('/') + 1);
 }
 
-SKEIN_INLINE std::string shape_text(std::span<const std::int64_t> shape) {
-    std::string out = "[";
-    for (auto extent : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", extent);
-    return out + "]";
-}
-
-SKEIN_INLINE std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size) {
-    std::vector<std::size_t> order(tensors.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::sort(order.begin(), order.end(), [&](auto a, auto b) {
-        if (tensors[a].bytes.size() != tensors[b].bytes.size())
-            return tensors[a].bytes.size() > tensors[b].bytes.size();
-        return tensors[a].name < tensors[b].name;
-    });
-    std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size), 0);
-    std::vector<int> owner(tensors.size(), 0);
-    for (auto i : order) {
-        const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-        owner[i] = static_cast<int>(least);
-        load[static_cast<std::size_t>(least)] +=
-            tensors[i].bytes.size() + 1; // +1 deals out empty ones
-    }
-    return owner;
-}
-
-/// Equal on all ranks, or they are about to save different things.
-SKEIN_INLINE std::uint64_t plan_hash(const checkpoint_state& state) {
-    std::string text = fmt::format("{};", state.step);
-    for (auto& t : state.tensors)
-        text += fmt::format("{}|{}|{};", t.name, t.dtype, shape_text(t.shape));
-    const auto bytes = as_bytes(std::string_view(text));
-    return std::uint64_t{crc32c(bytes)} << 32 | crc32c(bytes, 0x736b6569);
-}
-
 // What the ranks tell each other is one JSON object: {"ok": true, ...} or the parts of an error.
 SKEIN_INLINE json outcome(const result<void>& done) {
     if (done) return {{"ok", true}};
@@ -8762,26 +8920,28 @@ SKEIN_INLINE error remote_outcome(const json& said, int rank, int world_size) {
     return e;
 }
 
-/// All-gather of what the ranks tell; throws the first failed rank's error.
-SKEIN_INLINE std::vector<json> gather(const checkpoint_world& world, const json& mine) {
-    if (world.size == 1) {
-        if (!mine["ok"].get<bool>()) throw remote_outcome(mine, 0, 1);
-        return {mine};
-    }
+/// All-gather of what the ranks tell, failures too.
+SKEIN_INLINE std::vector<json> gather_all(const checkpoint_world& world, const json& mine) {
+    if (world.size == 1) return {mine};
     const auto text = dump_json(mine);
     std::vector<json> all;
     for (auto& blob : world.exchange(as_bytes(std::string_view(text)))) {
         auto parsed = parse_json(blob, {.max_bytes = 256u << 20, .max_depth = 64});
         if (!parsed || !parsed->is_object() || !parsed->contains("ok"))
-            throw error(errc::malformed,
-                        fmt::format("rank {} sent a checkpoint message that cannot be "
-                                    "read",
-                                    all.size()));
+            throw error(
+                errc::malformed,
+                fmt::format("rank {} sent a checkpoint message that cannot be read", all.size()));
         all.push_back(std::move(*parsed));
     }
     if (all.size() != static_cast<std::size_t>(world.size))
         throw error(errc::mismatch,
                     fmt::format("{} checkpoint messages from {} ranks", all.size(), world.size));
+    return all;
+}
+
+/// All-gather of what the ranks tell; throws the first failed rank's error.
+SKEIN_INLINE std::vector<json> gather(const checkpoint_world& world, const json& mine) {
+    auto all = gather_all(world, mine);
     for (std::size_t r = 0; r < all.size(); ++r)
         if (!all[r]["ok"].get<bool>())
             throw remote_outcome(all[r], static_cast<int>(r), world.size);
@@ -8794,6 +8954,162 @@ SKEIN_INLINE error with_context(std::string what, const error& e) {
         .with_where(e.where())
         .with_cause(e.cause())
         .with_hint(e.hint());
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/checkpoint_table.ipp, continued
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+inline constexpr const char* sharding_key = "DCP_SHARDING_INFO";
+
+SKEIN_INLINE std::string shape_text(std::span<const std::int64_t> shape) {
+    std::string out = "[";
+    for (auto extent : shape) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", extent);
+    return out + "]";
+}
+
+SKEIN_INLINE std::vector<int> deal_tensors(std::span<const tensor_part> tensors, int world_size) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+        if (tensors[i].everywhere || rows_of(tensors[i].shape) == 0) order.push_back(i);
+    std::sort(order.begin(), order.end(), [&](auto a, auto b) {
+        if (tensors[a].bytes.size() != tensors[b].bytes.size())
+            return tensors[a].bytes.size() > tensors[b].bytes.size();
+        return tensors[a].name < tensors[b].name;
+    });
+    std::vector<std::uint64_t> load(static_cast<std::size_t>(world_size), 0);
+    std::vector<int> owner(tensors.size(), -1);
+    for (auto i : order) {
+        const auto least = std::min_element(load.begin(), load.end()) - load.begin();
+        owner[i] = static_cast<int>(least);
+        load[static_cast<std::size_t>(least)] +=
+            tensors[i].bytes.size() + 1; // +1 deals out empty ones
+    }
+    return owner;
+}
+
+/// Equal on all ranks, or they are about to save different things.
+SKEIN_INLINE std::uint64_t plan_hash(const checkpoint_state& state) {
+    std::string text = fmt::format("{};", state.step);
+    for (auto& t : state.tensors)
+        text += fmt::format("{}|{}|{}|{};", t.name, t.dtype, shape_text(t.shape),
+                            t.everywhere ? "everywhere" : "rows");
+    const auto bytes = as_bytes(std::string_view(text));
+    return std::uint64_t{crc32c(bytes)} << 32 | crc32c(bytes, 0x736b6569);
+}
+
+/// The tensor as a message names it.
+SKEIN_INLINE error part_error(const std::string& name, const std::string& why) {
+    return error(errc::invalid_argument, fmt::format("tensor '{}': {}", name, why));
+}
+
+/// The rows that this rank has, as a tensor of a shard: errc::invalid_argument when they, the bytes and the
+/// shape do not agree.
+SKEIN_INLINE result<tensor_view> view_of_part(const tensor_part& t) {
+    const auto bytes = tensor_bytes(t.dtype, t.shape);
+    if (!bytes) return part_error(t.name, bytes.error().text());
+    const auto total = rows_of(t.shape);
+    const auto rows = t.rows == tensor_part::whole ? total : t.rows;
+    if (t.first_row < 0 || rows < 0 || rows > total || t.first_row > total - rows)
+        return part_error(t.name, fmt::format("{} rows from row {} given, the shape is {}", rows,
+                                              t.first_row, shape_text(t.shape)));
+    if (t.everywhere && rows != total)
+        return part_error(t.name, fmt::format("rows [{}, {}) of {} given, but it is everywhere",
+                                              t.first_row, t.first_row + rows, total));
+    const auto wanted =
+        total == 0 ? 0
+                   : *bytes / static_cast<std::uint64_t>(total) * static_cast<std::uint64_t>(rows);
+    if (wanted != t.bytes.size())
+        return part_error(t.name, fmt::format("{} bytes given, type and shape say {} for {} rows",
+                                              t.bytes.size(), wanted, rows));
+    tensor_view view{t.name, t.dtype, t.shape, t.bytes};
+    if (!view.shape.empty()) view.shape.front() = rows;
+    return view;
+}
+
+/// What one rank writes.
+struct own_tensors {
+    std::vector<tensor_view> views;
+    std::string sharding; ///< {name: {"saved_offsets": [first row, 0, ...]}} for every one of them
+};
+
+SKEIN_INLINE result<own_tensors> own_part(std::span<const tensor_part> tensors,
+                                          const checkpoint_world& world) {
+    const auto owner = deal_tensors(tensors, world.size);
+    own_tensors mine;
+    json offsets = json::object();
+    std::set<std::string_view> names;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const auto& t = tensors[i];
+        // A name that repeats would otherwise be seen only when both copies meet in one shard.
+        if (!names.insert(t.name).second)
+            return error(errc::invalid_argument,
+                         fmt::format("two tensors are called '{}'", t.name));
+        auto view = view_of_part(t);
+        if (!view) return view.error();
+        const bool has_rows = t.rows == tensor_part::whole || t.rows > 0;
+        if (owner[i] == -1 ? !has_rows : owner[i] != world.rank) continue;
+        json saved = json::array();
+        for (std::size_t k = 0; k < t.shape.size(); ++k) saved.push_back(k == 0 ? t.first_row : 0);
+        offsets[t.name] = {{"saved_offsets", std::move(saved)}};
+        mine.views.push_back(std::move(*view));
+    }
+    mine.sharding = dump_json(offsets);
+    return mine;
+}
+
+/// The first row of every tensor of a shard, as its own header tells.
+SKEIN_INLINE result<std::map<std::string, std::int64_t>> first_rows(
+    const safetensors_header& head) {
+    const auto found = head.metadata.find(sharding_key);
+    if (found == head.metadata.end())
+        return error(errc::malformed, fmt::format("the header has no {}", sharding_key));
+    const auto info = parse_json(std::string_view(found->second),
+                                 {.max_bytes = max_safetensors_header, .max_depth = 8});
+    if (!info) return info.error();
+    std::map<std::string, std::int64_t> out;
+    for (const auto& t : head.tensors) {
+        const auto bad = [&] {
+            return error(errc::malformed,
+                         fmt::format("{} does not give the first row of tensor '{}' of shape {}",
+                                     sharding_key, t.name, shape_text(t.shape)));
+        };
+        if (!info->is_object() || !info->contains(t.name)) return bad();
+        const auto offsets = json_uints((*info)[t.name], "saved_offsets", 64);
+        if (!offsets || offsets->size() != t.shape.size()) return bad();
+        for (std::size_t k = 0; k < offsets->size(); ++k)
+            if ((*offsets)[k] > (k == 0 ? std::uint64_t{INT64_MAX} : 0)) return bad();
+        out.emplace(t.name, offsets->empty() ? 0 : static_cast<std::int64_t>(offsets->front()));
+    }
+    return out;
+}
+
+/// The table of a manifest of format 1: each tensor is whole in one shard.
+SKEIN_INLINE result<void> add_whole_tensors(const safetensors_header& head, std::size_t shard,
+                                            tensor_table& tensors) {
+    for (const auto& t : head.tensors) {
+        const auto part = part_entry{.shard = shard, .first_row = 0, .rows = rows_of(t.shape)};
+        if (!tensors.emplace(t.name, tensor_entry{t.dtype, t.shape, {part}}).second)
+            return error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name));
+    }
+    return {};
+}
+
+/// True when a shard's header has of a tensor what the manifest says.
+SKEIN_INLINE bool fits(const tensor_info& t, std::int64_t first_row, const tensor_entry& whole,
+                       const part_entry& part) {
+    auto shape = whole.shape;
+    if (!shape.empty()) shape.front() = part.rows;
+    return t.dtype == whole.dtype && t.shape == shape && first_row == part.first_row;
 }
 
 /// Joins small writes, so that many small tensors do not become many system calls.
@@ -8838,31 +9154,6 @@ private:
     byte_buffer pending_;
 };
 
-/// Reads a shard once and compares size and every chunk.
-SKEIN_INLINE result<void> verify_shard(file& from, const shard_entry& shard,
-                                       std::uint64_t chunk_bytes) {
-    chunk_checksums sums(chunk_bytes);
-    byte_buffer block(1u << 20);
-    while (sums.bytes() < shard.bytes) {
-        const auto want = std::min<std::uint64_t>(block.size(), shard.bytes - sums.bytes());
-        const auto got = from.read_at(sums.bytes(), mut_byte_span(block).first(want));
-        if (!got) return got.error();
-        if (*got == 0) return error(errc::corrupt, "the file ended while it was read");
-        sums.add(byte_span(block).first(*got));
-    }
-    const auto found = sums.finish();
-    for (std::size_t i = 0; i < found.size(); ++i)
-        if (found[i] != shard.crcs[i])
-            return error(
-                errc::corrupt,
-                fmt::format("chunk {} (bytes {} to {}) has checksum {:08x}, the manifest says "
-                            "{:08x}",
-                            i, i * chunk_bytes,
-                            std::min<std::uint64_t>((i + 1) * chunk_bytes, shard.bytes), found[i],
-                            shard.crcs[i]));
-    return {};
-}
-
 SKEIN_INLINE result<safetensors_header> read_shard_head(file& from, std::uint64_t file_bytes) {
     byte_buffer head(std::min<std::uint64_t>(file_bytes, 8));
     auto got = from.read_at(0, head);
@@ -8879,6 +9170,388 @@ SKEIN_INLINE result<safetensors_header> read_shard_head(file& from, std::uint64_
 } // namespace skein::train::detail
 
 
+// ======== skein/train/detail/checkpoint_load.ipp, continued
+#include <algorithm>
+#include <compare>
+#include <ranges>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+// ---- loaded_checkpoint ---------------------------------------------------------------------------
+
+SKEIN_INLINE const tensor_entry& loaded_checkpoint::entry(const std::string& name) const {
+    auto it = manifest_.tensors.find(name);
+    if (it == manifest_.tensors.end())
+        throw error(errc::not_found, fmt::format("the checkpoint has no tensor '{}'", name))
+            .with_where(path_)
+            .with_hint("was it written by another model?");
+    return it->second;
+}
+
+SKEIN_INLINE void loaded_checkpoint::read_rows(const std::string& name, std::int64_t first_row,
+                                               std::int64_t rows, mut_byte_span into) const {
+    const auto& t = entry(name);
+    const auto total = detail::rows_of(t.shape);
+    if (first_row < 0 || rows < 0 || rows > total || first_row > total - rows)
+        throw error(errc::invalid_argument,
+                    fmt::format("{} rows from row {} of tensor '{}' of shape {}", rows, first_row,
+                                name, detail::shape_text(t.shape)))
+            .with_where(path_);
+    const auto bytes = tensor_bytes(t.dtype, t.shape).value();
+    const auto row = total == 0 ? 0 : bytes / static_cast<std::uint64_t>(total);
+    if (row * static_cast<std::uint64_t>(rows) != into.size())
+        throw error(errc::mismatch,
+                    fmt::format("tensor '{}' was saved as {} {} ({} bytes{}), the model has "
+                                "{} bytes",
+                                name, t.dtype, detail::shape_text(t.shape), row * rows,
+                                rows == total ? "" : fmt::format(" in {} rows", rows), into.size()))
+            .with_where(path_);
+    if (into.empty()) return;
+    const auto& offsets = offsets_.at(name);
+    for (std::size_t i = 0; i < t.parts.size(); ++i) {
+        const auto& part = t.parts[i];
+        const auto begin = std::max(first_row, part.first_row);
+        const auto end = std::min(first_row + rows, part.first_row + part.rows);
+        if (begin >= end) continue;
+        const auto piece = into.subspan(row * (begin - first_row), row * (end - begin));
+        const auto got =
+            shards_[part.shard]->read_at(offsets[i] + row * (begin - part.first_row), piece);
+        if (!got) throw got.error();
+        if (*got != piece.size())
+            throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes",
+                                                   name, *got, piece.size()))
+                .with_where(join_path(path_, manifest_.shards[part.shard].name));
+    }
+}
+
+SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
+                                          std::span<const std::int64_t> shape,
+                                          std::int64_t first_row, std::int64_t rows,
+                                          mut_byte_span into) const {
+    const auto& t = entry(name);
+    if (t.dtype != dtype || !std::ranges::equal(t.shape, shape))
+        throw error(errc::mismatch,
+                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
+                                t.dtype, detail::shape_text(t.shape), dtype,
+                                detail::shape_text(shape)))
+            .with_where(path_)
+            .with_hint("start the run with the settings it was saved with");
+    read_rows(name, first_row, rows, into);
+}
+
+SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
+                                          std::span<const std::int64_t> shape,
+                                          mut_byte_span into) const {
+    read(name, dtype, shape, 0, detail::rows_of(entry(name).shape), into);
+}
+
+SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
+    read_rows(name, 0, detail::rows_of(entry(name).shape), into);
+}
+
+SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const {
+    const auto& t = entry(name);
+    byte_buffer bytes(tensor_bytes(t.dtype, t.shape).value());
+    read(name, mut_byte_span(bytes));
+    return bytes;
+}
+
+// ---- opening -------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The chunks that one rank verifies: those whose number, counted over all shards, is `index` modulo
+/// `count`; none if count is 0.
+struct verify_share {
+    std::uint64_t index = 0, count = 1;
+};
+
+/// How far one came: the manifest is shard 0, shard i is i + 1; of a shard, what it is on disk is stage 0,
+/// its chunk i is i + 1.
+struct open_position {
+    std::uint64_t shard = 0, stage = 0;
+    static constexpr std::uint64_t header = UINT64_MAX;
+
+    /// Found in bytes that this rank alone has read.
+    [[nodiscard]] bool in_chunk() const noexcept { return stage != 0 && stage != header; }
+    friend auto operator<=>(const open_position&, const open_position&) = default;
+};
+
+struct open_failure {
+    error why;
+    open_position at{};
+};
+
+/// The folder as rank 0 sees it.
+struct checkpoint_listing {
+    std::vector<std::uint64_t> steps; ///< newest first
+    bool any_aside = false;           ///< there are .broken ones
+};
+
+/// Reads one chunk and compares it.
+SKEIN_INLINE result<void> verify_chunk(file& from, const shard_entry& shard, std::uint64_t chunk,
+                                       std::uint64_t chunk_bytes, byte_buffer& block) {
+    const auto begin = chunk * chunk_bytes;
+    const auto end = begin + std::min(chunk_bytes, shard.bytes - begin);
+    std::uint32_t found = 0;
+    for (auto at = begin; at < end;) {
+        const auto want = std::min<std::uint64_t>(block.size(), end - at);
+        const auto got = from.read_at(at, mut_byte_span(block).first(want));
+        if (!got) return got.error();
+        if (*got == 0) return error(errc::corrupt, "the file ended while it was read");
+        found = crc32c(byte_span(block).first(*got), found);
+        at += *got;
+    }
+    if (found == shard.crcs[chunk]) return {};
+    return error(errc::corrupt,
+                 fmt::format("chunk {} (bytes {} to {}) has checksum {:08x}, the manifest says "
+                             "{:08x}",
+                             chunk, begin, end, found, shard.crcs[chunk]));
+}
+
+/// A shard whose chunks of this share are verified.
+struct opened_shard {
+    std::unique_ptr<file> from;
+    safetensors_header head;
+};
+
+/// Opens shard i, whose first chunk is number first_chunk of the checkpoint.
+SKEIN_INLINE std::optional<open_failure> open_shard(disk& where, const std::string& path,
+                                                    const checkpoint_manifest& manifest,
+                                                    std::size_t i, const verify_share& share,
+                                                    std::uint64_t first_chunk, opened_shard& out) {
+    const auto& shard = manifest.shards[i];
+    const auto refuse = [&](const error& why, std::uint64_t stage) {
+        return open_failure{error(why).with_where(path), {i + 1, stage}};
+    };
+    auto opened = where.open(path, open_mode::read);
+    if (!opened) return open_failure{opened.error(), {i + 1, 0}};
+    const auto size = (*opened)->size();
+    if (!size) return open_failure{size.error(), {i + 1, 0}};
+    if (*size != shard.bytes)
+        return refuse(error(errc::corrupt,
+                            fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
+                                        *size < shard.bytes ? "truncated" : "too long")),
+                      0);
+    byte_buffer block(std::min<std::uint64_t>(1u << 20, manifest.chunk_bytes));
+    for (std::uint64_t chunk = 0; chunk < shard.crcs.size() && share.count > 0; ++chunk)
+        if ((first_chunk + chunk) % share.count == share.index)
+            if (auto done = verify_chunk(**opened, shard, chunk, manifest.chunk_bytes, block);
+                !done)
+                return refuse(done.error(), chunk + 1);
+    auto head = read_shard_head(**opened, shard.bytes);
+    if (!head) return refuse(head.error(), open_position::header);
+    out = {std::move(*opened), std::move(*head)};
+    return std::nullopt;
+}
+
+/// Where the parts of shard i begin in it; the header must have what the manifest says, and nothing else.
+SKEIN_INLINE result<void> locate(const safetensors_header& head, std::size_t shard,
+                                 checkpoint_manifest& manifest,
+                                 std::map<std::string, std::vector<std::uint64_t>>& offsets) {
+    std::map<std::string, std::int64_t> rows; // none in format 1: all begin with row 0
+    if (manifest.version == 1) {
+        if (auto done = add_whole_tensors(head, shard, manifest.tensors); !done) return done;
+    } else {
+        auto told = first_rows(head);
+        if (!told) return told.error();
+        rows = std::move(*told);
+    }
+    for (const auto& t : head.tensors) {
+        const auto found = manifest.tensors.find(t.name);
+        const auto bad = error(
+            errc::malformed, fmt::format("tensor '{}' ({} {}) is not what the manifest says of it",
+                                         t.name, t.dtype, shape_text(t.shape)));
+        if (found == manifest.tensors.end()) return bad;
+        const auto& whole = found->second;
+        const auto part = std::ranges::find(whole.parts, shard, &part_entry::shard);
+        const auto first_row = manifest.version == 1 ? 0 : rows.at(t.name);
+        if (part == whole.parts.end() || !fits(t, first_row, whole, *part)) return bad;
+        auto& at = offsets[t.name];
+        at.resize(whole.parts.size());
+        at[static_cast<std::size_t>(part - whole.parts.begin())] = t.offset;
+    }
+    return {};
+}
+
+/// Every part of the manifest was found in its shard.
+SKEIN_INLINE result<void> all_located(
+    const checkpoint_manifest& manifest,
+    const std::map<std::string, std::vector<std::uint64_t>>& offsets) {
+    for (const auto& [name, tensor] : manifest.tensors) {
+        const auto at = offsets.find(name);
+        for (std::size_t i = 0; i < tensor.parts.size(); ++i)
+            if (at == offsets.end() || at->second[i] == 0)
+                return error(errc::malformed,
+                             fmt::format("tensor '{}' is not in {}", name,
+                                         manifest.shards[tensor.parts[i].shard].name));
+    }
+    return {};
+}
+
+/// What all ranks conclude from what each of them met: nothing, or why the checkpoint is broken. Throws what
+/// does not mean that it is broken: a newer format, a missing permission, a disk that fails to answer, or
+/// files that rank 0 sees and another rank does not.
+SKEIN_INLINE std::optional<error> verdict(const std::vector<json>& all) {
+    const auto position = [&](std::size_t r) {
+        const auto at = json_uints(all[r], "at", 2).value();
+        return at.size() == 2 ? open_position{at[0], at[1]} : open_position{};
+    };
+    const auto size = static_cast<int>(all.size());
+    std::optional<std::size_t> first, alone;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (all[r]["ok"].get<bool>()) continue;
+        if (r != 0 && !position(r).in_chunk()) {
+            if (!alone) alone = r;
+        } else if (!first || position(r) < position(*first)) {
+            first = r;
+        }
+    }
+    if (!first && !alone) return std::nullopt;
+    if (!first)
+        throw remote_outcome(all[*alone], static_cast<int>(*alone), size)
+            .with_hint("every rank must see the run folder: put it on a file system all hosts "
+                       "share");
+    auto why = remote_outcome(all[*first], 0, 1);
+    if (why.code() == errc::corrupt || why.code() == errc::malformed ||
+        why.code() == errc::not_found || why.code() == errc::too_large)
+        return why;
+    throw remote_outcome(all[*first], static_cast<int>(*first), size);
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::optional<detail::open_failure> checkpointer::open_share(
+    disk& where, const std::string& path, const detail::verify_share& share,
+    loaded_checkpoint& out) {
+    const auto manifest_path = join_path(path, detail::manifest_name);
+    const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
+    if (!bytes) return detail::open_failure{bytes.error()};
+    auto manifest = parse_manifest(*bytes);
+    const auto refuse = [&](const error& why) {
+        return detail::open_failure{error(why).with_where(manifest_path)};
+    };
+    if (!manifest) return refuse(manifest.error());
+    if (auto step = detail::step_of(detail::base_name(path)); step && *step != manifest->step)
+        return refuse(
+            error(errc::corrupt, fmt::format("the manifest is of step {}", manifest->step)));
+
+    out.path_ = path;
+    out.manifest_ = std::move(*manifest);
+    const auto& shards = out.manifest_.shards;
+    std::uint64_t first_chunk = 0;
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        const auto shard_path = join_path(path, shards[i].name);
+        const detail::open_position at{i + 1, detail::open_position::header};
+        detail::opened_shard shard;
+        if (auto failed =
+                detail::open_shard(where, shard_path, out.manifest_, i, share, first_chunk, shard))
+            return failed;
+        if (auto done = detail::locate(shard.head, i, out.manifest_, out.offsets_); !done)
+            return detail::open_failure{error(done.error()).with_where(shard_path), at};
+        out.shards_.push_back(std::move(shard.from));
+        first_chunk += shards[i].crcs.size();
+    }
+    if (auto done = detail::all_located(out.manifest_, out.offsets_); !done)
+        return detail::open_failure{error(done.error()).with_where(manifest_path),
+                                    {shards.size() + 1, 0}};
+    return std::nullopt;
+}
+
+SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
+                                                          bool verify_bytes) {
+    loaded_checkpoint out;
+    const detail::verify_share share{.index = 0, .count = verify_bytes ? 1u : 0u};
+    if (auto failed = open_share(where, path, share, out)) return failed->why;
+    return out;
+}
+
+// ---- the newest one that is whole ----------------------------------------------------------------
+
+/// Puts a broken checkpoint out of the way, for people to look at.
+SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
+                                          std::uint64_t next) const {
+    const auto path = step_path(step);
+    auto aside = path + ".broken";
+    for (int k = 2; disk_.status(aside).has_value(); ++k)
+        aside = fmt::format("{}.broken-{}", path, k);
+    auto moved = disk_.rename(path, aside);
+    if (moved) moved = disk_.sync_dir(dir_);
+    warn(fmt::format("checkpoint of step {} refused: {}; {}, trying step {}", step, why.what(),
+                     moved ? "renamed to " + detail::base_name(aside)
+                           : fmt::format("not renamed: {}", moved.error().what()),
+                     next));
+}
+
+/// Collective; rank 0 looks, and clears away what earlier saves left.
+SKEIN_INLINE detail::checkpoint_listing checkpointer::list_for_all() const {
+    json mine = {{"ok", true}, {"steps", json::array()}, {"any_aside", false}};
+    if (world_.rank == 0) {
+        const auto there = disk_.status(dir_);
+        const auto entries =
+            there ? disk_.list(dir_) : result<std::vector<dir_entry>>(there.error());
+        if (entries) {
+            clean_up();
+            mine["steps"] = steps();
+            mine["any_aside"] = std::ranges::any_of(*entries, [](const dir_entry& entry) {
+                return entry.name.starts_with("step-") &&
+                       entry.name.find(".broken") != entry.name.npos;
+            });
+        } else if (there || there.error().code() != errc::not_found) {
+            mine = detail::outcome(entries.error());
+        }
+    }
+    const auto all = detail::gather(world_, mine);
+    detail::checkpoint_listing seen;
+    seen.steps = json_uints(all[0], "steps").value();
+    std::ranges::reverse(seen.steps);
+    seen.any_aside = all[0].value("any_aside", false);
+    return seen;
+}
+
+/// Collective: each rank opens the checkpoint and verifies its share. The error, if it is broken, is the same
+/// on every rank.
+SKEIN_INLINE std::optional<error> checkpointer::open_together(std::uint64_t step,
+                                                              loaded_checkpoint& out) const {
+    const detail::verify_share share{.index = static_cast<std::uint64_t>(world_.rank),
+                                     .count = static_cast<std::uint64_t>(world_.size)};
+    json mine = {{"ok", true}};
+    if (const auto failed = open_share(disk_, step_path(step), share, out)) {
+        mine = detail::outcome(failed->why);
+        mine["at"] = {failed->at.shard, failed->at.stage};
+    }
+    return detail::verdict(detail::gather_all(world_, mine));
+}
+
+SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
+    const auto seen = list_for_all();
+    std::vector<std::pair<std::uint64_t, error>> refused;
+    for (const auto step : seen.steps) {
+        loaded_checkpoint found;
+        if (const auto why = open_together(step, found)) {
+            refused.emplace_back(step, *why);
+            continue;
+        }
+        for (std::size_t i = 0; i < refused.size() && world_.rank == 0; ++i)
+            set_aside(refused[i].first, refused[i].second,
+                      i + 1 < refused.size() ? refused[i + 1].first : step);
+        if (!refused.empty()) detail::gather(world_, {{"ok", true}}); // the names are settled
+        return found;
+    }
+    // Starting over would cost what the run has reached: a person decides.
+    if (refused.empty() && !seen.any_aside) return std::nullopt;
+    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+        .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
+                                    : std::string(refused.front().second.what()))
+        .with_hint("put a good copy back, or start anew under another run name");
+}
+
+} // namespace skein::train
+
+
 // ======== skein/train/detail/checkpoint.ipp, continued
 #include <algorithm>
 #include <chrono>
@@ -8889,56 +9562,6 @@ SKEIN_INLINE result<safetensors_header> read_shard_head(file& from, std::uint64_
 #include <fmt/core.h>
 
 namespace skein::train {
-
-// ---- loaded_checkpoint ---------------------------------------------------------------------------
-
-SKEIN_INLINE const tensor_info& loaded_checkpoint::info(const std::string& name) const {
-    auto it = tensors_.find(name);
-    if (it == tensors_.end())
-        throw error(errc::not_found, fmt::format("the checkpoint has no tensor '{}'", name))
-            .with_where(path_)
-            .with_hint("was it written by another model?");
-    return it->second;
-}
-
-SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.bytes != into.size())
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
-                                "{} bytes",
-                                name, t.dtype, detail::shape_text(t.shape), t.bytes, into.size()))
-            .with_where(path_);
-    const auto shard = shard_of_.at(name);
-    const auto got = shards_[shard]->read_at(t.offset, into);
-    if (!got) throw got.error();
-    if (*got != into.size())
-        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
-                                               *got, into.size()))
-            .with_where(join_path(path_, manifest_.shards[shard].name));
-}
-
-SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
-                                          std::span<const std::int64_t> shape,
-                                          mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.dtype != dtype || !std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
-                                t.dtype, detail::shape_text(t.shape), dtype,
-                                detail::shape_text(shape)))
-            .with_where(path_)
-            .with_hint("start the run with the settings it was saved with");
-    read(name, into);
-}
-
-SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const {
-    byte_buffer bytes(info(name).bytes);
-    read(name, mut_byte_span(bytes));
-    return bytes;
-}
-
-// ---- checkpointer --------------------------------------------------------------------------------
 
 SKEIN_INLINE checkpointer::checkpointer(disk& where, std::string dir, checkpoint_options options,
                                         checkpoint_world world)
@@ -9039,25 +9662,18 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
 
 SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_state& state,
                                                            const std::string& folder) const {
-    const auto owner = detail::deal_tensors(state.tensors, world_.size);
-    std::vector<tensor_view> mine;
-    for (std::size_t i = 0; i < owner.size(); ++i)
-        if (owner[i] == world_.rank) mine.push_back(state.tensors[i]);
-    // A name that repeats would otherwise be seen only when both copies meet in one shard.
-    std::set<std::string_view> names;
-    for (auto& t : state.tensors)
-        if (!names.insert(t.name).second)
-            return error(errc::invalid_argument,
-                         fmt::format("two tensors are called '{}'", t.name));
-    const auto plan =
-        plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
+    const auto mine = detail::own_part(state.tensors, world_);
+    if (!mine) return mine.error();
+    const auto plan = plan_safetensors(mine->views, {{"format", "pt"},
+                                                     {"writer", "skein " SKEIN_VERSION_STRING},
+                                                     {detail::sharding_key, mine->sharding}});
     if (!plan) return plan.error();
 
     shard_entry shard;
@@ -9079,28 +9695,61 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
     return shard;
 }
 
+/// What is where, from the headers of the shards as they are on disk.
+SKEIN_INLINE result<tensor_table> checkpointer::tabulate(
+    const checkpoint_state& state, const std::string& part,
+    const std::vector<shard_entry>& shards) const {
+    tensor_table table;
+    for (auto& t : state.tensors) table.emplace(t.name, tensor_entry{t.dtype, t.shape, {}});
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        const auto path = join_path(part, shards[i].name);
+        const auto seen = disk_.status(path);
+        if (!seen || seen->bytes != shards[i].bytes)
+            return error(errc::not_found,
+                         fmt::format("{} was written by its rank but rank 0 cannot see it", path))
+                .with_hint("put the run folder on a file system all hosts share");
+        auto opened = disk_.open(path, open_mode::read);
+        if (!opened) return opened.error();
+        const auto head = detail::read_shard_head(**opened, shards[i].bytes);
+        if (!head) return error(head.error()).with_where(path);
+        const auto rows = detail::first_rows(*head);
+        if (!rows) return error(rows.error()).with_where(path);
+        for (auto& t : head->tensors) {
+            const auto found = table.find(t.name);
+            if (found == table.end())
+                return error(errc::mismatch,
+                             fmt::format("tensor '{}' is in a shard, but not saved", t.name))
+                    .with_where(path);
+            found->second.parts.push_back({i, rows->at(t.name), detail::rows_of(t.shape)});
+        }
+    }
+    for (auto& [name, tensor] : table)
+        if (auto done = detail::check_parts(name, tensor, shards.size()); !done)
+            return error(errc::invalid_argument, done.error().text())
+                .with_hint("the rows of all ranks together must be the tensor, each row once");
+    return table;
+}
+
 SKEIN_INLINE result<bool> checkpointer::commit(const checkpoint_state& state,
                                                const std::string& part,
                                                std::vector<shard_entry> shards) const {
-    for (auto& shard : shards) {
-        const auto seen = disk_.status(join_path(part, shard.name));
-        if (!seen || seen->bytes != shard.bytes)
-            return error(errc::not_found,
-                         fmt::format("{} was written by its rank but rank 0 cannot see "
-                                     "it",
-                                     join_path(part, shard.name)))
-                .with_hint("put the run folder on a file system all hosts share");
-    }
+    auto tensors = tabulate(state, part, shards);
+    if (!tensors) return tensors.error();
     checkpoint_manifest manifest;
     manifest.step = state.step;
     manifest.world_size = world_.size;
     manifest.chunk_bytes = options_.chunk_bytes;
     manifest.shards = std::move(shards);
+    manifest.tensors = std::move(*tensors);
     manifest.metrics = state.metrics;
     manifest.extra = state.extra;
     manifest.config_hash = state.config_hash;
     manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
     const auto text = dump_manifest(manifest);
+    if (text.size() > detail::max_manifest_bytes)
+        return error(errc::too_large, fmt::format("a manifest of {} bytes is longer than {}",
+                                                  text.size(), detail::max_manifest_bytes))
+            .with_hint("raise chunk_bytes");
     if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
                                       as_bytes(std::string_view(text)));
         !done)
@@ -9196,133 +9845,6 @@ SKEIN_INLINE void checkpointer::retire() const {
             warn(fmt::format("old checkpoint of step {} not removed: {}", step,
                              done.error().what()));
     }
-}
-
-SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
-                                                          bool verify_bytes) {
-    const auto manifest_path = join_path(path, detail::manifest_name);
-    const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
-    if (!bytes) return bytes.error();
-    auto manifest = parse_manifest(*bytes);
-    if (!manifest) return error(manifest.error()).with_where(manifest_path);
-    if (auto step = detail::step_of(detail::base_name(path)); step && *step != manifest->step)
-        return error(errc::corrupt, fmt::format("the manifest is of step {}", manifest->step))
-            .with_where(manifest_path);
-
-    loaded_checkpoint out;
-    out.path_ = path;
-    out.manifest_ = std::move(*manifest);
-    for (std::size_t i = 0; i < out.manifest_.shards.size(); ++i) {
-        const auto& shard = out.manifest_.shards[i];
-        const auto shard_path = join_path(path, shard.name);
-        auto refuse = [&](const error& why) { return error(why).with_where(shard_path); };
-        auto opened = where.open(shard_path, open_mode::read);
-        if (!opened) return opened.error();
-        const auto size = (*opened)->size();
-        if (!size) return size.error();
-        if (*size != shard.bytes)
-            return refuse(
-                error(errc::corrupt,
-                      fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
-                                  *size < shard.bytes ? "truncated" : "too long")));
-        if (verify_bytes)
-            if (auto done = detail::verify_shard(**opened, shard, out.manifest_.chunk_bytes); !done)
-                return refuse(done.error());
-        auto head = detail::read_shard_head(**opened, shard.bytes);
-        if (!head) return refuse(head.error());
-        for (auto& t : head->tensors) {
-            if (!out.shard_of_.emplace(t.name, i).second)
-                return refuse(
-                    error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
-            auto name = t.name;
-            out.tensors_.emplace(std::move(name), std::move(t));
-        }
-        out.shards_.push_back(std::move(*opened));
-    }
-    return out;
-}
-
-/// Puts a broken checkpoint out of the way, for people to look at.
-SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
-                                          std::uint64_t next) const {
-    const auto path = step_path(step);
-    auto aside = path + ".broken";
-    for (int k = 2; disk_.status(aside).has_value(); ++k)
-        aside = fmt::format("{}.broken-{}", path, k);
-    auto moved = disk_.rename(path, aside);
-    if (moved) moved = disk_.sync_dir(dir_);
-    warn(fmt::format("checkpoint of step {} refused: {}; {}, trying step {}", step, why.what(),
-                     moved ? "renamed to " + detail::base_name(aside)
-                           : fmt::format("not renamed: {}", moved.error().what()),
-                     next));
-}
-
-SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::find_latest() const {
-    if (auto there = disk_.status(dir_); !there) {
-        if (there.error().code() == errc::not_found) return std::nullopt;
-        throw there.error();
-    }
-    const auto entries = disk_.list(dir_);
-    if (!entries) throw entries.error();
-    clean_up();
-    const auto all = steps();
-    std::vector<std::pair<std::uint64_t, error>> refused;
-    for (auto step = all.rbegin(); step != all.rend(); ++step) {
-        auto opened = open(disk_, step_path(*step));
-        if (!opened) {
-            const auto& why = opened.error();
-            const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                                why.code() == errc::not_found || why.code() == errc::too_large;
-            // A newer format, a missing permission, a disk that fails to answer: not broken.
-            if (!broken) throw why;
-            refused.emplace_back(*step, why);
-            continue;
-        }
-        for (std::size_t i = 0; i < refused.size(); ++i)
-            set_aside(refused[i].first, refused[i].second,
-                      i + 1 < refused.size() ? refused[i + 1].first : *step);
-        return std::move(*opened);
-    }
-    // Starting over would cost what the run has reached: a person decides.
-    const bool any_aside = std::ranges::any_of(*entries, [](const dir_entry& entry) {
-        return entry.name.starts_with("step-") && entry.name.find(".broken") != entry.name.npos;
-    });
-    if (refused.empty() && !any_aside) return std::nullopt;
-    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
-        .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
-                                    : std::string(refused.front().second.what()))
-        .with_hint("put a good copy back, or start anew under another run name");
-}
-
-SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
-    if (world_.size == 1) return find_latest();
-
-    // Rank 0 verifies and chooses, the others open the same one.
-    std::optional<loaded_checkpoint> found;
-    json mine = {{"ok", true}};
-    if (world_.rank == 0) {
-        try {
-            found = find_latest();
-            mine["found"] = found ? found->path() : std::string();
-        } catch (const error& failed) {
-            mine = detail::outcome(failed);
-        }
-    }
-    const auto all = detail::gather(world_, mine);
-    const auto path = all[0].value("found", std::string());
-    if (path.empty()) return std::nullopt;
-    result<void> done;
-    if (world_.rank != 0) {
-        auto opened = open(disk_, path, false);
-        if (opened)
-            found = std::move(*opened);
-        else
-            done = error(opened.error())
-                       .with_hint("every rank must see the run folder: put it on a file system all "
-                                  "hosts share");
-    }
-    detail::gather(world_, detail::outcome(done));
-    return found;
 }
 
 } // namespace skein::train

@@ -33,6 +33,26 @@ def check_ours(path):
         assert f.get_slice("half").get_dtype() == "BF16" and f.get_slice("half").get_shape() == [2]
 
 
+def check_rows(checkpoint):
+    """As torch.distributed.checkpoint's HuggingFaceStorageReader puts a tensor together from the files of a folder."""
+    whole, chunks = {}, {}
+    for path in sorted(pathlib.Path(checkpoint).glob("*.safetensors")):
+        with safetensors.safe_open(path, framework="numpy") as f:
+            saved = json.loads(f.metadata()["DCP_SHARDING_INFO"])
+            for name in f.keys():
+                part, at = f.get_tensor(name), saved[name]["saved_offsets"]
+                chunks.setdefault(name, []).append((at, part))
+                size = [begin + extent for begin, extent in zip(at, part.shape)]
+                whole[name] = [max(pair) for pair in zip(whole.get(name, size), size)]
+    assert sorted(map(len, chunks.values())) == [1, 1, 1, 2, 2, 2], chunks
+    for name, shape in whole.items():
+        found = numpy.full(shape, -1, dtype=numpy.float32)
+        for at, part in chunks[name]:
+            found[tuple(slice(b, b + n) for b, n in zip(at, part.shape))] = part
+        assert (found == numpy.arange(found.size, dtype=numpy.float32).reshape(shape) / 2).all(), (name, found)
+    assert whole["model.w"] == [7, 3] and whole["model.scale"] == [], whole
+
+
 def main():
     program = find_program("skein_interop_files")
     with tempfile.TemporaryDirectory(prefix="skein-interop-") as folder:
@@ -42,6 +62,9 @@ def main():
         check_ours(os.path.join(checkpoint, "shard-0-of-1.safetensors"))
         with open(os.path.join(checkpoint, "manifest.json"), encoding="utf-8") as f:
             assert json.load(f)["step"] == 120
+        rows = os.path.join(folder, "rows")
+        subprocess.run([program, "shard", rows], check=True)
+        check_rows(os.path.join(rows, "step-00000120"))
 
         # The other way: what the reference writer makes, byte for byte.
         theirs = {"a": numpy.arange(12, dtype=numpy.float64).reshape(3, 4), "b/\u00fc \"q\"": numpy.array([1, -2], dtype=numpy.int16),

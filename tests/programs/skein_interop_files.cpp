@@ -2,12 +2,15 @@
 // Writes our files for other people's readers, and reads theirs. Used by tests/interop.
 //
 //   skein_interop_files write FOLDER     a run folder with events, a safetensors file and a checkpoint
+//   skein_interop_files shard FOLDER     a checkpoint of three ranks, with tensors in rows: value i is i / 2
 //   skein_interop_files read FILE        one JSON line per tensor: name, dtype, shape, hex of the bytes
 #include <skein/core/posix_disk.hpp>
 #include <skein/report/run_dir.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/safetensors.hpp>
 #include <skein/wire/json.hpp>
+
+#include <support/thread_world.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -58,9 +61,43 @@ void write(const std::string& folder) {
 
     checkpoint_state state;
     state.step = 120;
-    state.tensors = tensors;
+    for (const auto& t : tensors) state.tensors.push_back({t.name, t.dtype, t.shape, t.bytes});
     state.extra = R"({"seed": 1})";
     checkpointer(disk, run.checkpoints()).save(state);
+}
+
+void shard(const std::string& folder) {
+    struct whole {
+        std::string name;
+        std::vector<std::int64_t> shape;
+        std::vector<std::int64_t>
+            cuts; ///< where the rows of ranks 1 and 2 begin; empty: everywhere
+    };
+    const std::vector<whole> all{{"model.w", {7, 3}, {3, 3}}, {"model.bias", {11}, {0, 10}},
+                                 {"model.scale", {}, {0, 1}}, {"model.cube", {2, 3, 4}, {1, 2}},
+                                 {"model.norm", {6, 2}, {}},  {"optim.steps", {}, {}}};
+    posix_disk disk;
+    test::run_ranks(3, [&](int rank, test::exchange_fn exchange) {
+        checkpoint_state state;
+        state.step = 120;
+        std::vector<byte_buffer> store;
+        for (const auto& t : all) store.push_back(halves(tensor_bytes("F32", t.shape).value() / 4));
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            const auto& [name, shape, cuts] = all[i];
+            auto part = tensor_part{name, "F32", shape, store[i]};
+            if (!cuts.empty()) {
+                const auto total = shape.empty() ? 1 : shape[0];
+                const auto row = store[i].size() / static_cast<std::size_t>(total);
+                const auto end = rank == 2 ? total : cuts[static_cast<std::size_t>(rank)];
+                part.everywhere = false;
+                part.first_row = rank == 0 ? 0 : cuts[static_cast<std::size_t>(rank) - 1];
+                part.rows = end - part.first_row;
+                part.bytes = part.bytes.subspan(row * part.first_row, row * part.rows);
+            }
+            state.tensors.push_back(part);
+        }
+        checkpointer(disk, folder, {}, {rank, 3, exchange}).save(state);
+    });
 }
 
 void read(const std::string& path) {
@@ -80,11 +117,12 @@ int main(int argc, char** argv) {
     const std::string verb = argc == 3 ? argv[1] : "";
     try {
         if (verb == "write") return write(argv[2]), 0;
+        if (verb == "shard") return shard(argv[2]), 0;
         if (verb == "read") return read(argv[2]), 0;
     } catch (const std::exception& e) {
         std::fprintf(stderr, "skein_interop_files: %s\n", e.what());
         return 1;
     }
-    std::fprintf(stderr, "usage: skein_interop_files write FOLDER | read FILE\n");
+    std::fprintf(stderr, "usage: skein_interop_files write FOLDER | shard FOLDER | read FILE\n");
     return 2;
 }

@@ -6,6 +6,8 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <fmt/core.h>
+
 #include <limits>
 
 using namespace skein;
@@ -19,6 +21,9 @@ checkpoint_manifest sample() {
     m.world_size = 2;
     m.chunk_bytes = 10;
     m.shards = {{"shard-0-of-2.safetensors", 25, {1, 2, 3}}, {"shard-1-of-2.safetensors", 0, {}}};
+    m.tensors = {{"w", {"F32", {5, 2}, {{1, 0, 2}, {0, 2, 3}}}},
+                 {"scalar", {"I64", {}, {{1, 0, 1}}}},
+                 {"none", {"F32", {0, 4}, {{0, 0, 0}}}}};
     m.metrics = {{"val_loss", 0.1}, {"broken", std::numeric_limits<double>::infinity()}};
     m.extra = R"({"sampler":{"epoch":3}})";
     m.config_hash = "00ff";
@@ -51,7 +56,9 @@ TEST_CASE("a manifest comes back as it was written, and is plain JSON for everyb
     CHECK(back.step == 120);
     CHECK(back.world_size == 2);
     CHECK(back.chunk_bytes == 10);
+    CHECK(back.version == 2);
     CHECK(back.shards == m.shards);
+    CHECK(back.tensors == m.tensors);
     CHECK(back.metrics == std::map<std::string, double>{{"val_loss", 0.1}}); // infinity is left out
     CHECK(back.extra == m.extra);
     CHECK(back.config_hash == "00ff");
@@ -90,8 +97,58 @@ TEST_CASE("fields out of range are malformed even under a right checksum") {
         REQUIRE_FALSE(parsed);
         CHECK(parsed.error().code() == errc::malformed);
     }
-    CHECK(parse(edited("skein-checkpoint-1", "skein-checkpoint-2")).error().code() ==
+    CHECK(parse(edited("skein-checkpoint-2", "skein-checkpoint-3")).error().code() ==
           errc::not_supported);
+}
+
+TEST_CASE("a manifest of format 1 has no table of tensors and is read without one") {
+    const auto old = parse(edited("skein-checkpoint-2", "skein-checkpoint-1")).value();
+    CHECK(old.version == 1);
+    CHECK(old.tensors.empty());
+    CHECK(old.shards == sample().shards);
+}
+
+TEST_CASE("the table of tensors is refused, by name, unless every row is in one part") {
+    const std::string parts = "\"parts\": [\n        {\n          \"first_row\": 0,\n"
+                              "          \"rows\": 2,\n          \"shard\": 1\n        }";
+    const auto last = [](const char* first, const char* rows, const char* shard) {
+        return fmt::format("\"first_row\": {},\n          \"rows\": {},\n          \"shard\": {}",
+                           first, rows, shard);
+    };
+    const auto good = last("2", "3", "0");
+    CHECK(parse(edited(good, good)));
+    const std::pair<std::string, std::string> edits[] = {
+        {good, last("2", "2", "0")},                    // a gap at the end
+        {good, last("3", "2", "0")},                    // and in the middle
+        {good, last("1", "4", "0")},                    // overlap
+        {good, last("2", "4", "0")},                    // beyond the end
+        {good, last("2", "9223372036854775807", "0")},  // the sum does not fit
+        {good, last("2", "18446744073709551615", "0")}, // nor the number
+        {good, last("-1", "3", "0")},
+        {good, last("2", "0", "0")},
+        {good, last("2", "3", "1")}, // two parts in one shard
+        {good, last("2", "3", "2")}, // of two shards
+        {good, last("2", "3", "18446744073709551615")},
+        {good, last("2.5", "3", "0")},
+        {good, last("2", "3", "\"0\"")},
+        {parts, "\"parts\": [1"},
+        {parts, "\"part\": [1"},
+        {"5,\n        2", "5,\n        9223372036854775807"},
+        {"5,\n        2", "5,\n        -2"},
+        {"5,\n        2", "6,\n        2"},
+        {"\"dtype\": \"F32\",\n      \"parts\": [\n        {\n          \"first_row\": 0,\n"
+         "          \"rows\": 2",
+         "\"dtype\": \"F33\",\n      \"parts\": [\n        {\n          \"first_row\": 0,\n"
+         "          \"rows\": 2"},
+    };
+    for (auto& [from, to] : edits) {
+        const auto parsed = parse(edited(from, to));
+        INFO(to);
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().code() == errc::malformed);
+        CHECK(parsed.error().text().find("tensor 'w'") != std::string::npos);
+    }
+    CHECK_FALSE(parse(edited("\"tensors\"", "\"tensor\"")));
 }
 
 TEST_CASE("checksums per chunk do not depend on how the bytes arrive") {

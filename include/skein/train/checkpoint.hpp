@@ -2,9 +2,9 @@
 #pragma once
 // Checkpoints that are either whole or not there, for any number of writers and readers.
 //
-//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share of the tensors
+//     <dir>/step-00000120/shard-0-of-2.safetensors     each rank writes its share: tensors, or rows of them
 //                         shard-1-of-2.safetensors
-//                         manifest.json                 last: sizes and a CRC-32C per chunk
+//                         manifest.json                 last: sizes, a CRC-32C per chunk, what is where
 //
 // A save writes into step-N.part-*, syncs every file, writes the manifest, syncs the folder, renames
 // it to step-N and syncs the parent: a crash at any point leaves the new checkpoint or the one before
@@ -50,11 +50,28 @@ struct checkpoint_options {
     std::function<void(const std::string&)> warn; ///< default: a warning in the log
 };
 
-/// What to save. Every rank gives the same list of tensors (names, types, shapes, equal bytes); each
-/// writes only its share. `step` is the number of finished optimizer steps.
+/// A tensor to save, and what this rank has of it: all, or a run of rows along dimension 0. A tensor of no
+/// dimensions is one row.
+struct tensor_part {
+    static constexpr std::int64_t whole = -1; ///< as `rows`: all of them
+
+    std::string name;
+    std::string dtype;               ///< as in safetensors: F32, BF16, ...
+    std::vector<std::int64_t> shape; ///< of the whole tensor
+    byte_span bytes;                 ///< of the rows below
+    std::int64_t first_row = 0;
+    std::int64_t rows = whole;
+    /// True: every rank has these bytes, all rows; one of them writes them. False: each rank writes its own
+    /// rows; together those of all ranks are the tensor, each row once. A rank without rows, or whose rows
+    /// another rank writes, gives rows = 0.
+    bool everywhere = true;
+};
+
+/// What to save. Every rank gives the same list of tensors (names, types, shapes, `everywhere`) and writes
+/// only its share. `step` is the number of finished optimizer steps.
 struct checkpoint_state {
     std::uint64_t step = 0;
-    std::vector<tensor_view> tensors; ///< bytes must stay unchanged during save()
+    std::vector<tensor_part> tensors; ///< bytes must stay unchanged during save()
     /// Sampler position, RNG, schedule...: the text of one JSON object; rank 0's is kept.
     std::string extra = "{}";
     std::map<std::string, double> metrics; ///< for keep_best and for people; rank 0's is kept
@@ -80,31 +97,45 @@ public:
     [[nodiscard]] const std::string& extra() const noexcept { return manifest_.extra; }
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-    /// All tensors of all shards by name.
-    [[nodiscard]] const std::map<std::string, tensor_info>& tensors() const noexcept {
-        return tensors_;
+    /// All tensors by name: type and shape of the whole, and which shard has which rows.
+    [[nodiscard]] const tensor_table& tensors() const noexcept { return manifest_.tensors; }
+    [[nodiscard]] bool contains(const std::string& name) const {
+        return manifest_.tensors.contains(name);
     }
-    [[nodiscard]] bool contains(const std::string& name) const { return tensors_.contains(name); }
 
-    /// Reads one tensor into memory of exactly its size. Throws not_found, mismatch (another size) or
-    /// a disk error, each with tensor and file.
-    void read(const std::string& name, mut_byte_span into) const;
-    /// The same, and the type and shape must be the ones given: "saved as F32 [50, 64], the model has
-    /// F32 [50, 128]".
+    /// Reads `rows` rows from `first_row` on into memory of exactly their size, from however many shards
+    /// they lie in, and no other bytes. Type and shape must be the whole tensor's.
+    ///   errors  not_found; mismatch, with both sides: "saved as F32 [50, 64], the model has F32 [50, 128]";
+    ///           invalid_argument for rows that the tensor has not; corrupt or a disk error, with the file
+    void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
+              std::int64_t first_row, std::int64_t rows, mut_byte_span into) const;
+    /// All rows.
     void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
               mut_byte_span into) const;
+    /// All rows, of whichever type and shape, into memory of exactly their size.
+    void read(const std::string& name, mut_byte_span into) const;
     [[nodiscard]] byte_buffer read(const std::string& name) const;
 
 private:
     friend class checkpointer;
-    [[nodiscard]] const tensor_info& info(const std::string& name) const;
+    [[nodiscard]] const tensor_entry& entry(const std::string& name) const;
+    void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                   mut_byte_span into) const;
 
     std::string path_;
     checkpoint_manifest manifest_;
-    std::map<std::string, tensor_info> tensors_;
-    std::map<std::string, std::size_t> shard_of_;
+    std::map<std::string, std::vector<std::uint64_t>> offsets_; // of each part in its shard
     std::vector<std::unique_ptr<file>> shards_;
 };
+
+namespace detail {
+struct verify_share;
+struct open_failure;
+struct checkpoint_listing;
+/// The rank that writes each tensor that is everywhere: largest first, always to the rank with the fewest
+/// bytes so far; -1 for the others. A pure function of names and sizes, so that nothing has to be gathered.
+[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_part> tensors, int world_size);
+} // namespace detail
 
 /// Saves and loads the checkpoints of one run. All members are collective over the world: every rank
 /// calls them in the same order, and all ranks see the same outcome.
@@ -116,13 +147,14 @@ public:
 
     /// Blocks until the checkpoint is durable or has failed; one that is whole but whose name the disk
     /// would not sync is told through options.warn, and the older ones stay. On failure throws the first failing
-    /// rank's error on every rank (disk_full, io, permission_denied, mismatch), the unfinished folder
-    /// is gone and older checkpoints are untouched. Older ones are removed only after success.
+    /// rank's error on every rank (disk_full, io, permission_denied, mismatch, invalid_argument with the
+    /// tensor and the rows that no rank or two ranks have), the unfinished folder is gone and older
+    /// checkpoints are untouched. Older ones are removed only after success.
     saved_checkpoint save(const checkpoint_state& state);
 
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
-    /// Rank 0 reads and checks every byte. Broken ones before a whole one are reported through
-    /// options.warn and renamed to .broken.
+    /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
+    /// reported through rank 0's options.warn and renamed to .broken.
     ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
     ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
@@ -147,12 +179,19 @@ private:
     [[nodiscard]] result<bool> commit(const checkpoint_state&, const std::string& part,
                                       std::vector<shard_entry> shards) const;
     [[nodiscard]] result<bool> put_in_place(std::uint64_t step, const std::string& part) const;
+    [[nodiscard]] result<tensor_table> tabulate(const checkpoint_state&, const std::string& part,
+                                                const std::vector<shard_entry>& shards) const;
     [[nodiscard]] std::vector<shard_entry> write_all(const checkpoint_state&, std::string& part);
     [[nodiscard]] result<std::string> begin_part(std::uint64_t step) const;
     void clean_up() const;
     void retire() const;
     void warn(const std::string& line) const;
-    [[nodiscard]] std::optional<loaded_checkpoint> find_latest() const;
+    [[nodiscard]] static std::optional<detail::open_failure> open_share(disk& where,
+                                                                        const std::string& path,
+                                                                        const detail::verify_share&,
+                                                                        loaded_checkpoint& out);
+    [[nodiscard]] detail::checkpoint_listing list_for_all() const;
+    [[nodiscard]] std::optional<error> open_together(std::uint64_t step, loaded_checkpoint&) const;
     void set_aside(std::uint64_t step, const error& why, std::uint64_t next) const;
 
     disk& disk_;
@@ -160,12 +199,6 @@ private:
     checkpoint_options options_;
     checkpoint_world world_;
 };
-
-namespace detail {
-/// The rank that writes each tensor: largest first, always to the rank with the fewest bytes so far.
-/// A pure function of names and sizes, so that nothing has to be gathered.
-[[nodiscard]] std::vector<int> deal_tensors(std::span<const tensor_view> tensors, int world_size);
-} // namespace detail
 
 } // namespace skein::train
 

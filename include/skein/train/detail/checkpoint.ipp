@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bodies of <skein/train/checkpoint.hpp>.
+// Bodies of <skein/train/checkpoint.hpp>: saving. Loading is in checkpoint_load.ipp.
 //
 // Names in the checkpoint folder, and what they mean after a crash:
 //     step-N               whole: renamed here only after everything in it was synced
@@ -14,7 +14,7 @@
 #include <skein/core/clock.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/random.hpp>
-#include <skein/train/detail/checkpoint_parts.ipp>
+#include <skein/train/detail/checkpoint_load.ipp>
 
 #include <algorithm>
 #include <chrono>
@@ -25,56 +25,6 @@
 #include <fmt/core.h>
 
 namespace skein::train {
-
-// ---- loaded_checkpoint ---------------------------------------------------------------------------
-
-SKEIN_INLINE const tensor_info& loaded_checkpoint::info(const std::string& name) const {
-    auto it = tensors_.find(name);
-    if (it == tensors_.end())
-        throw error(errc::not_found, fmt::format("the checkpoint has no tensor '{}'", name))
-            .with_where(path_)
-            .with_hint("was it written by another model?");
-    return it->second;
-}
-
-SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.bytes != into.size())
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {} ({} bytes), the model has "
-                                "{} bytes",
-                                name, t.dtype, detail::shape_text(t.shape), t.bytes, into.size()))
-            .with_where(path_);
-    const auto shard = shard_of_.at(name);
-    const auto got = shards_[shard]->read_at(t.offset, into);
-    if (!got) throw got.error();
-    if (*got != into.size())
-        throw error(errc::corrupt, fmt::format("tensor '{}' is cut off after {} of {} bytes", name,
-                                               *got, into.size()))
-            .with_where(join_path(path_, manifest_.shards[shard].name));
-}
-
-SKEIN_INLINE void loaded_checkpoint::read(const std::string& name, std::string_view dtype,
-                                          std::span<const std::int64_t> shape,
-                                          mut_byte_span into) const {
-    const auto& t = info(name);
-    if (t.dtype != dtype || !std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
-        throw error(errc::mismatch,
-                    fmt::format("tensor '{}' was saved as {} {}, the model has {} {}", name,
-                                t.dtype, detail::shape_text(t.shape), dtype,
-                                detail::shape_text(shape)))
-            .with_where(path_)
-            .with_hint("start the run with the settings it was saved with");
-    read(name, into);
-}
-
-SKEIN_INLINE byte_buffer loaded_checkpoint::read(const std::string& name) const {
-    byte_buffer bytes(info(name).bytes);
-    read(name, mut_byte_span(bytes));
-    return bytes;
-}
-
-// ---- checkpointer --------------------------------------------------------------------------------
 
 SKEIN_INLINE checkpointer::checkpointer(disk& where, std::string dir, checkpoint_options options,
                                         checkpoint_world world)
@@ -175,25 +125,18 @@ SKEIN_INLINE result<std::string> checkpointer::begin_part(std::uint64_t step) co
         }
     }
     clean_up();
-    const auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
+    auto part = fmt::format("{}.part-{:016x}", step_path(step), system_random().next());
     if (auto made = disk_.make_dirs(part); !made) return made.error();
     return part;
 }
 
 SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_state& state,
                                                            const std::string& folder) const {
-    const auto owner = detail::deal_tensors(state.tensors, world_.size);
-    std::vector<tensor_view> mine;
-    for (std::size_t i = 0; i < owner.size(); ++i)
-        if (owner[i] == world_.rank) mine.push_back(state.tensors[i]);
-    // A name that repeats would otherwise be seen only when both copies meet in one shard.
-    std::set<std::string_view> names;
-    for (auto& t : state.tensors)
-        if (!names.insert(t.name).second)
-            return error(errc::invalid_argument,
-                         fmt::format("two tensors are called '{}'", t.name));
-    const auto plan =
-        plan_safetensors(mine, {{"format", "pt"}, {"writer", "skein " SKEIN_VERSION_STRING}});
+    const auto mine = detail::own_part(state.tensors, world_);
+    if (!mine) return mine.error();
+    const auto plan = plan_safetensors(mine->views, {{"format", "pt"},
+                                                     {"writer", "skein " SKEIN_VERSION_STRING},
+                                                     {detail::sharding_key, mine->sharding}});
     if (!plan) return plan.error();
 
     shard_entry shard;
@@ -215,28 +158,61 @@ SKEIN_INLINE result<shard_entry> checkpointer::write_shard(const checkpoint_stat
     return shard;
 }
 
+/// What is where, from the headers of the shards as they are on disk.
+SKEIN_INLINE result<tensor_table> checkpointer::tabulate(
+    const checkpoint_state& state, const std::string& part,
+    const std::vector<shard_entry>& shards) const {
+    tensor_table table;
+    for (auto& t : state.tensors) table.emplace(t.name, tensor_entry{t.dtype, t.shape, {}});
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+        const auto path = join_path(part, shards[i].name);
+        const auto seen = disk_.status(path);
+        if (!seen || seen->bytes != shards[i].bytes)
+            return error(errc::not_found,
+                         fmt::format("{} was written by its rank but rank 0 cannot see it", path))
+                .with_hint("put the run folder on a file system all hosts share");
+        auto opened = disk_.open(path, open_mode::read);
+        if (!opened) return opened.error();
+        const auto head = detail::read_shard_head(**opened, shards[i].bytes);
+        if (!head) return error(head.error()).with_where(path);
+        const auto rows = detail::first_rows(*head);
+        if (!rows) return error(rows.error()).with_where(path);
+        for (auto& t : head->tensors) {
+            const auto found = table.find(t.name);
+            if (found == table.end())
+                return error(errc::mismatch,
+                             fmt::format("tensor '{}' is in a shard, but not saved", t.name))
+                    .with_where(path);
+            found->second.parts.push_back({i, rows->at(t.name), detail::rows_of(t.shape)});
+        }
+    }
+    for (auto& [name, tensor] : table)
+        if (auto done = detail::check_parts(name, tensor, shards.size()); !done)
+            return error(errc::invalid_argument, done.error().text())
+                .with_hint("the rows of all ranks together must be the tensor, each row once");
+    return table;
+}
+
 SKEIN_INLINE result<bool> checkpointer::commit(const checkpoint_state& state,
                                                const std::string& part,
                                                std::vector<shard_entry> shards) const {
-    for (auto& shard : shards) {
-        const auto seen = disk_.status(join_path(part, shard.name));
-        if (!seen || seen->bytes != shard.bytes)
-            return error(errc::not_found,
-                         fmt::format("{} was written by its rank but rank 0 cannot see "
-                                     "it",
-                                     join_path(part, shard.name)))
-                .with_hint("put the run folder on a file system all hosts share");
-    }
+    auto tensors = tabulate(state, part, shards);
+    if (!tensors) return tensors.error();
     checkpoint_manifest manifest;
     manifest.step = state.step;
     manifest.world_size = world_.size;
     manifest.chunk_bytes = options_.chunk_bytes;
     manifest.shards = std::move(shards);
+    manifest.tensors = std::move(*tensors);
     manifest.metrics = state.metrics;
     manifest.extra = state.extra;
     manifest.config_hash = state.config_hash;
     manifest.wall_time = std::chrono::duration<double>(system_clock().wall()).count();
     const auto text = dump_manifest(manifest);
+    if (text.size() > detail::max_manifest_bytes)
+        return error(errc::too_large, fmt::format("a manifest of {} bytes is longer than {}",
+                                                  text.size(), detail::max_manifest_bytes))
+            .with_hint("raise chunk_bytes");
     if (auto done = disk_.write_whole(join_path(part, detail::manifest_name),
                                       as_bytes(std::string_view(text)));
         !done)
@@ -332,133 +308,6 @@ SKEIN_INLINE void checkpointer::retire() const {
             warn(fmt::format("old checkpoint of step {} not removed: {}", step,
                              done.error().what()));
     }
-}
-
-SKEIN_INLINE result<loaded_checkpoint> checkpointer::open(disk& where, const std::string& path,
-                                                          bool verify_bytes) {
-    const auto manifest_path = join_path(path, detail::manifest_name);
-    const auto bytes = where.read_whole(manifest_path, detail::max_manifest_bytes);
-    if (!bytes) return bytes.error();
-    auto manifest = parse_manifest(*bytes);
-    if (!manifest) return error(manifest.error()).with_where(manifest_path);
-    if (auto step = detail::step_of(detail::base_name(path)); step && *step != manifest->step)
-        return error(errc::corrupt, fmt::format("the manifest is of step {}", manifest->step))
-            .with_where(manifest_path);
-
-    loaded_checkpoint out;
-    out.path_ = path;
-    out.manifest_ = std::move(*manifest);
-    for (std::size_t i = 0; i < out.manifest_.shards.size(); ++i) {
-        const auto& shard = out.manifest_.shards[i];
-        const auto shard_path = join_path(path, shard.name);
-        auto refuse = [&](const error& why) { return error(why).with_where(shard_path); };
-        auto opened = where.open(shard_path, open_mode::read);
-        if (!opened) return opened.error();
-        const auto size = (*opened)->size();
-        if (!size) return size.error();
-        if (*size != shard.bytes)
-            return refuse(
-                error(errc::corrupt,
-                      fmt::format("{} bytes, the manifest says {} ({})", *size, shard.bytes,
-                                  *size < shard.bytes ? "truncated" : "too long")));
-        if (verify_bytes)
-            if (auto done = detail::verify_shard(**opened, shard, out.manifest_.chunk_bytes); !done)
-                return refuse(done.error());
-        auto head = detail::read_shard_head(**opened, shard.bytes);
-        if (!head) return refuse(head.error());
-        for (auto& t : head->tensors) {
-            if (!out.shard_of_.emplace(t.name, i).second)
-                return refuse(
-                    error(errc::malformed, fmt::format("tensor '{}' is in two shards", t.name)));
-            auto name = t.name;
-            out.tensors_.emplace(std::move(name), std::move(t));
-        }
-        out.shards_.push_back(std::move(*opened));
-    }
-    return out;
-}
-
-/// Puts a broken checkpoint out of the way, for people to look at.
-SKEIN_INLINE void checkpointer::set_aside(std::uint64_t step, const error& why,
-                                          std::uint64_t next) const {
-    const auto path = step_path(step);
-    auto aside = path + ".broken";
-    for (int k = 2; disk_.status(aside).has_value(); ++k)
-        aside = fmt::format("{}.broken-{}", path, k);
-    auto moved = disk_.rename(path, aside);
-    if (moved) moved = disk_.sync_dir(dir_);
-    warn(fmt::format("checkpoint of step {} refused: {}; {}, trying step {}", step, why.what(),
-                     moved ? "renamed to " + detail::base_name(aside)
-                           : fmt::format("not renamed: {}", moved.error().what()),
-                     next));
-}
-
-SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::find_latest() const {
-    if (auto there = disk_.status(dir_); !there) {
-        if (there.error().code() == errc::not_found) return std::nullopt;
-        throw there.error();
-    }
-    const auto entries = disk_.list(dir_);
-    if (!entries) throw entries.error();
-    clean_up();
-    const auto all = steps();
-    std::vector<std::pair<std::uint64_t, error>> refused;
-    for (auto step = all.rbegin(); step != all.rend(); ++step) {
-        auto opened = open(disk_, step_path(*step));
-        if (!opened) {
-            const auto& why = opened.error();
-            const bool broken = why.code() == errc::corrupt || why.code() == errc::malformed ||
-                                why.code() == errc::not_found || why.code() == errc::too_large;
-            // A newer format, a missing permission, a disk that fails to answer: not broken.
-            if (!broken) throw why;
-            refused.emplace_back(*step, why);
-            continue;
-        }
-        for (std::size_t i = 0; i < refused.size(); ++i)
-            set_aside(refused[i].first, refused[i].second,
-                      i + 1 < refused.size() ? refused[i + 1].first : *step);
-        return std::move(*opened);
-    }
-    // Starting over would cost what the run has reached: a person decides.
-    const bool any_aside = std::ranges::any_of(*entries, [](const dir_entry& entry) {
-        return entry.name.starts_with("step-") && entry.name.find(".broken") != entry.name.npos;
-    });
-    if (refused.empty() && !any_aside) return std::nullopt;
-    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
-        .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
-                                    : std::string(refused.front().second.what()))
-        .with_hint("put a good copy back, or start anew under another run name");
-}
-
-SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
-    if (world_.size == 1) return find_latest();
-
-    // Rank 0 verifies and chooses, the others open the same one.
-    std::optional<loaded_checkpoint> found;
-    json mine = {{"ok", true}};
-    if (world_.rank == 0) {
-        try {
-            found = find_latest();
-            mine["found"] = found ? found->path() : std::string();
-        } catch (const error& failed) {
-            mine = detail::outcome(failed);
-        }
-    }
-    const auto all = detail::gather(world_, mine);
-    const auto path = all[0].value("found", std::string());
-    if (path.empty()) return std::nullopt;
-    result<void> done;
-    if (world_.rank != 0) {
-        auto opened = open(disk_, path, false);
-        if (opened)
-            found = std::move(*opened);
-        else
-            done = error(opened.error())
-                       .with_hint("every rank must see the run folder: put it on a file system all "
-                                  "hosts share");
-    }
-    detail::gather(world_, detail::outcome(done));
-    return found;
 }
 
 } // namespace skein::train

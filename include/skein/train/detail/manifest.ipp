@@ -7,10 +7,12 @@
 
 #include <skein/core/crc32c.hpp>
 #include <skein/core/error.hpp>
+#include <skein/train/safetensors.hpp>
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include <fmt/core.h>
@@ -47,6 +49,105 @@ SKEIN_INLINE result<shard_entry> parse_shard_entry(const json& value, std::uint6
         shard.crcs.push_back(static_cast<std::uint32_t>(crc));
     }
     return shard;
+}
+
+SKEIN_INLINE result<void> check_parts(const std::string& name, tensor_entry& tensor,
+                                      std::size_t shards) {
+    const auto bad = [&](std::string why) {
+        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why));
+    };
+    const auto total = rows_of(tensor.shape);
+    std::set<std::size_t> seen;
+    for (const auto& part : tensor.parts) {
+        if (part.shard >= shards)
+            return bad(fmt::format("shard {} of {} shards", part.shard, shards));
+        if (!seen.insert(part.shard).second)
+            return bad(fmt::format("two parts are in shard {}", part.shard));
+        if (part.first_row < 0 || part.rows < 0 || part.rows > total ||
+            part.first_row > total - part.rows || (part.rows == 0 && total > 0))
+            return bad(fmt::format("{} rows from row {} in shard {}, the tensor has {}", part.rows,
+                                   part.first_row, part.shard, total));
+    }
+    std::ranges::sort(tensor.parts, {}, &part_entry::first_row);
+    std::int64_t end = 0;
+    for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
+        const auto& part = tensor.parts[i];
+        if (part.first_row > end)
+            return bad(fmt::format("rows [{}, {}) are in no shard", end, part.first_row));
+        if (part.first_row < end || (part.rows == 0 && i > 0))
+            return bad(fmt::format("rows [{}, {}) are in shards {} and {}", part.first_row,
+                                   std::min(end, part.first_row + part.rows),
+                                   tensor.parts[i - 1].shard, part.shard));
+        end += part.rows;
+    }
+    if (tensor.parts.empty() || end < total)
+        return bad(fmt::format("rows [{}, {}) are in no shard", end, total));
+    return {};
+}
+
+SKEIN_INLINE json table_json(const tensor_table& tensors) {
+    json out = json::object();
+    for (const auto& [name, tensor] : tensors) {
+        json parts = json::array();
+        for (const auto& part : tensor.parts)
+            parts.push_back(
+                {{"shard", part.shard}, {"first_row", part.first_row}, {"rows", part.rows}});
+        out[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"parts", std::move(parts)}};
+    }
+    return out;
+}
+
+/// A row, a number of rows or an extent: a whole number of 63 bits.
+SKEIN_INLINE result<std::int64_t> json_row(const json& object, const std::string& key) {
+    const auto value = json_uint(object, key);
+    if (!value) return value.error();
+    if (*value > INT64_MAX)
+        return error(errc::malformed, fmt::format("'{}' does not fit 63 bits", key));
+    return static_cast<std::int64_t>(*value);
+}
+
+SKEIN_INLINE result<tensor_entry> parse_tensor_entry(const std::string& name, const json& value,
+                                                     std::size_t shards) {
+    const auto bad = [&](const error& why) {
+        return error(errc::malformed, fmt::format("tensor '{}': {}", name, why.text()));
+    };
+    const auto dtype = json_string(value, "dtype");
+    if (!dtype) return bad(dtype.error());
+    const auto shape = json_uints(value, "shape", 64);
+    if (!shape) return bad(shape.error());
+
+    tensor_entry tensor{.dtype = *dtype, .shape = {}, .parts = {}};
+    for (const auto extent : *shape) {
+        if (extent > INT64_MAX)
+            return bad(error(errc::malformed, "an extent does not fit 63 bits"));
+        tensor.shape.push_back(static_cast<std::int64_t>(extent));
+    }
+    if (const auto bytes = tensor_bytes(tensor.dtype, tensor.shape); !bytes)
+        return bad(bytes.error());
+    if (!value.contains("parts") || !value["parts"].is_array())
+        return bad(error(errc::malformed, "'parts' is missing or is not an array"));
+    for (const auto& item : value["parts"]) {
+        const auto shard = json_uint(item, "shard");
+        if (!shard) return bad(shard.error());
+        const auto first = json_row(item, "first_row"), rows = json_row(item, "rows");
+        for (const auto* field : {&first, &rows})
+            if (!*field) return bad(field->error());
+        tensor.parts.push_back({.shard = *shard, .first_row = *first, .rows = *rows});
+    }
+    if (auto done = check_parts(name, tensor, shards); !done) return done.error();
+    return tensor;
+}
+
+SKEIN_INLINE result<tensor_table> parse_table(const json& manifest, std::size_t shards) {
+    if (!manifest.contains("tensors") || !manifest["tensors"].is_object())
+        return error(errc::malformed, "'tensors' is missing or is not an object");
+    tensor_table out;
+    for (const auto& [name, value] : manifest["tensors"].items()) {
+        auto tensor = parse_tensor_entry(name, value, shards);
+        if (!tensor) return tensor.error();
+        out.emplace(name, std::move(*tensor));
+    }
+    return out;
 }
 
 inline constexpr json_limits manifest_json{.max_bytes = 256u << 20, .max_depth = 64};
@@ -89,6 +190,7 @@ SKEIN_INLINE std::string dump_manifest(const checkpoint_manifest& m) {
                         {"world_size", m.world_size},
                         {"chunk_bytes", m.chunk_bytes},
                         {"shards", std::move(shards)},
+                        {"tensors", detail::table_json(m.tensors)},
                         {"metrics", std::move(metrics)},
                         {"extra", parse_json(m.extra, detail::manifest_json).value()},
                         {"config_hash", m.config_hash},
@@ -111,11 +213,14 @@ SKEIN_INLINE result<checkpoint_manifest> parse_manifest(byte_span bytes) {
 
     const auto format = json_string(j, "format");
     if (!format) return format.error();
-    if (*format != checkpoint_manifest::format)
+    checkpoint_manifest m;
+    if (*format == checkpoint_manifest::format_1)
+        m.version = 1;
+    else if (*format != checkpoint_manifest::format)
         return error(errc::not_supported,
                      fmt::format("checkpoint format '{}' is not supported", *format))
-            .with_hint(fmt::format("this build reads {}", checkpoint_manifest::format));
-    checkpoint_manifest m;
+            .with_hint(fmt::format("this build reads {} and {}", checkpoint_manifest::format_1,
+                                   checkpoint_manifest::format));
     const auto step = json_uint(j, "step"), world = json_uint(j, "world_size");
     const auto chunk = json_uint(j, "chunk_bytes");
     for (auto* field : {&step, &world, &chunk})
@@ -143,6 +248,11 @@ SKEIN_INLINE result<checkpoint_manifest> parse_manifest(byte_span bytes) {
         auto shard = detail::parse_shard_entry(item, m.chunk_bytes);
         if (!shard) return shard.error();
         m.shards.push_back(std::move(*shard));
+    }
+    if (m.version > 1) {
+        auto tensors = detail::parse_table(j, m.shards.size());
+        if (!tensors) return tensors.error();
+        m.tensors = std::move(*tensors);
     }
     for (auto& [name, value] : j["metrics"].items())
         if (value.is_number()) m.metrics[name] = value.get<double>();
