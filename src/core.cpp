@@ -12,6 +12,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/type_name.hpp>
 
 #include <skein/core/detail/available_cores.ipp>
 #include <skein/core/detail/check.ipp>
@@ -20,3 +21,4 @@
 #include <skein/core/detail/error.ipp>
 #include <skein/core/detail/log.ipp>
 #include <skein/core/detail/posix_disk.ipp>
+#include <skein/core/detail/type_name.ipp>

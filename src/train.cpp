@@ -5,19 +5,24 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
-#include <skein/train/ddp.hpp>
 #include <skein/train/detail/session.hpp>
+#include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/training_state.hpp>
+#include <skein/train/unit.hpp>
 #include <skein/train/weights.hpp>
+#include <skein/train/wrap.hpp>
 
-#include <skein/train/detail/ddp.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/session.ipp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>
 #include <skein/train/detail/training_state.ipp>
+#include <skein/train/detail/unit.ipp>
+#include <skein/train/detail/unit_gatherer.ipp>
 #include <skein/train/detail/weights.ipp>
+#include <skein/train/detail/wrap.ipp>

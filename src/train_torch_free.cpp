@@ -15,6 +15,7 @@
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/shard_layout.hpp>
 
 #include <skein/train/detail/checkpoint.ipp>
 #include <skein/train/detail/checkpoint_load.ipp>
@@ -29,3 +30,4 @@
 #include <skein/train/detail/safetensors.ipp>
 #include <skein/train/detail/sampler.ipp>
 #include <skein/train/detail/schedule.ipp>
+#include <skein/train/detail/shard_layout.ipp>

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A small decoder-only transformer over bytes. Plain LibTorch: it knows nothing of skein.
+// A small decoder-only transformer over bytes. Plain LibTorch but for one line: the mark of a block, which
+// lets FSDP gather and drop it and costs nothing elsewhere.
+
+#include <skein/train/unit.hpp>
 
 #include <torch/torch.h>
 
@@ -59,7 +62,7 @@ struct BlockImpl : torch::nn::Module {
     torch::nn::LayerNorm norm_2;
     torch::nn::Linear up, down;
 };
-TORCH_MODULE(Block);
+TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);
 
 /// Bytes to logits of the next byte. The output head is the transposed byte embedding.
 struct GPTImpl : torch::nn::Module {
@@ -76,7 +79,7 @@ struct GPTImpl : torch::nn::Module {
 
     torch::Tensor forward(const torch::Tensor& ids_BT) {
         auto x_BTD = bytes(ids_BT) + places->weight.slice(0, 0, ids_BT.size(1));
-        for (const auto& block : *blocks) x_BTD = block->as<BlockImpl>()->forward(x_BTD);
+        for (const auto& block : *blocks) x_BTD = block->as<Block>()->forward(x_BTD);
         return torch::nn::functional::linear(norm(x_BTD), bytes->weight); // BTV
     }
 

@@ -5,90 +5,12 @@
 //
 // Run alone it starts its own workers; under srun, mpirun or torchrun it joins their world.
 
-#include "options.hpp"
+#include "training.hpp"
 
-#include <skein/report/progress.hpp>
-#include <skein/report/summary.hpp>
 #include <skein/train/ddp.hpp>
-#include <skein/train/launch.hpp>
-#include <skein/train/reporter.hpp>
-#include <skein/train/trainer.hpp>
-
-#include <fmt/core.h>
-
-#include <cstdio>
-
-namespace {
-
-/// What one rank does. The trainer shares out the work; nothing here asks which rank it is until
-/// there is something to print.
-void train(skein::train::context& ctx, const gpt::program_options& o,
-           const gpt::split_text& parts) {
-    const gpt::windows data(parts.train, o.model.context),
-        held_out(parts.held_out, o.model.context);
-
-    using skein::train::output_mode;
-    if (ctx.is_first() && ctx.attempt() == 0 && o.run.output != output_mode::quiet &&
-        o.run.output != output_mode::json)
-        fmt::print(stderr, "text {}: {} to learn from, {} held out\n", o.text,
-                   skein::report::human_bytes(static_cast<double>(parts.train.size())),
-                   skein::report::human_bytes(static_cast<double>(parts.held_out.size())));
-
-    torch::manual_seed(o.run.seed);
-    gpt::GPT model(o.model);
-    const auto loss = [](gpt::GPT& m, const gpt::text_batch& b) {
-        return gpt::next_byte_loss(m, b.inputs_BT, b.targets_BT);
-    };
-    const auto total = static_cast<std::uint64_t>(o.run.max_steps);
-    const auto warmup = std::min<std::uint64_t>(static_cast<std::uint64_t>(o.warmup), total / 2);
-    const auto schedule =
-        skein::train::make_schedule(
-            o.schedule, {.peak = o.lr, .floor = o.lr / 10, .warmup = warmup, .total = total})
-            .value();
-
-    skein::Trainer<skein::DDP<>> trainer(ctx, o.run);
-    trainer.describe({{"text", o.text},
-                      {"context", o.model.context},
-                      {"layers", o.model.layers},
-                      {"heads", o.model.heads},
-                      {"dim", o.model.dim},
-                      {"lr", o.lr}});
-    const auto result = trainer.fit(model, o.optimizer(), schedule, loss, data, held_out);
-
-    if (!ctx.is_first()) return;
-    auto summary = skein::train::summarize(ctx, o.run, result);
-    summary.results.push_back({"bigram", gpt::bigram_nats(parts.train, parts.held_out)});
-    const bool say = o.run.output != output_mode::quiet;
-    const auto written =
-        o.sample_bytes > 0 && say
-            ? gpt::printable(gpt::sample(model, o.prompt, o.sample_bytes, 0.8, o.run.seed))
-            : std::string();
-    if (o.run.output == output_mode::json) {
-        summary.texts = {{"sample", written}};
-        fmt::print("{}\n", skein::report::summary_json(summary));
-    } else if (say) {
-        if (!written.empty())
-            fmt::print("it writes, from \"{}\" on:\n\n{}\n\n", gpt::printable(o.prompt), written);
-        fmt::print("{}", skein::report::summary_text(summary));
-    }
-    std::fflush(stdout);
-}
-
-} // namespace
 
 int main(int argc, char** argv) {
     gpt::program_options options;
     if (const auto code = gpt::parse(argc, argv, options)) return *code;
-    gpt::split_text parts;
-    try { // before any worker starts: one clear line for a mistake
-        gpt::check(options);
-        const auto text = gpt::read_text(options.text, options.max_mib << 20);
-        parts = gpt::split(text, options.model.context, options.text);
-        if (options.prompt.empty()) options.prompt = gpt::opening(parts.held_out);
-    } catch (const skein::error& mistake) {
-        fmt::print(stderr, "error: {}\n", mistake.what());
-        return skein::train::exit_code_of(mistake);
-    }
-    return skein::train::launch(options.run,
-                                [&](skein::train::context& ctx) { train(ctx, options, parts); });
+    return gpt::run_program(options, gpt::train<skein::DDP<>>);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The command line of 110_gpt_ddp.
+// The command line of the GPT examples.
 
 #include "gpt.hpp"
 #include "text.hpp"
@@ -13,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -41,7 +42,9 @@ struct program_options {
 };
 
 /// Fills `o` from the command line; the exit code when the program should end now (help, mistake).
-inline std::optional<int> parse(int argc, char** argv, program_options& o) {
+///   more  adds options of the program's own
+inline std::optional<int> parse(int argc, char** argv, program_options& o,
+                                const std::function<void(CLI::App&)>& more = {}) {
     o.run.name = "gpt";
     o.run.max_steps = 600;
     o.run.global_batch = 32;
@@ -90,6 +93,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o) {
     app.add_flag("--plain", plain, "plain lines, no live line");
     app.add_flag("--quiet", quiet, "only errors");
     app.add_flag("--json", json, "one JSON object per line");
+    if (more) more(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& stop) {

@@ -44,5 +44,6 @@
 #include <skein/core/time.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/core/timer_wheel.hpp>
+#include <skein/core/type_name.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/core/wait.hpp>

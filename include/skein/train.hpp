@@ -14,6 +14,7 @@
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/fsdp.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/optimizer.hpp>
@@ -22,8 +23,12 @@
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/shard_layout.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/strategy.hpp>
 #include <skein/train/trainer.hpp>
 #include <skein/train/training_state.hpp>
+#include <skein/train/unit.hpp>
 #include <skein/train/weights.hpp>
+#include <skein/train/wrap.hpp>
+#include <skein/train/zero.hpp>

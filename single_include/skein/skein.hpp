@@ -12852,6 +12852,46 @@ private:
 
 } // namespace skein
 
+// ======== skein/core/type_name.hpp
+// Names of types and functions as people write them, for messages.
+//
+//     type_name(typeid(e))            // "std::runtime_error"
+
+
+#include <string>
+#include <typeinfo>
+
+namespace skein {
+
+/// The name behind a mangled one; a text that is no mangled name comes back as it is.
+[[nodiscard]] std::string readable_name(const char* mangled);
+
+[[nodiscard]] inline std::string type_name(const std::type_info& type) {
+    return readable_name(type.name());
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/type_name.ipp
+// Bodies of <skein/core/type_name.hpp>.
+
+#include <cstdlib>
+#include <memory>
+
+#include <cxxabi.h>
+
+namespace skein {
+
+SKEIN_INLINE std::string readable_name(const char* mangled) {
+    int status = 0;
+    const std::unique_ptr<char, void (*)(void*)> text(
+        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+    return status == 0 ? std::string(text.get()) : std::string(mangled);
+}
+
+} // namespace skein
+
 // ======== skein/net.hpp
 // Every public header of the layer net.
 // Written by scripts/check_mirror.py --write.
@@ -13696,9 +13736,6 @@ struct function_record {
     function_record* next = nullptr;
 };
 
-/// A compiler's name for a type, readable: "std::out_of_range".
-[[nodiscard]] std::string readable_name(const char* mangled);
-
 /// The sorted, numbered records of this program.
 class registry {
 public:
@@ -13740,25 +13777,15 @@ private:
 
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <cxxabi.h>
-
 #include <fmt/format.h>
 
 namespace skein::rt {
-
-SKEIN_INLINE std::string readable_name(const char* mangled) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> text(
-        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
-    return status == 0 ? std::string(text.get()) : std::string(mangled);
-}
 
 SKEIN_INLINE const registry& registry::instance() {
     static const registry built = [] {

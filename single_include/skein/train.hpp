@@ -9920,6 +9920,10 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
+    /// A number for the name of a group of ranks that is made next; the same on every rank when all make
+    /// theirs in the same order.
+    [[nodiscard]] int next_group() const noexcept { return groups_++; }
+
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
     void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
@@ -9938,6 +9942,7 @@ private:
     world_info where_;
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
+    mutable int groups_ = 0;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };
@@ -10299,32 +10304,159 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
 // ======== skein/train/ddp.hpp
 // Data parallel training: every rank holds the whole model and sees its share of each batch.
 //
-// The flat gradient buffer is cut into buckets. Every gradient that is settled counts down;
-// when a bucket is complete, and all before it are on their way, its all-reduce starts on the
-// communication thread while the backward pass goes on. Buckets leave in the same order on every
-// rank whatever the order of hooks, so parameters that a rank does not use cannot hang the others.
+// The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
+// complete, and all before it are on their way, its all-reduce starts on the communication thread while
+// the backward pass goes on. Buckets leave in the same order on every rank whatever the order of hooks,
+// so parameters that a rank does not use cannot hang the others.
 //
 //     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
 //     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
 //
-//   source: Li et al. 2020 (arXiv 2006.15704); bucket sizes as in PyTorch's reducer
+//   source: Li et al. 2020 (arXiv 2006.15704)
+
+
+// ======== skein/train/detail/sharded.hpp
+// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
+// over, where its parameters are, and when both travel.
+//
+//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
+//     Zero1    shard group: all         replicas: none         everybody updates its part
+//     Zero2    the same, and of the reduced gradients everybody keeps its part only
+//     FSDP     the same, and of the parameters too, between uses
+//     Hybrid   shard group: the host    replicas: one rank of each host
+//
+// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
+// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
+// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
+// gathered, and nothing is dropped, because there is one copy only.
 
 
 // ======== skein/train/flat.hpp
-// Flat storage: all trainable parameters of a module are views of one buffer, all gradients of another.
+// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
 //
 // Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
 // hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
 // objects (their data is re-pointed), so user code sees ordinary parameters.
 //
-// The order is the reverse of registration, about the order in which gradients become ready, so that
-// a slice of the buffer is a bucket that can be sent while the rest of the backward pass runs. Every
-// parameter starts at a multiple of 64 bytes; the padding stays zero.
+// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
+// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
+// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
+// checkpoints walk what is owned and never ask which strategy it is.
+
+
+// ======== skein/train/shard_layout.hpp
+// Where the parameters of a unit lie in a flat buffer, and where the buffer is cut between ranks.
+//
+// A unit is what travels together: a transformer block, a bucket, or what is left at the root. Its
+// parameters lie one behind the other, each at a multiple of 16 elements. A cut lies on a row of a
+// parameter and on 16 elements, so that every rank's piece of every parameter is a rectangle of whole
+// rows, and kernels see the same alignment however the unit is cut. Pieces are as even as rows allow
+// and never padded.
+//
+//     const auto cuts = cut_unit(parameters, {0, size}, 4);   // four ranges, adjacent, in order
 
 
 #include <cstdint>
+#include <span>
+#include <vector>
+
+namespace skein::train {
+
+/// Elements [begin, end) of a flat buffer.
+struct flat_range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+
+    [[nodiscard]] std::int64_t size() const noexcept { return end - begin; }
+    [[nodiscard]] bool empty() const noexcept { return begin == end; }
+    friend bool operator==(flat_range, flat_range) = default;
+};
+
+/// What two ranges have in common; empty at `a.begin` when that is nothing.
+[[nodiscard]] flat_range overlap(flat_range a, flat_range b) noexcept;
+
+/// Every parameter begins at a multiple of so many elements: 64 bytes of float32.
+inline constexpr std::int64_t flat_alignment = 16;
+
+/// `count` elements, up to where the next parameter may begin.
+[[nodiscard]] constexpr std::int64_t padded_count(std::int64_t count) noexcept {
+    return (count + flat_alignment - 1) / flat_alignment * flat_alignment;
+}
+
+/// One parameter's place in a flat buffer.
+struct placed_parameter {
+    std::int64_t offset = 0; ///< a multiple of flat_alignment
+    std::int64_t count = 0;  ///< elements, without padding
+    std::int64_t row = 1;    ///< elements that one index of dimension 0 spans; at least 1
+};
+
+/// The pieces of `shards` ranks: adjacent, in rank order, together `unit`. A piece may be empty.
+///   parameters  of the unit, in order of offset; the first begins where the unit does
+///   unit        ends on a multiple of flat_alignment
+[[nodiscard]] std::vector<flat_range> cut_unit(std::span<const placed_parameter> parameters,
+                                               flat_range unit, int shards);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/shard_layout.ipp
+// Bodies of <skein/train/shard_layout.hpp>.
+
+
+#include <algorithm>
+#include <numeric>
+
+namespace skein::train {
+
+SKEIN_INLINE flat_range overlap(flat_range a, flat_range b) noexcept {
+    const auto begin = std::max(a.begin, b.begin), end = std::min(a.end, b.end);
+    return begin < end ? flat_range{begin, end} : flat_range{a.begin, a.begin};
+}
+
+namespace detail {
+
+/// The allowed cut nearest to `wanted`, which lies inside the parameter; of two the lower.
+SKEIN_INLINE std::int64_t nearest_cut(const placed_parameter& p, std::int64_t wanted) {
+    const auto end = p.offset + padded_count(p.count);
+    // Rows whose first element is a multiple of the alignment come every `step` elements.
+    const auto step = p.row / std::gcd(p.row, flat_alignment) * flat_alignment;
+    const auto below = p.offset + (wanted - p.offset) / step * step;
+    const auto above = below + step >= p.offset + p.count ? end : below + step;
+    return wanted - below <= above - wanted ? below : above;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<flat_range> cut_unit(std::span<const placed_parameter> parameters,
+                                              flat_range unit, int shards) {
+    SKEIN_CHECK(shards >= 1, "a unit cut into {} pieces", shards);
+    std::vector<flat_range> pieces;
+    auto at = unit.begin;
+    for (int r = 1; r <= shards; ++r) {
+        const auto wanted = unit.begin + unit.size() * r / shards;
+        auto cut = unit.end;
+        if (r < shards) {
+            const auto inside = std::ranges::find_if(parameters, [&](const placed_parameter& p) {
+                return wanted < p.offset + padded_count(p.count);
+            });
+            if (inside != parameters.end()) cut = detail::nearest_cut(*inside, wanted);
+        }
+        cut = std::max(cut, at);
+        pieces.push_back({at, cut});
+        at = cut;
+    }
+    return pieces;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/flat.hpp, continued
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10333,7 +10465,8 @@ namespace skein::train {
 
 // P elements of a flat buffer, padding included
 
-/// Zeroed float32 storage straight from the system, given back when the last view is gone.
+/// Zeroed float32 storage straight from the system, given back when the last view is gone. Pages cost
+/// memory when they are first touched.
 [[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements);
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
@@ -10342,17 +10475,45 @@ namespace skein::train {
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   flat_P  float32, contiguous, on the CPU
+///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
+///          long row of numbers is cut into parts makes no difference to the bits
 /// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
 [[nodiscard]] double squared_norm(const at::Tensor& flat_P);
 
 /// One trainable parameter inside the flat buffers.
 struct flat_segment {
-    std::string name;        ///< as in named_parameters(); of tied parameters the first
-    at::Tensor parameter;    ///< the module's own tensor
-    std::int64_t offset = 0; ///< elements; a multiple of flat_storage::alignment
-    std::int64_t count = 0;  ///< elements of the parameter
-    std::int64_t padded = 0; ///< elements up to the next segment
+    std::string name;                ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;            ///< the module's own tensor
+    std::vector<std::int64_t> shape; ///< its own, also while its unit is not gathered
+    std::int64_t offset = 0;         ///< elements; a multiple of flat_alignment
+    std::int64_t count = 0;          ///< elements of the parameter
+    std::int64_t padded = 0;         ///< elements up to the next segment
+    std::int64_t row = 1;            ///< elements that one index of dimension 0 spans
+    std::size_t unit = 0;
+    std::size_t registered = 0; ///< its number among the trainable parameters of the module
+};
+
+/// What is gathered, reduced and dropped together.
+struct flat_unit {
+    std::string name;                 ///< of the module, or of its first parameter; empty: the root
+    std::size_t first = 0, last = 0;  ///< its segments
+    flat_range place;                 ///< in the parameters, padding included
+    std::vector<flat_range> shards{}; ///< of each sharding rank: adjacent, together `place`
+    flat_range own;                   ///< this rank's, also in the parameters
+    std::int64_t own_at = 0;          ///< where it begins in the owned layout
+    std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
+};
+
+/// What this rank owns of one parameter: whole rows of it.
+struct owned_piece {
+    std::size_t segment = 0;
+    std::int64_t first = 0;  ///< element of the parameter
+    std::int64_t count = 0;  ///< elements, without padding
+    std::int64_t padded = 0; ///< with the padding behind it that is owned, too
+    std::int64_t flat = 0;   ///< in the parameters
+    std::int64_t at =
+        0; ///< in the owned layout: optimizer states have this many elements before it
 };
 
 /// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
@@ -10360,6 +10521,36 @@ struct fixed_tensor {
     std::string name;
     at::Tensor tensor;
     bool is_buffer = false;
+};
+
+/// How parameters form units, in the order in which a forward pass comes to them.
+struct unit_plan {
+    std::vector<std::string> names;   ///< of the units
+    std::vector<std::size_t> unit_of; ///< by trainable parameter, in order of registration
+};
+
+/// A trainable parameter before it is placed.
+struct plan_parameter {
+    std::string name;                 ///< the first it is registered under
+    std::vector<std::string> aliases; ///< the others, of a tied one
+    std::int64_t count = 0;           ///< elements
+};
+
+/// What a strategy decides about a store.
+struct store_options {
+    /// Groups parameters; none: all are one unit, the root.
+    std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)> plan = {};
+    int shards = 1; ///< ranks that every unit is cut between
+    int shard = 0;  ///< this one's number among them
+    /// Where flat buffers of so many elements come from; none: make_flat_buffer().
+    std::function<at::Tensor(std::int64_t)> parameter_memory = {}, gradient_memory = {};
+    /// The module's values go into the store. False: another rank that shares the memory brings them.
+    bool brings_values = true;
+    /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
+    bool saved_elsewhere = false;
+    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
+    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
+    int gradient_places = 0;
 };
 
 namespace detail {
@@ -10371,61 +10562,103 @@ struct settle_hook;
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
 /// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
 /// to the place itself.
-class flat_storage {
+class flat_store {
 public:
-    static constexpr std::int64_t alignment = 16; // float32 elements
+    static constexpr std::int64_t alignment = flat_alignment;
 
-    /// Moves the module's trainable parameters into flat storage.
+    /// Moves the module's trainable parameters into the store.
     ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
     ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
-    explicit flat_storage(torch::nn::Module& module);
-    flat_storage(const flat_storage&) = delete;
-    flat_storage& operator=(const flat_storage&) = delete;
-    ~flat_storage();
+    explicit flat_store(torch::nn::Module& module, const store_options& options = {});
+    flat_store(const flat_store&) = delete;
+    flat_store& operator=(const flat_store&) = delete;
+    ~flat_store();
 
-    /// Elements of each buffer, padding included.
+    /// Elements of all parameters, padding included.
     [[nodiscard]] std::int64_t size() const noexcept { return size_; }
     /// Trainable elements, without padding.
     [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
+    /// Elements that this rank updates, padding included: the size of an optimizer state.
+    [[nodiscard]] std::int64_t owned() const noexcept { return owned_; }
+    /// Ranks that it is cut between.
+    [[nodiscard]] int shards() const noexcept { return shards_; }
+    [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
+    [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
+
     [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
-    /// In buffer order.
+    [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
+    /// In the order of the parameters' buffer.
     [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
     [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
+    /// Everything this rank owns, in the order of both layouts.
+    [[nodiscard]] const std::vector<owned_piece>& pieces() const noexcept { return pieces_; }
 
-    /// A flat tensor's part for one segment, in the parameter's shape.
+    /// All of a segment, in the parameter's shape, in a buffer of the layout of params_P().
     [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
+    /// The gradients of a whole unit.
+    [[nodiscard]] at::Tensor grads_of(const flat_unit& unit) const;
+    /// The gradients of an owned piece with its padding.
+    [[nodiscard]] at::Tensor own_grads(const owned_piece& piece) const;
+    /// The sum of the squares of all owned gradients, in an order that does not depend on units.
+    [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
     ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
     ///           now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
-    /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
+    /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
+    void settle_gradients(const flat_unit& unit);
+    /// The same for all units.
     void settle_gradients();
+    /// With shared places: the reduced gradients of what is owned move out of the unit's place, and its
+    /// parameters have no gradient any more.
+    ///   add  to those of the micro-batches before
+    void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
     /// Called with a segment's number when a backward pass has settled its gradient; one listener.
     void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
+    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
+    /// stays where the backward pass made it, until settle_gradients().
+    void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
 
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
+    /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
+    void show(const flat_unit& unit, bool visible);
+
+    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
+    /// whose parameters several ranks share.
+    void leave_shared_memory();
+
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
+    /// depend on units.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
     friend struct detail::settle_hook;
-    void collect(torch::nn::Module& module);
+    void collect(torch::nn::Module& module, std::vector<plan_parameter>& found);
+    void place(const unit_plan& plan, const store_options& options);
+    void place_gradients(int places);
+    void own(const flat_unit& unit);
+    void adopt_parameters(bool brings_values);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
-    void attach_gradients();
+    [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
     [[nodiscard]] const void* place_of(const flat_segment& s) const;
 
     std::vector<flat_segment> segments_;
+    std::vector<flat_unit> units_;
+    std::vector<owned_piece> pieces_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
     std::function<void(std::size_t)> settled_;
+    std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
-    std::int64_t size_ = 0;
-    std::int64_t trainable_ = 0;
-    at::Tensor params_P_, grads_P_;
+    std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
+    int shards_ = 1;
+    bool saved_elsewhere_ = false;
+    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
 };
 
 } // namespace skein::train
@@ -10436,6 +10669,8 @@ private:
 
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <unordered_map>
 
 #include <malloc.h>
@@ -10466,62 +10701,102 @@ SKEIN_INLINE void keep_freed_memory() noexcept {
 #endif
 }
 
-SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
-    constexpr std::int64_t piece = 1 << 16, lanes = 16;
-    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
-    const std::int64_t size = flat_P.numel();
-    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
+namespace detail {
+
+/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
+/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
+struct square_sums {
+    static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
+
+    std::span<const at::Tensor> parts;
+    std::vector<std::int64_t> starts; // of the parts, and the end
+
+    explicit square_sums(std::span<const at::Tensor> all) : parts(all), starts{0} {
+        for (const auto& part : parts) starts.push_back(starts.back() + part.numel());
+    }
+
+    [[nodiscard]] double of_piece(std::int64_t number) const {
+        const auto end = std::min((number + 1) * piece, starts.back());
+        double lane[lanes] = {};
+        for (auto at = number * piece; at < end;) {
+            const auto p = static_cast<std::size_t>(
+                std::upper_bound(starts.begin(), starts.end(), at) - starts.begin() - 1);
+            const auto upto = std::min(end, starts[p + 1]);
+            add(static_cast<const float*>(parts[p].const_data_ptr()) + (at - starts[p]), upto - at,
+                lane);
+            at = upto;
+        }
+        double sum = 0;
+        for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    static void add(const float* x, std::int64_t count, double* lane) {
+        std::int64_t i = 0;
+        for (; i + lanes <= count; i += lanes)
+            for (std::int64_t k = 0; k < lanes; ++k) {
+                const double v = x[i + k];
+                lane[k] += v * v;
+            }
+        for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+    }
+};
+
+} // namespace detail
+
+SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
+    const detail::square_sums all(parts);
+    constexpr auto piece = detail::square_sums::piece;
+    std::vector<double> sums(static_cast<std::size_t>((all.starts.back() + piece - 1) / piece));
     at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
                      [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s) {
-                             const auto* x = all + s * piece;
-                             const auto count = std::min(piece, size - s * piece);
-                             double lane[lanes] = {};
-                             std::int64_t i = 0;
-                             for (; i + lanes <= count; i += lanes)
-                                 for (std::int64_t k = 0; k < lanes; ++k) {
-                                     const double v = x[i + k];
-                                     lane[k] += v * v;
-                                 }
-                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
-                             double sum = 0;
-                             for (const double part : lane) sum += part;
-                             sums[static_cast<std::size_t>(s)] = sum;
-                         }
+                         for (auto s = first; s < last; ++s)
+                             sums[static_cast<std::size_t>(s)] = all.of_piece(s);
                      });
     double sum = 0;
     for (const double part : sums) sum += part;
     return sum;
 }
 
+SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
+    return squared_norm(std::span(&flat_P, 1));
+}
+
 namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
 /// has to follow (when_settled) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
-    settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
+    settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& gradients) override {
-        storage->passed(segment, !gradients.empty() && gradients[0].defined());
+        store->passed(segment, !gradients.empty() && gradients[0].defined());
         return outputs;
     }
-    flat_storage* storage;
+    flat_store* store;
     std::size_t segment;
 };
 } // namespace detail
 
-SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
+SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_options& options)
+    : shards_(options.shards), saved_elsewhere_(options.saved_elsewhere) {
     at::NoGradGuard no_grad;
-    collect(module);
-    params_P_ = make_flat_buffer(size_);
-    grads_P_ = make_flat_buffer(size_);
-    for (auto& s : segments_) {
-        const auto sizes = s.parameter.sizes().vec();
-        auto view = params_P_.narrow(0, s.offset, s.count).view(sizes);
-        view.copy_(s.parameter);
-        s.parameter.set_data(view);
-    }
-    attach_gradients();
+    std::vector<plan_parameter> found;
+    collect(module, found);
+    unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
+    if (options.plan) plan = options.plan(module, found);
+    place(plan, options);
+    place_gradients(options.gradient_places);
+
+    const auto make = [](const auto& from, std::int64_t elements) {
+        return from ? from(elements) : make_flat_buffer(elements);
+    };
+    params_P_ = make(options.parameter_memory, size_);
+    grads_P_ = make(options.gradient_memory, grads_size_);
+    if (options.gradient_places > 0) own_grads_ = make_flat_buffer(owned_);
+    adopt_parameters(options.brings_values);
+    if (options.gradient_places == 0)
+        for (auto& s : segments_) s.parameter.mutable_grad() = grad_view(s);
     touched_.assign(segments_.size(), 0.0);
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
@@ -10530,15 +10805,208 @@ SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
     }
 }
 
-SKEIN_INLINE flat_storage::~flat_storage() {
+SKEIN_INLINE flat_store::~flat_store() {
     for (auto& [node, key] : hooks_) node->del_post_hook(key);
 }
 
-SKEIN_INLINE at::Tensor flat_storage::view_of(const at::Tensor& flat_P, const flat_segment& s) {
-    return flat_P.narrow(0, s.offset, s.count).view(s.parameter.sizes());
+// ---- layout --------------------------------------------------------------------------------------
+
+SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
+                                      std::vector<plan_parameter>& found) {
+    std::unordered_map<const void*, std::size_t> seen;   // tensor objects: tied parameters
+    std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
+    constexpr auto frozen = static_cast<std::size_t>(-1);
+    const auto named = module.named_parameters(true);
+    for (const auto& item : named) {
+        const auto& p = item.value();
+        if (!p.defined()) continue;
+        const auto [known, fresh] =
+            seen.emplace(p.unsafeGetTensorImpl(), p.requires_grad() ? segments_.size() : frozen);
+        if (!fresh) {
+            if (known->second != frozen) found[known->second].aliases.push_back(item.key());
+            continue;
+        }
+        if (!p.requires_grad()) {
+            fixed_.push_back({item.key(), p, false});
+            continue;
+        }
+        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+            throw error(errc::not_supported,
+                        fmt::format("not supported: trainable parameter {} of type {} on {}",
+                                    item.key(), c10::toString(p.scalar_type()), p.device().str()))
+                .with_hint("this version trains float32 parameters on the CPU");
+        const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
+        if (p.numel() > 0 && !first)
+            throw error(
+                errc::not_supported,
+                fmt::format("not supported: {} and {} share memory but are different tensors",
+                            other->second, item.key()))
+                .with_hint("register one tensor in both places");
+        segments_.push_back({.name = item.key(),
+                             .parameter = p,
+                             .shape = p.sizes().vec(),
+                             .count = p.numel(),
+                             .padded = padded_count(p.numel()),
+                             .row = std::max<std::int64_t>(
+                                 1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1),
+                             .registered = segments_.size()});
+        found.push_back({item.key(), {}, p.numel()});
+        trainable_ += p.numel();
+    }
+    for (const auto& item : module.named_buffers(true))
+        if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
+    if (segments_.empty())
+        throw error(errc::invalid_argument, "the model has no trainable parameter")
+            .with_hint("is every parameter frozen, or was no submodule registered?");
 }
 
-SKEIN_INLINE void flat_storage::expect_gradients() {
+/// Sorts the segments by unit and gives everything its place.
+SKEIN_INLINE void flat_store::place(const unit_plan& plan, const store_options& options) {
+    SKEIN_CHECK(plan.unit_of.size() == segments_.size(), "a plan for {} of {} parameters",
+                plan.unit_of.size(), segments_.size());
+    for (auto& s : segments_) s.unit = plan.unit_of[s.registered];
+    std::ranges::stable_sort(segments_, {}, &flat_segment::unit);
+    for (std::size_t i = 0; i < segments_.size();) {
+        flat_unit unit;
+        unit.name = plan.names[segments_[i].unit];
+        unit.first = i;
+        unit.place.begin = size_;
+        std::vector<placed_parameter> placed;
+        const auto number = segments_[i].unit;
+        for (; i < segments_.size() && segments_[i].unit == number; ++i) {
+            auto& s = segments_[i];
+            s.offset = size_;
+            s.unit = units_.size();
+            placed.push_back({s.offset, s.count, s.row});
+            size_ += s.padded;
+        }
+        unit.last = i;
+        unit.place.end = size_;
+        unit.shards = cut_unit(placed, unit.place, options.shards);
+        unit.own = unit.shards[static_cast<std::size_t>(options.shard)];
+        unit.own_at = owned_;
+        owned_ += unit.own.size();
+        own(unit);
+        units_.push_back(std::move(unit));
+    }
+}
+
+SKEIN_INLINE void flat_store::own(const flat_unit& unit) {
+    for (auto i = unit.first; i < unit.last; ++i) {
+        const auto& s = segments_[i];
+        const auto mine = overlap({s.offset, s.offset + s.padded}, unit.own);
+        if (mine.empty()) continue;
+        const auto first = mine.begin - s.offset;
+        pieces_.push_back({.segment = i,
+                           .first = first,
+                           .count = std::min(mine.end - s.offset, s.count) - first,
+                           .padded = mine.size(),
+                           .flat = mine.begin,
+                           .at = unit.own_at + (mine.begin - unit.own.begin)});
+    }
+}
+
+/// The root, which lasts for the whole step, keeps a place of its own; the others take turns.
+SKEIN_INLINE void flat_store::place_gradients(int places) {
+    if (places == 0) {
+        for (auto& u : units_) u.grads_at = u.place.begin;
+        grads_size_ = size_;
+        return;
+    }
+    std::int64_t most = 0, own_places = 0;
+    for (auto& u : units_) {
+        if (u.name.empty()) {
+            u.grads_at = own_places;
+            own_places += u.place.size();
+        } else {
+            most = std::max(most, u.place.size());
+        }
+    }
+    std::int64_t turn = 0;
+    for (auto& u : units_)
+        if (!u.name.empty()) u.grads_at = own_places + most * (turn++ % places);
+    grads_size_ = own_places + most * std::min<std::int64_t>(turn, places);
+}
+
+SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
+    for (auto& s : segments_) {
+        auto view = view_of(params_P_, s);
+        if (brings_values) view.copy_(s.parameter);
+        s.parameter.set_data(view);
+    }
+}
+
+SKEIN_INLINE at::Tensor flat_store::view_of(const at::Tensor& flat_P, const flat_segment& s) {
+    return flat_P.narrow(0, s.offset, s.count).view(s.shape);
+}
+
+SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
+    at::NoGradGuard no_grad;
+    for (auto i = unit.first; i < unit.last; ++i) {
+        auto& s = segments_[i];
+        s.parameter.set_data(visible ? view_of(params_P_, s) : params_P_.narrow(0, 0, 0));
+    }
+}
+
+SKEIN_INLINE void flat_store::leave_shared_memory() {
+    at::NoGradGuard no_grad;
+    auto own = make_flat_buffer(size_);
+    own.copy_(params_P_);
+    params_P_ = std::move(own);
+    for (const auto& u : units_) show(u, true);
+}
+
+SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
+    fnv1a h;
+    const auto add = [&h](const std::string& name, at::ScalarType type,
+                          std::span<const std::int64_t> shape) {
+        h.number(name.size());
+        h.text(name);
+        h.number(static_cast<std::uint64_t>(type));
+        for (auto n : shape) h.number(static_cast<std::uint64_t>(n));
+    };
+    std::vector<const flat_segment*> ordered(segments_.size());
+    for (const auto& s : segments_) ordered[segments_.size() - 1 - s.registered] = &s;
+    h.number(segments_.size());
+    for (const auto* s : ordered) add(s->name, s->parameter.scalar_type(), s->shape);
+    for (const auto& f : fixed_) add(f.name, f.tensor.scalar_type(), f.tensor.sizes());
+    return h.value();
+}
+
+// ---- gradients -----------------------------------------------------------------------------------
+
+SKEIN_INLINE at::Tensor flat_store::grads_of(const flat_unit& unit) const {
+    return grads_P_.narrow(0, unit.grads_at, unit.place.size());
+}
+
+SKEIN_INLINE at::Tensor flat_store::grad_view(const flat_segment& s) const {
+    const auto& u = units_[s.unit];
+    return grads_P_.narrow(0, u.grads_at + (s.offset - u.place.begin), s.count).view(s.shape);
+}
+
+SKEIN_INLINE const void* flat_store::place_of(const flat_segment& s) const {
+    const auto& u = units_[s.unit];
+    return static_cast<const float*>(grads_P_.const_data_ptr()) + u.grads_at +
+           (s.offset - u.place.begin);
+}
+
+SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
+    if (own_grads_.defined()) return own_grads_.narrow(0, piece.at, piece.padded);
+    const auto& u = units_[segments_[piece.segment].unit];
+    return grads_P_.narrow(0, u.grads_at + (piece.flat - u.place.begin), piece.padded);
+}
+
+SKEIN_INLINE double flat_store::own_squared_norm() const {
+    std::vector<std::pair<std::size_t, at::Tensor>> ordered;
+    for (const auto& piece : pieces_)
+        ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
+    std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
+    std::vector<at::Tensor> parts;
+    for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
+    return squared_norm(parts);
+}
+
+SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)
@@ -10551,22 +11019,40 @@ SKEIN_INLINE void flat_storage::expect_gradients() {
                 .with_hint("unfreeze it before fit(), or start another fit()");
 }
 
-SKEIN_INLINE void flat_storage::settle_gradients() {
-    for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
+SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
+    for (auto i = unit.first; i < unit.last; ++i) settle(i);
 }
 
-SKEIN_INLINE void flat_storage::passed(std::size_t i, bool has_gradient) {
+SKEIN_INLINE void flat_store::settle_gradients() {
+    for (const auto& u : units_) settle_gradients(u);
+}
+
+SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
+    at::NoGradGuard no_grad;
+    for (auto i = unit.first; i < unit.last; ++i) segments_[i].parameter.mutable_grad().reset();
+    if (unit.own.empty()) return;
+    const auto reduced =
+        grads_P_.narrow(0, unit.grads_at + (unit.own.begin - unit.place.begin), unit.own.size());
+    auto kept = own_grads_.narrow(0, unit.own_at, unit.own.size());
+    if (add)
+        kept.add_(reduced);
+    else
+        kept.copy_(reduced);
+}
+
+SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
+    if (may_settle_ && !may_settle_(i)) return;
     settle(i);
     if (settled_) settled_(i);
 }
 
-SKEIN_INLINE void flat_storage::settle(std::size_t i) {
+SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
     auto& grad = s.parameter.mutable_grad();
     if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
-    auto view = view_of(grads_P_, s);
+    auto view = grad_view(s);
     if (!grad.defined())
         view.zero_();
     else if (grad.is_sparse())
@@ -10574,87 +11060,1142 @@ SKEIN_INLINE void flat_storage::settle(std::size_t i) {
     else
         view.copy_(grad);
     grad = view;
-}
-
-SKEIN_INLINE std::uint64_t flat_storage::layout_hash() const {
-    fnv1a h;
-    const auto add = [&h](const std::string& name, const at::Tensor& t) {
-        h.number(name.size());
-        h.text(name);
-        h.number(static_cast<std::uint64_t>(t.scalar_type()));
-        for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
-    };
-    h.number(segments_.size());
-    for (auto& s : segments_) add(s.name, s.parameter);
-    for (auto& f : fixed_) add(f.name, f.tensor);
-    return h.value();
-}
-
-SKEIN_INLINE void flat_storage::collect(torch::nn::Module& module) {
-    std::unordered_map<const void*, std::string> seen;   // tensor objects: tied parameters
-    std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
-    const auto named = module.named_parameters(true);
-    for (const auto& item : named) {
-        const auto& p = item.value();
-        if (!p.defined() || !seen.emplace(p.unsafeGetTensorImpl(), item.key()).second) continue;
-        if (!p.requires_grad()) {
-            fixed_.push_back({item.key(), p, false});
-            continue;
-        }
-        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
-            throw error(errc::not_supported,
-                        fmt::format("not supported: trainable parameter {} of type {} on {}",
-                                    item.key(), c10::toString(p.scalar_type()), p.device().str()))
-                .with_hint("this version trains float32 parameters on the CPU");
-        if (p.numel() > 0) {
-            const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
-            if (!is_new)
-                throw error(errc::not_supported,
-                            fmt::format("not supported: parameters {} and {} are different tensors "
-                                        "in the same memory",
-                                        other->second, item.key()))
-                    .with_hint("tie weights by using one tensor in both places");
-        }
-        segments_.push_back({item.key(), p, 0, p.numel(), 0});
+    if (own_grads_.defined() && s.padded > s.count) { // another unit was here
+        const auto& u = units_[s.unit];
+        grads_P_.narrow(0, u.grads_at + (s.offset - u.place.begin) + s.count, s.padded - s.count)
+            .zero_();
     }
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
-    if (segments_.empty())
-        throw error(errc::invalid_argument, "the model has no trainable parameter")
-            .with_hint("is every parameter frozen, or was no submodule registered?");
-
-    std::reverse(segments_.begin(), segments_.end());
-    for (auto& s : segments_) {
-        s.offset = size_;
-        s.padded = (s.count + alignment - 1) / alignment * alignment;
-        size_ += s.padded;
-        trainable_ += s.count;
-    }
-}
-
-SKEIN_INLINE void flat_storage::attach_gradients() {
-    for (auto& s : segments_) {
-        auto& grad = s.parameter.mutable_grad();
-        if (!grad.defined() || grad.const_data_ptr() != place_of(s)) grad = view_of(grads_P_, s);
-    }
-}
-
-SKEIN_INLINE const void* flat_storage::place_of(const flat_segment& s) const {
-    return static_cast<const float*>(grads_P_.const_data_ptr()) + s.offset;
 }
 
 } // namespace skein::train
 
+// ======== skein/train/wrap.hpp
+// How a model's parameters are grouped into units: by the type of its blocks, by size, or into buckets.
+//
+//     FSDP<auto_wrap<Block>>          each Block is a unit, what is left is the root
+//     FSDP<auto_wrap_size<1 << 20>>   runs of parameters of at least a million elements
+//     DDP<bucket<1, 25>>              runs of 25 MiB, the last to be registered in a first one of 1 MiB
+//
+//   source: auto-wrap policies as in PyTorch's FSDP (size_based_auto_wrap_policy, ModuleWrapPolicy); bucket
+//   sizes as in its reducer
+
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <vector>
+
+namespace skein {
+
+namespace train {
+
+/// The plan of a store: see store_options::plan.
+using plan_function =
+    std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)>;
+
+namespace detail {
+
+/// The type of a module: of a holder (TORCH_MODULE) the one it holds.
+template <class Block>
+struct module_type {
+    using type = Block;
+};
+template <class Block>
+    requires requires { typename Block::ContainedType; }
+struct module_type<Block> {
+    using type = typename Block::ContainedType;
+};
+
+/// One unit per module that `is_block` says yes to, the innermost where they are nested; what belongs to
+/// none or to several (tied) is the root.
+///   wanted  for the error: what was looked for
+///   errors  invalid_argument when there is none; it lists the types that there are
+[[nodiscard]] unit_plan plan_blocks(torch::nn::Module& root,
+                                    const std::vector<plan_parameter>& parameters,
+                                    const std::function<bool(const torch::nn::Module&)>& is_block,
+                                    const std::vector<const std::type_info*>& wanted);
+
+/// Runs of neighbours in order of registration, each as soon as it has so many elements.
+[[nodiscard]] unit_plan plan_runs(const std::vector<plan_parameter>& parameters,
+                                  std::int64_t elements);
+
+/// Runs counted from the last parameter, whose gradient is ready first.
+[[nodiscard]] unit_plan plan_buckets(const std::vector<plan_parameter>& parameters,
+                                     std::size_t first_bytes, std::size_t bytes);
+
+} // namespace detail
+} // namespace train
+
+/// How gradients are cut for sending. The first bucket is small so that sending starts early.
+template <std::size_t FirstMiB = 1, std::size_t MiB = 25>
+struct bucket {
+    static constexpr std::size_t first_bytes = FirstMiB << 20;
+    static constexpr std::size_t bytes = MiB << 20;
+};
+
+/// Every module of one of these types is a unit: holders (TORCH_MODULE) or module classes.
+template <class... Blocks>
+struct auto_wrap {
+    static_assert(sizeof...(Blocks) > 0, "auto_wrap<Block...> needs the types of the blocks");
+
+    [[nodiscard]] static train::unit_plan plan(
+        torch::nn::Module& root, const std::vector<train::plan_parameter>& parameters) {
+        return train::detail::plan_blocks(
+            root, parameters,
+            [](const torch::nn::Module& m) {
+                return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(
+                             &m) != nullptr) ||
+                        ...);
+            },
+            {&typeid(typename train::detail::module_type<Blocks>::type)...});
+    }
+};
+
+/// Runs of parameters with at least so many elements each.
+template <std::int64_t Elements>
+struct auto_wrap_size {
+    static_assert(Elements > 0);
+
+    [[nodiscard]] static train::unit_plan plan(
+        torch::nn::Module& /*root*/, const std::vector<train::plan_parameter>& parameters) {
+        return train::detail::plan_runs(parameters, Elements);
+    }
+};
+
+/// Groups parameters into units. Laws: a pure function of the model; every parameter has a unit.
+template <class W>
+concept wrap_policy =
+    requires(torch::nn::Module& root, const std::vector<train::plan_parameter>& parameters) {
+        { W::plan(root, parameters) } -> std::same_as<train::unit_plan>;
+    } || requires {
+        { W::first_bytes } -> std::convertible_to<std::size_t>;
+        { W::bytes } -> std::convertible_to<std::size_t>;
+    };
+
+namespace train::detail {
+/// A policy as a function.
+template <wrap_policy W>
+[[nodiscard]] plan_function plan_of() {
+    if constexpr (requires { W::bytes; })
+        return [](torch::nn::Module&, const std::vector<plan_parameter>& parameters) {
+            return plan_buckets(parameters, W::first_bytes, W::bytes);
+        };
+    else
+        return [](torch::nn::Module& root, const std::vector<plan_parameter>& parameters) {
+            return W::plan(root, parameters);
+        };
+}
+} // namespace train::detail
+
+} // namespace skein
+
+
+// ======== skein/train/detail/wrap.ipp
+// Bodies of <skein/train/wrap.hpp>.
+
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE std::string types_of(torch::nn::Module& root) {
+    std::map<std::string, int> found;
+    for (const auto& each : root.modules(/*include_self=*/false)) {
+        const auto& module = *each;
+        found[type_name(typeid(module))] += 1;
+    }
+    std::string all;
+    for (const auto& [name, times] : found)
+        all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", name, times);
+    return all.empty() ? std::string("no submodule at all") : all;
+}
+
+SKEIN_INLINE unit_plan plan_blocks(torch::nn::Module& root,
+                                   const std::vector<plan_parameter>& parameters,
+                                   const std::function<bool(const torch::nn::Module&)>& is_block,
+                                   const std::vector<const std::type_info*>& wanted) {
+    unit_plan plan{{""}, {}};
+    std::vector<std::string> prefixes{""}; // by unit
+    for (const auto& item : root.named_modules(std::string(), /*include_self=*/false))
+        if (is_block(*item.value())) {
+            plan.names.push_back(item.key());
+            prefixes.push_back(item.key() + ".");
+        }
+    if (plan.names.size() == 1) {
+        std::string names;
+        for (const auto* type : wanted) names += (names.empty() ? "" : ", ") + type_name(*type);
+        throw error(errc::invalid_argument,
+                    fmt::format("the model has no module of type {}", names))
+            .with_hint("give auto_wrap the types of its blocks; there are: " + types_of(root));
+    }
+    const auto innermost = [&](std::string_view name) {
+        std::size_t best = 0;
+        for (std::size_t u = 1; u < prefixes.size(); ++u)
+            if (name.starts_with(prefixes[u]) && prefixes[u].size() > prefixes[best].size())
+                best = u;
+        return best;
+    };
+    for (const auto& p : parameters) {
+        std::set<std::size_t> units{innermost(p.name)};
+        for (const auto& alias : p.aliases) units.insert(innermost(alias));
+        plan.unit_of.push_back(units.size() == 1 ? *units.begin() : 0);
+    }
+    return plan;
+}
+
+SKEIN_INLINE unit_plan plan_runs(const std::vector<plan_parameter>& parameters,
+                                 std::int64_t elements) {
+    unit_plan plan;
+    std::int64_t have = elements;
+    for (const auto& p : parameters) {
+        if (have >= elements) {
+            plan.names.push_back(p.name);
+            have = 0;
+        }
+        plan.unit_of.push_back(plan.names.size() - 1);
+        have += p.count;
+    }
+    return plan;
+}
+
+SKEIN_INLINE unit_plan plan_buckets(const std::vector<plan_parameter>& parameters,
+                                    std::size_t first_bytes, std::size_t bytes) {
+    unit_plan plan;
+    std::size_t buckets = 0, have = 0;
+    plan.unit_of.resize(parameters.size());
+    for (std::size_t i = parameters.size(); i-- > 0;) {
+        if (buckets == 0 || have >= (buckets == 1 ? first_bytes : bytes)) {
+            buckets += 1;
+            have = 0;
+        }
+        plan.unit_of[i] = buckets - 1;
+        have += static_cast<std::size_t>(padded_count(parameters[i].count)) * sizeof(float);
+    }
+    plan.names.resize(buckets);
+    for (std::size_t i = parameters.size(); i-- > 0;) {
+        plan.unit_of[i] = buckets - 1 - plan.unit_of[i];
+        plan.names[plan.unit_of[i]] = parameters[i].name; // of the first, in the end
+    }
+    return plan;
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/sharded.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What tells the strategies apart.
+struct shard_policy {
+    std::string_view name;
+    bool shard_states = false;     ///< ZeRO-1: each rank updates a part
+    bool shard_gradients = false;  ///< ZeRO-2: and keeps its part of the gradients only
+    bool shard_parameters = false; ///< ZeRO-3: and of the parameters
+    bool inside_hosts = false;     ///< sharded inside each host, replicated between them
+    bool reshard_after_forward = true;
+    int prefetch = 1; ///< units gathered ahead of the one in use
+};
+
+class unit_gatherer;
+
+/// The groups of one strategy; null where there is nobody else.
+struct shard_groups {
+    shard_groups(const context& ctx, const shard_policy& policy);
+
+    dist::comm_thread* world = nullptr;
+    dist::comm_thread* shard = nullptr;
+    dist::comm_thread* replicas = nullptr;
+
+    void abort(const error& why) const noexcept;
+    void drain() const noexcept;
+
+private:
+    std::unique_ptr<dist::comm_thread> own_shard_, own_replicas_;
+};
+
+class sharded_parallel {
+public:
+    sharded_parallel(const context& ctx, torch::nn::Module& module, const shard_policy& policy,
+                     const plan_function& plan);
+    sharded_parallel(const sharded_parallel&) = delete;
+    sharded_parallel& operator=(const sharded_parallel&) = delete;
+    ~sharded_parallel();
+
+    [[nodiscard]] flat_store& store() noexcept { return *store_; }
+    void begin_step();
+    /// With the gradients of a step kept whole, only the last micro-batch communicates; with sharded
+    /// gradients each does.
+    void begin_micro(bool last);
+    void finish_backward();
+    [[nodiscard]] double squared_norm(double mine);
+    void publish();
+    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
+    /// does: how often a run evaluates then changes nothing.
+    void sync_buffers();
+    void begin_evaluation();
+    void end_evaluation();
+    void abort(const error& why) noexcept;
+    void finish();
+
+    [[nodiscard]] std::size_t buckets() const noexcept;
+    /// Units of the last step whose exchange began before the backward pass had ended.
+    [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
+    /// The ranks of a shard group see one copy of the parameters.
+    [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
+
+private:
+    struct unit_state {
+        std::size_t missing = 0; ///< gradients that have not come in this micro-batch
+        bool launched = false;   ///< on its way, in this micro-batch
+        bool taken = false;      ///< and its result is where the optimizer finds it
+        bool kept = false;       ///< the owned gradients hold micro-batches of this step
+        dist::ticket reduced, replicated;
+        bool crossing = false; ///< replicated is under way
+    };
+    enum class phase : std::uint8_t { idle, passing, reducing };
+
+    void make_store(torch::nn::Module& module, const plan_function& plan);
+    void spread_values();
+    void broadcast(const at::Tensor& tensor);
+    void ready(std::size_t segment);
+    [[nodiscard]] bool place_is_free(std::size_t segment);
+    void free_place(std::size_t unit);
+    void launch(std::size_t unit);
+    void cross(bool wait);
+    void take(std::size_t unit);
+    void end_micro();
+    void gather_all();
+    [[nodiscard]] bool reduces() const noexcept {
+        return groups_.shard != nullptr || groups_.replicas != nullptr;
+    }
+    [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
+
+    const context* ctx_;
+    shard_policy policy_;
+    shard_groups groups_;
+    std::shared_ptr<dist::group_memory> shared_parameters_, shared_gradients_;
+    std::unique_ptr<flat_store> store_;
+    std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
+    bool one_copy_ = false, has_buffers_ = false;
+
+    std::vector<unit_state> states_;
+    std::vector<char> ready_;       // by segment: its hook has fired in this pass
+    std::vector<std::size_t> turn_; // by unit: who has its place next, in a backward pass before it
+    std::size_t left_ = 0;          // units that have not left for reduction, in this pass
+    std::size_t crossed_ = 0;       // units that have not left for the replicas
+    phase phase_ = phase::idle;
+    std::size_t overlapped_ = 0;
+    std::uint64_t step_ = 0;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/sharded.ipp
+// Bodies of <skein/train/detail/sharded.hpp>.
+
+
+// ======== skein/train/detail/unit_gatherer.ipp
+// Gathers the parameters of a unit when its forward or backward begins, and drops them when it has ended.
+// Used by <skein/train/detail/sharded.ipp> alone.
+//
+// The address of a parameter never changes: dropping gives pages back to the system, gathering writes the
+// same bytes to the same place below autograd, so tensors that were saved for the backward pass stay
+// valid. While a unit is dropped its parameters are empty tensors: reading one outside of its unit is a
+// shape error at once, never zeros.
+//
+// The order of gathers is a contract between ranks: in a pass every unit once in the order of the forward
+// pass, then every dropped one once backwards, whether a rank uses it or not. A unit is dropped when the
+// forward of another one begins: one that is used again after that is gathered once more, and all ranks
+// have to do so alike (else: errc::mismatch, with both units).
+
+
+// ======== skein/train/unit.hpp
+// The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
+//
+//     struct BlockImpl : torch::nn::Module { ...; torch::Tensor forward(torch::Tensor x_BTD); };
+//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);      // nothing else in the model changes
+//
+// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after; Sequential,
+// AnyModule and direct calls of forward() take it as they take M. C++ modules have no hooks, so a type is
+// the only place where a strategy can stand between a block and its caller. Under strategies that keep
+// the parameters where they are the pointer is null.
+
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What a strategy does around the forward pass of a unit. On the thread that calls forward().
+class unit_hooks {
+public:
+    virtual ~unit_hooks();
+    /// Returns when the unit's parameters have their values.
+    virtual void before_forward(std::size_t unit) = 0;
+    /// outputs: every tensor that forward() returned.
+    virtual void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) = 0;
+};
+
+/// The part of unit<M> that does not depend on M.
+class unit_mark {
+public:
+    unit_mark() = default;
+    unit_mark(const unit_mark&) noexcept {} // a copy of a module belongs to nobody
+    unit_mark& operator=(const unit_mark&) noexcept { return *this; }
+    virtual ~unit_mark();
+
+    /// From now on `hooks` are asked, with this number. Null: nobody is.
+    void attach(std::shared_ptr<unit_hooks> hooks, std::size_t number) noexcept {
+        hooks_ = std::move(hooks);
+        number_ = number;
+    }
+
+protected:
+    std::shared_ptr<unit_hooks> hooks_;
+    std::size_t number_ = 0;
+};
+
+namespace detail {
+
+inline void tensors_of(const at::Tensor& from, std::vector<at::Tensor>& all) {
+    all.push_back(from);
+}
+template <class T>
+void tensors_of(const std::vector<T>& from, std::vector<at::Tensor>& all) {
+    for (const auto& each : from) tensors_of(each, all);
+}
+template <class T, std::size_t N>
+void tensors_of(const std::array<T, N>& from, std::vector<at::Tensor>& all) {
+    for (const auto& each : from) tensors_of(each, all);
+}
+template <class... T>
+void tensors_of(const std::tuple<T...>& from, std::vector<at::Tensor>& all) {
+    std::apply([&](const auto&... each) { (tensors_of(each, all), ...); }, from);
+}
+template <class A, class B>
+void tensors_of(const std::pair<A, B>& from, std::vector<at::Tensor>& all) {
+    tensors_of(from.first, all);
+    tensors_of(from.second, all);
+}
+
+template <class R>
+concept holds_tensors =
+    requires(const R& result, std::vector<at::Tensor>& all) { tensors_of(result, all); };
+
+/// One base per signature, so that forward() of unit<M> is no template.
+template <class M, class Signature>
+class unit_forward;
+
+#define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
+    template <class M, class C, class R, class... Args>                                            \
+    class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
+        static_assert(holds_tensors<std::remove_cvref_t<R>>,                                       \
+                      "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
+                      "tuples of tensors");                                                        \
+                                                                                                   \
+    public:                                                                                        \
+        using M::M;                                                                                \
+        R forward(Args... args) QUALIFIER {                                                        \
+            const auto hooks = this->hooks_;                                                       \
+            if (!hooks) return M::forward(std::forward<Args>(args)...);                            \
+            hooks->before_forward(this->number_);                                                  \
+            R result = M::forward(std::forward<Args>(args)...);                                    \
+            std::vector<at::Tensor> outputs;                                                       \
+            tensors_of(result, outputs);                                                           \
+            hooks->after_forward(this->number_, outputs);                                          \
+            return result;                                                                         \
+        }                                                                                          \
+    }
+SKEIN_UNIT_FORWARD();
+SKEIN_UNIT_FORWARD(const);
+#undef SKEIN_UNIT_FORWARD
+
+} // namespace detail
+} // namespace skein::train
+
+namespace skein {
+
+/// A block of a model: M is the implementation, a torch::nn::Module with one forward().
+template <class M>
+class unit : public train::detail::unit_forward<M, decltype(&M::forward)> {
+    using base = train::detail::unit_forward<M, decltype(&M::forward)>;
+
+public:
+    using base::base;
+};
+
+} // namespace skein
+
+
+// ======== skein/train/detail/unit.ipp
+// Bodies of <skein/train/unit.hpp>.
+
+namespace skein::train {
+
+SKEIN_INLINE unit_hooks::~unit_hooks() = default;
+SKEIN_INLINE unit_mark::~unit_mark() = default;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/unit_gatherer.ipp, continued
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// Gives back the pages that lie wholly inside a range of the buffer.
+SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
+    if (range.empty()) return;
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto at = reinterpret_cast<std::uintptr_t>(flat_P.const_data_ptr());
+    const auto begin =
+        (at + static_cast<std::uintptr_t>(range.begin) * sizeof(float) + page - 1) / page * page;
+    const auto end = (at + static_cast<std::uintptr_t>(range.end) * sizeof(float)) / page * page;
+    if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+class unit_gatherer final : public unit_hooks, public std::enable_shared_from_this<unit_gatherer> {
+public:
+    unit_gatherer(torch::nn::Module& module, flat_store& store,
+                  std::unique_ptr<dist::comm_thread> comm, const shard_policy& policy)
+        : store_(&store), comm_(std::move(comm)), reshard_(policy.reshard_after_forward),
+          ahead_(std::max(0, policy.prefetch)) {
+        std::map<std::string, std::shared_ptr<torch::nn::Module>> modules;
+        for (const auto& item : module.named_modules(std::string(), false))
+            modules.emplace(item.key(), item.value());
+        states_.resize(store.units().size());
+        for (std::size_t u = 0; u < store.units().size(); ++u) {
+            const auto& unit = store.units()[u];
+            if (unit.name.empty()) continue; // the root
+            const auto found = modules.find(unit.name);
+            auto mark = found == modules.end()
+                            ? nullptr
+                            : std::dynamic_pointer_cast<unit_mark>(found->second);
+            if (!mark)
+                throw error(errc::not_supported,
+                            fmt::format("not supported: between hosts FSDP gathers '{}' when its "
+                                        "forward begins, and that is no skein::unit",
+                                        unit.name))
+                    .with_hint("declare the block with TORCH_MODULE_IMPL(Block, "
+                               "skein::unit<BlockImpl>) and wrap by that type, or choose Zero2");
+            states_[u].place = order_.size();
+            states_[u].mark = std::move(mark);
+            order_.push_back(u);
+        }
+    }
+
+    /// Not in the constructor: the hooks hold this object.
+    void attach() {
+        for (const auto u : order_) states_[u].mark->attach(shared_from_this(), u);
+    }
+    void detach() {
+        for (const auto u : order_) states_[u].mark->attach(nullptr, 0);
+    }
+
+    [[nodiscard]] dist::comm_thread& comm() noexcept { return *comm_; }
+
+    void begin_pass(std::uint64_t step) {
+        step_ = step;
+        in_pass_ = true;
+        forward_ = 0;
+        const auto kept = reshard_ ? std::size_t{1} : order_.size(); // from the forward pass
+        backward_ = order_.size() > kept ? order_.size() - kept : 0;
+    }
+    /// Takes part in every gather that is left of this pass, used here or not.
+    void flush() {
+        flush_forward();
+        while (backward_ > 0) start(--backward_);
+    }
+    void end_pass() {
+        flush();
+        idle_.clear();
+        for (const auto u : order_) drop(u);
+        in_pass_ = false;
+    }
+
+    /// New values: the root is gathered, the others are dropped.
+    void publish(std::uint64_t step) {
+        step_ = step;
+        for (std::size_t u = 0; u < states_.size(); ++u)
+            if (!states_[u].mark) gather(u, dist::tag_phase::publish).wait();
+        for (const auto u : order_) drop(u);
+    }
+
+    /// The whole module, until drop_all().
+    void gather_all() {
+        for (const auto u : order_) {
+            gather(u, dist::tag_phase::publish).wait();
+            store_->show(store_->units()[u], true);
+            states_[u].is = place::here;
+        }
+        whole_ = true;
+    }
+    void drop_all() {
+        whole_ = false;
+        for (const auto u : order_) drop(u);
+    }
+
+    /// All gradients of the unit are there.
+    void unit_done(std::size_t u) {
+        if (states_[u].mark && !whole_) drop(u);
+    }
+
+    void before_forward(std::size_t u) override {
+        if (whole_) return;
+        drop_idle(u);
+        if (!in_pass_)
+            throw error(errc::invalid_argument,
+                        fmt::format("the forward of {} outside of a training step",
+                                    store_->units()[u].name))
+                .with_hint("its parameters are sharded; run the model inside the loss, in an "
+                           "evaluation, or after fit()");
+        const auto wanted = states_[u].place + static_cast<std::size_t>(ahead_);
+        while (forward_ < order_.size() && forward_ <= wanted) start(forward_++);
+        need(u);
+    }
+
+    void after_forward(std::size_t u, std::span<const at::Tensor> outputs) override {
+        if (whole_) return;
+        if (torch::GradMode::is_enabled())
+            for (const auto& output : outputs)
+                if (output.defined() && output.requires_grad()) {
+                    output.register_hook([weak = weak_from_this(), u](const at::Tensor&) {
+                        if (const auto me = weak.lock()) me->before_backward(u);
+                    });
+                }
+        // The last one waits for its backward, which comes next.
+        if (reshard_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
+    }
+
+private:
+    enum class place : std::uint8_t { dropped, coming, here };
+    struct state {
+        std::shared_ptr<unit_mark> mark; // none: the root
+        std::size_t place = 0;           // in order_
+        enum place is = place::here;
+        dist::ticket gathered;
+    };
+
+    void before_backward(std::size_t u) {
+        if (whole_ || !in_pass_) return;
+        flush_forward();
+        const auto at = states_[u].place;
+        const auto wanted = at > static_cast<std::size_t>(ahead_)
+                                ? at - static_cast<std::size_t>(ahead_)
+                                : std::size_t{0};
+        while (backward_ > wanted) start(--backward_);
+        need(u);
+    }
+
+    /// Drops the units whose forward has ended, but for `except`.
+    void drop_idle(std::size_t except) {
+        for (const auto u : std::exchange(idle_, {}))
+            if (u != except) drop(u);
+    }
+
+    void flush_forward() {
+        drop_idle(states_.size());
+        while (forward_ < order_.size()) {
+            const auto u = order_[forward_];
+            start(forward_++);
+            if (reshard_ && forward_ != order_.size()) drop(u);
+        }
+    }
+
+    void start(std::size_t at) {
+        const auto u = order_[at];
+        auto ticket = gather(u, dist::tag_phase::gather);
+        if (states_[u].is == place::here) {
+            ticket.wait(); // the same bytes once more
+            return;
+        }
+        states_[u].gathered = std::move(ticket);
+        states_[u].is = place::coming;
+    }
+
+    /// The unit's parameters have their values when it returns.
+    void need(std::size_t u) {
+        auto& s = states_[u];
+        if (s.is == place::here) return;
+        if (s.is == place::dropped) start(s.place);
+        s.gathered.wait();
+        store_->show(store_->units()[u], true);
+        s.is = place::here;
+    }
+
+    void drop(std::size_t u) {
+        auto& s = states_[u];
+        if (s.is == place::dropped) return;
+        if (s.is == place::coming) s.gathered.wait();
+        const auto& unit = store_->units()[u];
+        store_->show(unit, false);
+        drop_pages(store_->params_P(), {unit.place.begin, unit.own.begin});
+        drop_pages(store_->params_P(), {unit.own.end, unit.place.end});
+        s.is = place::dropped;
+    }
+
+    dist::ticket gather(std::size_t u, dist::tag_phase phase) {
+        const auto& unit = store_->units()[u];
+        auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
+        std::vector<std::size_t> counts;
+        for (const auto& shard : unit.shards)
+            counts.push_back(static_cast<std::size_t>(shard.size()));
+        const auto view = [&](flat_range r) {
+            return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
+        };
+        return comm_->all_gather_v(view(unit.own), view(unit.place), std::move(counts),
+                                   {static_cast<std::uint32_t>(u), phase, step_});
+    }
+
+    flat_store* store_;
+    std::unique_ptr<dist::comm_thread> comm_;
+    bool reshard_;
+    int ahead_;
+    std::vector<state> states_;      // by unit
+    std::vector<std::size_t> idle_;  // their forward has ended, they are still gathered
+    std::vector<std::size_t> order_; // units that are gathered on demand, as forward comes to them
+    std::size_t forward_ = 0;        // place of the next one to gather forwards
+    std::size_t backward_ = 0;       // behind the next one to gather backwards
+    std::uint64_t step_ = 0;
+    bool in_pass_ = false, whole_ = false;
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/sharded.ipp, continued
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+// ---- groups --------------------------------------------------------------------------------------
+
+/// The first rank of this rank's host, as the number of the host.
+SKEIN_INLINE int host_number(const context& ctx, const std::string& key) {
+    const auto hosts = ctx.world()->exchange(key, as_bytes(std::string_view(ctx.world()->host())));
+    std::map<std::string, int> first, ranks;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        const auto host = std::string(as_text(hosts[r]));
+        first.emplace(host, static_cast<int>(r));
+        ranks[host] += 1;
+    }
+    for (const auto& [host, count] : ranks)
+        if (count != ranks.begin()->second)
+            throw error(errc::usage,
+                        fmt::format("hybrid sharding needs as many ranks on every host: {} has {}, "
+                                    "{} has {}",
+                                    ranks.begin()->first, ranks.begin()->second, host, count))
+                .with_hint("start equal numbers of workers per host, or choose FSDP");
+    return first.at(ctx.world()->host());
+}
+
+SKEIN_INLINE shard_groups::shard_groups(const context& ctx, const shard_policy& policy)
+    : world(ctx.comm()) {
+    if (ctx.world_size() == 1) return;
+    if (!policy.inside_hosts) {
+        (policy.shard_states ? shard : replicas) = world;
+        return;
+    }
+    const auto number = ctx.next_group();
+    const auto name = [&](const char* what) {
+        return fmt::format("{}-{}-{}", policy.name, number, what);
+    };
+    const int host = host_number(ctx, name("hosts"));
+    const auto keep = [](std::unique_ptr<dist::comm_thread>& own, dist::comm_thread*& use) {
+        if (own && own->world_size() > 1) use = own.get();
+    };
+    own_shard_ = dist::split(*ctx.world(), host, {.name = name("shard")});
+    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), {.name = name("replicas")});
+    keep(own_shard_, shard);
+    keep(own_replicas_, replicas);
+}
+
+SKEIN_INLINE void shard_groups::abort(const error& why) const noexcept {
+    for (auto* const group : {world, own_shard_.get(), own_replicas_.get()})
+        if (group != nullptr) group->abort(why);
+}
+
+SKEIN_INLINE void shard_groups::drain() const noexcept {
+    for (auto* const group : {own_shard_.get(), own_replicas_.get(), world})
+        if (group != nullptr) group->drain();
+}
+
+// ---- construction --------------------------------------------------------------------------------
+
+SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
+                                                const shard_policy& policy,
+                                                const plan_function& plan)
+    : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    make_store(module, plan);
+    states_.resize(store_->units().size());
+    ready_.assign(store_->segments().size(), 0);
+    for (const auto& f : store_->fixed()) has_buffers_ = has_buffers_ || f.is_buffer;
+
+    constexpr auto nobody = static_cast<std::size_t>(-1);
+    turn_.assign(states_.size(), nobody);
+    if (policy_.shard_gradients && groups_.shard != nullptr) {
+        std::map<std::int64_t, std::size_t> latest; // by place
+        for (std::size_t u = states_.size(); u-- > 0;) {
+            const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
+            if (!fresh) turn_[u] = std::exchange(seen->second, u);
+        }
+        store_->ask_before([this](std::size_t segment) { return place_is_free(segment); });
+    }
+    if (reduces()) store_->when_settled([this](std::size_t segment) { ready(segment); });
+    if (groups_.world == nullptr) return;
+    spread_values();
+    if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
+    auto comm = dist::make_comm_thread(
+        *ctx.world(), {.name = fmt::format("{}-{}-gather", policy.name, ctx.next_group())});
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, std::move(comm), policy_);
+    gatherer_->attach();
+    gatherer_->drop_all();
+}
+
+SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
+                                               const plan_function& plan) {
+    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements) {
+        auto* const data = memory->data();
+        return at::from_blob(
+            data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
+            at::TensorOptions().dtype(at::kFloat));
+    };
+    const auto bytes_of_floats = [](std::int64_t elements) {
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * sizeof(float);
+    };
+    store_options options;
+    options.plan = plan;
+    if (groups_.shard != nullptr) {
+        options.shards = groups_.shard->world_size();
+        options.shard = groups_.shard->rank();
+        if (policy_.shard_gradients) options.gradient_places = 2;
+        // Asked for before the values are copied in, hence the reference to `options`.
+        options.parameter_memory = [&](std::int64_t elements) {
+            auto memory =
+                groups_.shard->allocate(bytes_of_floats(elements), dist::memory_kind::common);
+            one_copy_ = memory->everywhere();
+            if (!one_copy_) return make_flat_buffer(elements);
+            options.brings_values = groups_.shard->rank() == 0;
+            return adopt(std::move(memory), elements);
+        };
+    }
+    if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
+    auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
+    if (reducing != nullptr)
+        options.gradient_memory = [&, reducing](std::int64_t elements) {
+            auto memory = reducing->allocate(bytes_of_floats(elements), dist::memory_kind::own);
+            return memory->everywhere() ? adopt(std::move(memory), elements)
+                                        : make_flat_buffer(elements);
+        };
+    if (groups_.world != nullptr) { // before anything is shared that depends on it
+        const flat_store alone(module, {.plan = plan, .shards = 1});
+        fnv1a h;
+        h.number(alone.layout_hash());
+        for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
+        require_same(*ctx_, h.value(), "the model");
+    }
+    store_ = std::make_unique<flat_store>(module, options);
+}
+
+/// Rank 0's values on every rank.
+SKEIN_INLINE void sharded_parallel::spread_values() {
+    if (one_copy_) {
+        groups_.shard->barrier().wait(); // its first rank has brought them
+        if (groups_.replicas != nullptr) {
+            for (const auto& u : store_->units()) {
+                auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
+                if (own.numel() == 0) continue;
+                const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
+                groups_.replicas->broadcast(view, 0).wait();
+            }
+            groups_.shard->barrier().wait();
+        }
+    } else {
+        broadcast(store_->params_P());
+    }
+    for (const auto& f : store_->fixed()) broadcast(f.tensor);
+}
+
+SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
+    at::NoGradGuard no_grad;
+    auto flat = tensor.detach().contiguous();
+    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
+    if (bytes.count == 0) return;
+    groups_.world->broadcast(bytes, 0).wait();
+    if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
+}
+
+SKEIN_INLINE sharded_parallel::~sharded_parallel() {
+    if (gatherer_) gatherer_->detach();
+    if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
+        if (std::uncaught_exceptions() > 0) {
+            const error why(errc::aborted,
+                            fmt::format("rank {} leaves because of an exception", ctx_->rank()));
+            abort(why);
+        }
+        groups_.drain();
+        if (gatherer_) gatherer_->comm().drain();
+    }
+    store_->when_settled({});
+    store_->ask_before({});
+}
+
+// ---- a step --------------------------------------------------------------------------------------
+
+SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
+                                                        dist::tag_phase phase) const noexcept {
+    return {static_cast<std::uint32_t>(unit), phase, step_};
+}
+
+SKEIN_INLINE void sharded_parallel::begin_step() {
+    step_ += 1;
+    store_->expect_gradients();
+    for (auto& s : states_) s.kept = false;
+    if (has_buffers_) sync_buffers();
+}
+
+SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
+    end_micro();
+    if (!reduces()) return;
+    const bool each = policy_.shard_gradients && groups_.shard != nullptr;
+    phase_ = last || each ? phase::reducing : phase::passing;
+    left_ = crossed_ = states_.size();
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        auto& s = states_[u];
+        s.missing = store_->units()[u].last - store_->units()[u].first;
+        s.launched = s.taken = s.crossing = false;
+    }
+    std::fill(ready_.begin(), ready_.end(), 0);
+    if (gatherer_) gatherer_->begin_pass(step_);
+}
+
+/// The gradient of a segment is final.
+SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
+    const auto& s = store_->segments()[segment];
+    if (phase_ == phase::idle) return;
+    if (std::exchange(ready_[segment], 1) != 0) { // its unit may be on its way already
+        if (phase_ != phase::reducing) return;
+        throw error(errc::not_supported,
+                    "not supported: a gradient became final twice in one backward pass")
+            .with_where(s.name)
+            .with_hint("a custom function runs a backward pass inside backward, over a weight "
+                       "that is used outside of it too");
+    }
+    if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
+    if (phase_ != phase::reducing) return;
+    while (left_ > 0 && states_[left_ - 1].missing == 0) launch(left_ - 1);
+    cross(/*wait=*/false);
+}
+
+SKEIN_INLINE bool sharded_parallel::place_is_free(std::size_t segment) {
+    if (phase_ != phase::reducing) return true;
+    const auto u = store_->segments()[segment].unit;
+    const auto before = turn_[u];
+    if (before >= states_.size()) return true;
+    if (!states_[before].launched) return false;
+    free_place(u);
+    return true;
+}
+
+/// What had the unit's place before has left it when this returns.
+SKEIN_INLINE void sharded_parallel::free_place(std::size_t unit) {
+    const auto before = turn_[unit];
+    if (before < states_.size() && !states_[before].taken) take(before);
+}
+
+SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
+    auto& s = states_[unit];
+    const auto& u = store_->units()[unit];
+    auto grads = store_->grads_of(u);
+    const auto view = dist::view_of(std::span(static_cast<float*>(grads.mutable_data_ptr()),
+                                              static_cast<std::size_t>(grads.numel())));
+    s.launched = true;
+    left_ = unit;
+    if (groups_.shard == nullptr) {
+        s.reduced = groups_.replicas->all_reduce(view, dist::reduce_op::sum,
+                                                 tag(unit, dist::tag_phase::reduce));
+        return;
+    }
+    std::vector<std::size_t> counts;
+    for (const auto& shard : u.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
+    s.reduced = groups_.shard->reduce_scatter_v(view, std::move(counts), dist::reduce_op::sum,
+                                                tag(unit, dist::tag_phase::reduce));
+}
+
+/// What is reduced inside the shard group goes on to the replicas, in the order of units.
+SKEIN_INLINE void sharded_parallel::cross(bool wait) {
+    if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
+    for (; crossed_ > left_; --crossed_) {
+        auto& s = states_[crossed_ - 1];
+        if (!wait && !s.reduced.done()) return;
+        s.reduced.wait();
+        const auto& u = store_->units()[crossed_ - 1];
+        auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
+        s.replicated = groups_.replicas->all_reduce(
+            dist::view_of(std::span(static_cast<float*>(own.mutable_data_ptr()),
+                                    static_cast<std::size_t>(own.numel()))),
+            dist::reduce_op::sum, tag(crossed_ - 1, dist::tag_phase::reduce));
+    }
+}
+
+/// Waits for the sums of a unit that has left, and puts them where the optimizer finds them.
+SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
+    auto& s = states_[unit];
+    cross(/*wait=*/true);
+    s.reduced.wait();
+    s.replicated.wait();
+    s.taken = true;
+    if (policy_.shard_gradients && groups_.shard != nullptr)
+        store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
+}
+
+/// Sends what no hook has completed, and waits for all sums.
+SKEIN_INLINE void sharded_parallel::end_micro() {
+    if (phase_ == phase::idle) return;
+    if (gatherer_) gatherer_->flush();
+    if (phase_ == phase::reducing) {
+        while (left_ > 0) {
+            const auto unit = left_ - 1;
+            free_place(unit);
+            store_->settle_gradients(store_->units()[unit]);
+            launch(unit);
+        }
+        for (std::size_t u = states_.size(); u-- > 0;)
+            if (!states_[u].taken) take(u);
+    }
+    if (gatherer_) gatherer_->end_pass();
+    phase_ = phase::idle;
+}
+
+SKEIN_INLINE void sharded_parallel::finish_backward() {
+    if (!reduces()) return store_->settle_gradients();
+    overlapped_ = states_.size() - left_;
+    end_micro();
+}
+
+SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
+    if (groups_.shard == nullptr) return mine;
+    groups_.shard
+        ->all_reduce(dist::view_of(std::span(&mine, 1)), dist::reduce_op::sum,
+                     tag(0, dist::tag_phase::row))
+        .wait();
+    return mine;
+}
+
+SKEIN_INLINE void sharded_parallel::publish() {
+    if (groups_.shard == nullptr) return;
+    if (one_copy_) {
+        groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
+    } else if (gatherer_) {
+        gatherer_->publish(step_);
+    } else {
+        gather_all();
+    }
+}
+
+/// The new values of every unit; all ranks keep all.
+SKEIN_INLINE void sharded_parallel::gather_all() {
+    auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
+    const auto view = [&](flat_range r) {
+        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
+    };
+    std::vector<dist::ticket> ends;
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        const auto& unit = store_->units()[u];
+        std::vector<std::size_t> counts;
+        for (const auto& shard : unit.shards)
+            counts.push_back(static_cast<std::size_t>(shard.size()));
+        ends.push_back(groups_.shard->all_gather_v(
+            view(unit.own), view(unit.place), std::move(counts), tag(u, dist::tag_phase::publish)));
+    }
+    for (const auto& end : ends) end.wait();
+}
+
+SKEIN_INLINE void sharded_parallel::sync_buffers() {
+    if (groups_.world == nullptr) return;
+    for (const auto& f : store_->fixed())
+        if (f.is_buffer) broadcast(f.tensor);
+}
+
+SKEIN_INLINE void sharded_parallel::begin_evaluation() {
+    sync_buffers();
+    if (gatherer_) gatherer_->gather_all();
+}
+
+SKEIN_INLINE void sharded_parallel::end_evaluation() {
+    if (gatherer_) gatherer_->drop_all();
+}
+
+SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
+    groups_.abort(why);
+    if (gatherer_) gatherer_->comm().abort(why);
+}
+
+SKEIN_INLINE void sharded_parallel::finish() {
+    if (gatherer_) {
+        gatherer_->gather_all();
+        gatherer_->detach();
+    }
+    if (one_copy_) store_->leave_shared_memory();
+}
+
+SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
+    return reduces() ? states_.size() : 0;
+}
+
+} // namespace skein::train::detail
+
 // ======== skein/train/strategy.hpp
 // What the Trainer asks of a strategy: where parameters and gradients live, and how ranks agree.
 //
-// A strategy is a type: Trainer<Single>, Trainer<DDP<>>. It is constructed once per run over the
-// user's module, which knows nothing of it. One optimizer step then is
+// A strategy is a type: Trainer<Single>, Trainer<DDP<>>, Trainer<FSDP<auto_wrap<Block>>>. It is
+// constructed once per run over the user's module, which knows nothing of it. One optimizer step then is
 //
 //     s.begin_step();
 //     for each micro-batch m: s.begin_micro(m is the last); loss.backward();
-//     s.finish_backward();          // now storage().grads_P() holds the sum over all ranks
-//     ... clip, optimizer over storage() ...
+//     s.finish_backward();          // now the owned gradients of s.store() are summed over all ranks
+//     ... all ranks agree on the step (a collective), clip, optimizer over what s.store() owns ...
 //     s.publish();                  // now every rank's module sees the new parameters
 
 
@@ -10668,239 +12209,142 @@ namespace skein::train {
 ///     the gradient of the mean over the global batch.
 ///  2. The same inputs give the same bits, on every rank and in every run.
 ///  3. A parameter that no loss depends on, on one rank or all, has gradient zero and never hangs.
-///  4. squared_norm(x) of the owned part gives the square norm over the whole model.
+///  4. squared_norm(x), x of the owned gradients, gives the square norm over the whole model.
 ///  5. An error of the transport leaves as skein::error from finish_backward(), never as a hang.
+///  6. Between finish_backward() and the first write to a parameter every rank has heard from every
+///     other one (the Trainer's row); then publish(). Ranks of a host may share the parameters.
+///  7. Between begin_evaluation() and end_evaluation() each rank runs as many forward passes as it
+///     likes, without gradients; the module's buffers are those of rank 0.
+///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
+///  9. After finish() every rank's module is whole and nobody else's business.
 template <class S>
-concept strategy = requires(S s, bool last, double x) {
+concept strategy = requires(S s, bool last, double x, const error& why) {
     requires std::constructible_from<S, const context&, torch::nn::Module&>;
-    { s.storage() } -> std::same_as<flat_storage&>;
+    { s.store() } -> std::same_as<flat_store&>;
     s.begin_step();
     s.begin_micro(last);
     s.finish_backward();
     { s.squared_norm(x) } -> std::convertible_to<double>;
     s.publish();
     s.sync_buffers();
+    s.begin_evaluation();
+    s.end_evaluation();
+    s.abort(why);
+    s.finish();
 };
 
 } // namespace skein::train
 
 
 // ======== skein/train/ddp.hpp, continued
-#include <cstddef>
-#include <memory>
 #include <string_view>
 
 namespace skein {
 
-/// How gradients are cut for sending. The first bucket is small so that sending starts early.
-template <std::size_t FirstMiB = 1, std::size_t MiB = 25>
-struct bucket {
-    static constexpr std::size_t first_bytes = FirstMiB << 20;
-    static constexpr std::size_t bytes = MiB << 20;
-};
-
-namespace train::detail {
-
-class bucket_sender;
-
-/// DDP with its bucket sizes as numbers.
-class data_parallel {
-public:
-    data_parallel(const context& ctx, torch::nn::Module& module, std::size_t first_bytes,
-                  std::size_t bytes);
-    data_parallel(const data_parallel&) = delete;
-    data_parallel& operator=(const data_parallel&) = delete;
-    ~data_parallel();
-
-    [[nodiscard]] flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.expect_gradients(); }
-    /// Only the last micro-batch of a step communicates; the others add to the flat gradients.
-    void begin_micro(bool last) noexcept;
-    void finish_backward();
-    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() noexcept {}
-    /// Rank 0's buffers (running statistics) on every rank, before evaluation and saving.
-    void sync_buffers();
-
-    [[nodiscard]] std::size_t buckets() const noexcept;
-    /// Buckets of the last step whose exchange began before the backward pass had ended.
-    [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
-
-private:
-    void broadcast(const at::Tensor& tensor);
-
-    const context* ctx_;
-    flat_storage storage_;
-    std::shared_ptr<bucket_sender> sender_;
-    std::size_t overlapped_ = 0;
-};
-
-} // namespace train::detail
-
 /// Gradients are summed over all ranks; parameters stay equal bit for bit on every rank.
 ///   construction broadcasts rank 0's parameters and buffers, and compares the models' layouts
+///   memory 16 P bytes per rank with AdamW in float32: parameters, gradients, two states
 ///   cost   2(N-1)/N of the gradient bytes per rank and step, mostly during the backward pass
 ///   errors mismatch when the ranks' models differ; peer_lost, timeout, aborted from the transport
 template <class Bucket = bucket<>>
-class DDP : public train::detail::data_parallel {
+class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
 
     DDP(const train::context& ctx, torch::nn::Module& module)
-        : data_parallel(ctx, module, Bucket::first_bytes, Bucket::bytes) {}
+        : sharded_parallel(ctx, module, {.name = name}, train::detail::plan_of<Bucket>()) {}
 };
 
 static_assert(train::strategy<DDP<>>);
 
 } // namespace skein
 
+// ======== skein/train/fsdp.hpp
+// Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
+// the ranks, block by block.
+//
+//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
+//     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);          // sharded inside hosts, replicated between
+//
+// Between hosts a block is gathered when its forward or backward begins, the next one ahead of it, and
+// dropped when it has ended. On one host the ranks' parts are mapped side by side into one memory that all
+// ranks compute with: nothing is gathered and no byte is there twice.
+//
+//   source: Zhao et al. 2023 (arXiv 2304.11277); hybrid as in MiCS, Zhang et al. 2022 (arXiv 2205.00119)
 
-// ======== skein/train/detail/ddp.ipp
-// Bodies of <skein/train/ddp.hpp>.
 
+#include <string_view>
 
-#include <algorithm>
-#include <exception>
-#include <span>
-#include <string>
+namespace skein {
 
-namespace skein::train::detail {
-
-/// The buckets of one rank and how far each has come.
-class bucket_sender {
-public:
-    bucket_sender(flat_storage& storage, dist::comm_thread& comm, std::size_t first_bytes,
-                  std::size_t bytes)
-        : grads_(static_cast<float*>(storage.grads_P().mutable_data_ptr())), comm_(&comm) {
-        std::int64_t begin = 0;
-        std::size_t members = 0;
-        for (const auto& s : storage.segments()) {
-            bucket_of_.push_back(buckets_.size());
-            names_.push_back(s.name);
-            ++members;
-            const auto end = s.offset + s.padded;
-            const auto limit = buckets_.empty() ? first_bytes : bytes;
-            if (static_cast<std::size_t>(end - begin) * sizeof(float) >= limit ||
-                bucket_of_.size() == storage.segments().size()) {
-                buckets_.push_back({begin, end - begin, members, members, {}});
-                begin = end;
-                members = 0;
-            }
-        }
-        ready_.assign(bucket_of_.size(), 0);
-    }
-
-    /// Before the backward pass whose end completes the gradients.
-    void arm() noexcept {
-        next_ = 0;
-        armed_ = true;
-        for (auto& b : buckets_) b.missing = b.members;
-        std::fill(ready_.begin(), ready_.end(), 0);
-    }
-    void disarm() noexcept { armed_ = false; }
-
-    /// The gradient of segment i is final.
-    void ready(std::size_t i) {
-        if (!armed_) return;
-        if (std::exchange(ready_[i], 1) != 0) // its bucket may be on its way already
-            throw error(errc::not_supported,
-                        "not supported: a gradient became final twice in one backward pass")
-                .with_where(names_[i])
-                .with_hint("a custom function runs a backward pass inside backward, over a weight "
-                           "that is used outside of it too");
-        buckets_[bucket_of_[i]].missing -= 1;
-        while (next_ < buckets_.size() && buckets_[next_].missing == 0) send_next();
-    }
-
-    /// Sends what no hook completed and waits for all sums.
-    void finish() {
-        while (next_ < buckets_.size()) send_next();
-        armed_ = false;
-        for (auto& b : buckets_) b.end.wait();
-    }
-
-    [[nodiscard]] std::size_t size() const noexcept { return buckets_.size(); }
-    /// Buckets that were on their way before the backward pass ended, in the last step.
-    [[nodiscard]] std::size_t sent() const noexcept { return next_; }
-
-private:
-    struct part {
-        std::int64_t offset, count;
-        std::size_t members, missing;
-        dist::ticket end;
-    };
-
-    void send_next() {
-        auto& b = buckets_[next_++];
-        const std::span<float> slice(grads_ + b.offset, static_cast<std::size_t>(b.count));
-        b.end = comm_->all_reduce(dist::view_of(slice), dist::reduce_op::sum);
-    }
-
-    float* grads_;
-    dist::comm_thread* comm_;
-    std::vector<part> buckets_;
-    std::vector<std::size_t> bucket_of_; // by segment
-    std::vector<std::string> names_;     // by segment
-    std::vector<char> ready_;            // by segment: its hook has fired in this pass
-    std::size_t next_ = 0;               // first bucket that has not been sent
-    bool armed_ = false;
+/// So many units are gathered ahead of the one that is computed.
+template <int Units>
+struct prefetch {
+    static_assert(Units >= 0);
+    static void apply(train::detail::shard_policy& policy) { policy.prefetch = Units; }
 };
 
-SKEIN_INLINE data_parallel::data_parallel(const context& ctx, torch::nn::Module& module,
-                                          std::size_t first_bytes, std::size_t bytes)
-    : ctx_(&ctx), storage_(module) {
-    if (ctx.world_size() == 1) return;
-    require_same(ctx, storage_.layout_hash(), "the model");
-    broadcast(storage_.params_P());
-    for (const auto& f : storage_.fixed()) broadcast(f.tensor);
-
-    sender_ = std::make_shared<bucket_sender>(storage_, *ctx.comm(), first_bytes, bytes);
-    storage_.when_settled([sender = sender_](std::size_t segment) { sender->ready(segment); });
-}
-
-SKEIN_INLINE data_parallel::~data_parallel() {
-    if (sender_) { // no exchange may outlive the gradients it works on
-        if (std::uncaught_exceptions() > 0) {
-            ctx_->comm()->abort(error(errc::aborted, "rank " + std::to_string(ctx_->rank()) +
-                                                         " leaves because of an exception"));
-        }
-        ctx_->comm()->drain();
+/// false: units stay gathered between forward and backward (more memory, a third less to send).
+template <bool Reshard>
+struct reshard_after_forward {
+    static void apply(train::detail::shard_policy& policy) {
+        policy.reshard_after_forward = Reshard;
     }
-    storage_.when_settled({});
-}
+};
 
-SKEIN_INLINE void data_parallel::begin_micro(bool last) noexcept {
-    if (!sender_) return;
-    last ? sender_->arm() : sender_->disarm();
+namespace train::detail {
+template <class... Settings>
+[[nodiscard]] shard_policy fsdp_policy(std::string_view name, bool inside_hosts) {
+    shard_policy policy{.name = name,
+                        .shard_states = true,
+                        .shard_gradients = true,
+                        .shard_parameters = true,
+                        .inside_hosts = inside_hosts};
+    (Settings::apply(policy), ...);
+    return policy;
 }
+} // namespace train::detail
 
-SKEIN_INLINE void data_parallel::finish_backward() {
-    storage_.settle_gradients();
-    if (!sender_) return;
-    overlapped_ = sender_->sent();
-    sender_->finish();
-}
+/// Everything is sharded over all ranks. What belongs to no block is the root: it is gathered for the
+/// whole step. After a backward pass parameters have no .grad: store().own_grads() has what this rank owns.
+///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
+///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
+///          the parameters of the units in use
+///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
+///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
+///          not_supported for a block that would have to be gathered and is no skein::unit
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class FSDP : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "FSDP";
 
-SKEIN_INLINE std::size_t data_parallel::buckets() const noexcept {
-    return sender_ ? sender_->size() : 0;
-}
+    FSDP(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
+                           train::detail::plan_of<Wrap>()) {}
+};
 
-SKEIN_INLINE void data_parallel::sync_buffers() {
-    if (!sender_) return;
-    for (const auto& f : storage_.fixed())
-        if (f.is_buffer) broadcast(f.tensor);
-}
+/// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
+///   memory with L ranks per host: 16 P / L bytes per rank
+///   cost   between hosts 2(H-1)/H of P / L per rank and micro-batch, H hosts
+///   errors those of FSDP; usage when hosts have different numbers of ranks
+template <class Wrap, class... Settings>
+    requires wrap_policy<Wrap>
+class Hybrid : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "Hybrid";
 
-SKEIN_INLINE void data_parallel::broadcast(const at::Tensor& tensor) {
-    at::NoGradGuard no_grad;
-    auto flat = tensor.detach().contiguous();
-    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
-    if (bytes.count == 0) return;
-    ctx_->comm()->broadcast(bytes, 0).wait();
-    if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
-}
+    Hybrid(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
+                           train::detail::plan_of<Wrap>()) {}
+};
 
-} // namespace skein::train::detail
+static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
+              train::strategy<Hybrid<auto_wrap_size<1>>>);
+
+} // namespace skein
 
 // ======== skein/train/launch.hpp
 // launch(): one main() for every way a training program can start.
@@ -11187,13 +12631,13 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 } // namespace skein::train
 
 // ======== skein/train/optimizer.hpp
-// AdamW and SGD over flat storage: a few fused kernel calls per step instead of several per parameter.
+// AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
 //
 // Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
 // once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
 // (biases, norms) are not decayed unless asked for.
 //
-//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.storage());
+//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
 //
 //   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
@@ -11243,13 +12687,13 @@ struct gradient_norm {
     return {norm, (norm + 1e-6) / limit};
 }
 
-/// The optimizer of one rank over the flat storage it owns, which must outlive it.
+/// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
-    flat_optimizer(optimizer_options options, flat_storage& storage);
+    flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
-    ///   present  by segment of the storage: 0 where no rank had a gradient. Such a parameter is left
+    /// One update from the owned gradients, divided by grad_scale on the way (and left divided).
+    ///   present  by segment of the store: 0 where no rank had a gradient. Such a parameter is left
     ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
 
@@ -11260,7 +12704,7 @@ public:
     void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const;
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// Flat state buffers by name, in the layout of the storage: for checkpoints.
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }
@@ -11280,7 +12724,7 @@ private:
     void update(group& g, double lr, const at::Tensor& grad_scale);
 
     optimizer_options options_;
-    flat_storage* storage_;
+    flat_store* store_;
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::vector<group> groups_; // while no parameter is or was left out
     std::vector<std::uint64_t> left_out_;
@@ -11301,15 +12745,15 @@ private:
 
 namespace skein::train {
 
-SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_storage& storage)
-    : options_(options), storage_(&storage) {
+SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
+    : options_(options), store_(&store) {
     check();
     const auto* adam = std::get_if<AdamW>(&options_);
     if (adam != nullptr) {
-        states_.emplace_back("exp_avg", make_flat_buffer(storage.size()));
-        states_.emplace_back("exp_avg_sq", make_flat_buffer(storage.size()));
+        states_.emplace_back("exp_avg", make_flat_buffer(store.owned()));
+        states_.emplace_back("exp_avg_sq", make_flat_buffer(store.owned()));
     } else if (std::get<SGD>(options_).momentum != 0.0) {
-        states_.emplace_back("momentum", make_flat_buffer(storage.size()));
+        states_.emplace_back("momentum", make_flat_buffer(store.owned()));
     }
     groups_ = make_groups({});
 }
@@ -11319,7 +12763,7 @@ SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
     at::NoGradGuard no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
-    if (!all && left_out_.empty()) left_out_.assign(storage_->segments().size(), 0);
+    if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
     at::Tensor scale;
     if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
     if (left_out_.empty()) {
@@ -11382,14 +12826,15 @@ SKEIN_INLINE void flat_optimizer::check() const {
 
 SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
     const auto* adam = std::get_if<AdamW>(&options_);
-    return s.parameter.dim() >= 2 ||
+    return s.shape.size() >= 2 ||
            (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
 }
 
 /// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
-    const auto& segments = storage_->segments();
+    const auto& segments = store_->segments();
+    const auto& pieces = store_->pieces();
     const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
     const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
     std::vector<group> groups;
@@ -11401,21 +12846,23 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
         groups.back().states.resize(states_.size());
         return groups.back();
     };
-    for (std::size_t i = 0; i < segments.size();) {
+    const auto alike = [&](const owned_piece& a, const owned_piece& b) {
+        const auto i = a.segment, k = b.segment;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
+               decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
+               missed(k) == missed(i);
+    };
+    for (std::size_t i = 0; i < pieces.size();) {
+        auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
-        const auto alike = [&](std::size_t k) {
-            return decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
-                   missed(k) == missed(i);
-        };
-        while (end < segments.size() && alike(end)) ++end;
-        if (!absent(i)) {
-            const auto begin = segments[i].offset;
-            const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
-            auto& g = group_of(i);
-            g.params.push_back(storage_->params_P().narrow(0, begin, count));
-            g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
+        for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
+            run.padded += pieces[end].padded;
+        if (!absent(run.segment)) {
+            auto& g = group_of(run.segment);
+            g.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
+            g.grads.push_back(store_->own_grads(run));
             for (std::size_t k = 0; k < states_.size(); ++k)
-                g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+                g.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
         }
         i = end;
     }
@@ -12170,16 +13617,20 @@ public:
     /// Throws errc::usage in a world of several ranks.
     Single(const train::context& ctx, torch::nn::Module& module);
 
-    [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.expect_gradients(); }
+    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
+    void begin_step() { store_.expect_gradients(); }
     void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() { storage_.settle_gradients(); }
+    void finish_backward() { store_.settle_gradients(); }
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
     void publish() noexcept {}
     void sync_buffers() noexcept {}
+    void begin_evaluation() noexcept {}
+    void end_evaluation() noexcept {}
+    void abort(const error& /*why*/) noexcept {}
+    void finish() noexcept {}
 
 private:
-    train::flat_storage storage_;
+    train::flat_store store_;
 };
 
 static_assert(train::strategy<Single>);
@@ -12195,8 +13646,7 @@ static_assert(train::strategy<Single>);
 
 namespace skein {
 
-SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module)
-    : storage_(module) {
+SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
     if (ctx.world_size() != 1)
         throw error(errc::usage,
                     fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
@@ -12244,13 +13694,17 @@ public:
     [[nodiscard]] virtual at::Tensor held_out_loss(ids samples, report::metric_set& metrics) = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
-    [[nodiscard]] virtual flat_storage& storage() = 0;
+    [[nodiscard]] virtual flat_store& store() = 0;
     virtual void begin_step() = 0;
     virtual void begin_micro(bool last) = 0;
     virtual void finish_backward() = 0;
     [[nodiscard]] virtual double squared_norm(double mine) = 0;
     virtual void publish() = 0;
     virtual void sync_buffers() = 0;
+    virtual void begin_evaluation() = 0;
+    virtual void end_evaluation() = 0;
+    virtual void abort(const error& why) noexcept = 0;
+    virtual void finish() = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event) = 0;
@@ -12298,7 +13752,6 @@ void begin_training(const context& ctx, const run_config& config);
 // Used by <skein/train/detail/session.ipp> alone.
 
 
-#include <cstdlib>
 #include <memory>
 #include <system_error>
 #include <typeinfo>
@@ -12390,13 +13843,6 @@ SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_
 
 // ---- the user's code ---------------------------------------------------------------------------------
 
-SKEIN_INLINE std::string type_name(const std::type_info& type) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> name(
-        abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-    return status == 0 ? name.get() : type.name();
-}
-
 /// Runs the user's code and says where it failed. The same step would fail again, so such an error is
 /// a lasting one; but for what the system refused (a file, memory), which is worth another try.
 struct user_code {
@@ -12479,8 +13925,8 @@ private:
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, so that any number of workers, and any other reader of safetensors, can load them. The
-// rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
+// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
 // state: every step seeds the generator with (seed, step, rank).
 
 
@@ -12504,8 +13950,8 @@ void seed_step(std::uint64_t seed, std::uint64_t step, int rank);
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
 class training_state {
 public:
-    training_state(flat_storage& storage, flat_optimizer& optimizer, sampler& order)
-        : storage_(&storage), optimizer_(&optimizer), order_(&order) {}
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
+        : store_(&store), optimizer_(&optimizer), order_(&order) {}
 
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
@@ -12515,16 +13961,25 @@ public:
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
                                         const std::map<std::string, double>& more = {});
 
-    /// Takes everything over. Throws errc::mismatch, naming what differs, before it changes anything
-    /// that a shape check can find.
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
+    /// naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
 private:
+    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
+    struct owned_tensor {
+        std::string name;
+        std::vector<std::int64_t> shape; ///< of the whole
+        at::Tensor rows;                 ///< flat, or of the whole shape
+        std::int64_t first_row = 0, count = 0;
+        bool everywhere = true;
+    };
+
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+    [[nodiscard]] std::vector<owned_tensor> tensors() const;
 
-    flat_storage* storage_;
+    flat_store* store_;
     flat_optimizer* optimizer_;
     sampler* order_;
     std::vector<at::Tensor> held_;
@@ -12581,7 +14036,7 @@ SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what
 } // namespace detail
 
 SKEIN_INLINE std::string training_state::config_hash() const {
-    return fmt::format("{:016x}-{}", storage_->layout_hash(), optimizer_->name());
+    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
 }
 
 SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
@@ -12590,10 +14045,18 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     state.step = step;
     state.config_hash = config_hash();
     held_.clear();
-    for (auto& [name, tensor] : tensors()) {
-        held_.push_back(tensor.contiguous());
-        state.tensors.push_back(
-            {name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(held_.back())});
+    for (auto& t : tensors()) {
+        held_.push_back(t.rows.contiguous());
+        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        state.tensors.push_back({.name = std::move(t.name),
+                                 .dtype = safetensors_dtype(t.rows),
+                                 .shape = std::move(t.shape),
+                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .first_row = writes ? t.first_row : 0,
+                                 .rows = t.everywhere ? tensor_part::whole
+                                         : writes     ? t.count
+                                                      : 0,
+                                 .everywhere = t.everywhere});
     }
     const auto& at = order_->state();
     json extra = json::object();
@@ -12606,7 +14069,7 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     const auto& left_out = optimizer_->left_out();
     for (std::size_t i = 0; i < left_out.size(); ++i)
         if (left_out[i] != 0)
-            extra["optimizer"]["left_out"][storage_->segments()[i].name] = left_out[i];
+            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
     extra["seed"] = seed;
     for (const auto& [name, value] : more) extra[name] = value;
     state.extra = dump_json(extra);
@@ -12640,29 +14103,53 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
     restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
-    for (auto& [name, tensor] : tensors()) {
-        auto whole = tensor.contiguous();
-        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
+    for (auto& t : tensors()) {
+        auto rows = t.rows.contiguous();
+        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
+        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
     const json saved = parse_json(text).value();
     std::vector<std::uint64_t> left_out;
-    for (const auto& s : storage_->segments())
+    for (const auto& s : store_->segments())
         left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
     optimizer_->set_left_out(std::move(left_out));
 }
 
-SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::tensors() const {
-    std::vector<std::pair<std::string, at::Tensor>> all;
-    for (const auto& s : storage_->segments()) {
-        all.emplace_back("model." + s.name, flat_storage::view_of(storage_->params_P(), s));
-        for (const auto& [state, flat_P] : optimizer_->states())
-            all.emplace_back("optim." + state + "." + s.name, flat_storage::view_of(flat_P, s));
+SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
+    const auto rows_of = [](std::span<const std::int64_t> shape) {
+        return shape.empty() ? std::int64_t{1} : shape[0];
+    };
+    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
+    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
+    std::vector<owned_tensor> all;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& s = store_->segments()[i];
+        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
+            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
+            t.everywhere = !store_->is_sharded() || s.count == 0;
+            if (mine[i] != nullptr) {
+                t.rows = flat.narrow(0, at, mine[i]->count);
+                t.first_row = mine[i]->first / s.row;
+                t.count = mine[i]->count / s.row;
+            } else if (t.everywhere) {
+                t.count = rows_of(t.shape); // of no elements
+            }
+            all.push_back(std::move(t));
+        };
+        const auto* piece = mine[i];
+        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
+        for (const auto& [state, flat] : optimizer_->states())
+            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
     }
-    for (const auto& f : storage_->fixed()) all.emplace_back("model." + f.name, f.tensor.detach());
+    for (const auto& f : store_->fixed()) {
+        auto tensor = f.tensor.detach();
+        auto shape = tensor.sizes().vec();
+        const auto rows = rows_of(shape);
+        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+    }
     return all;
 }
 
@@ -12693,7 +14180,7 @@ public:
         : parts_(parts), ctx_(*request.ctx), config_(*request.config), reported_(*request.reported),
           rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
           total_(static_cast<std::uint64_t>(config_.max_steps)),
-          optimizer_(request.options, parts.storage()), state_(parts.storage(), optimizer_, order_),
+          optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
           report_(ctx_, config_, *request.described) {
         reported_.clear();
         result_.rank = ctx_.rank();
@@ -12710,7 +14197,7 @@ public:
                          .world_size = ctx_.world_size(),
                          .first_step = step_,
                          .total_steps = total_,
-                         .parameters = parts_.storage().trainable(),
+                         .parameters = parts_.store().trainable(),
                          .run_path = report_.path(),
                          .resumed_from = resumed_from,
                          .strategy = parts_.strategy_name()};
@@ -12724,6 +14211,7 @@ public:
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
         report_.finish();
+        parts_.finish();
         finish_result(seconds_now() - begin);
         parts_.tell(result_);
         return result_;
@@ -12742,7 +14230,7 @@ private:
         parts_.finish_backward();
 
         step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
-        const double mine = squared_norm(parts_.storage().grads_P());
+        const double mine = parts_.store().own_squared_norm();
         now.grad_norm = std::sqrt(parts_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
         const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
@@ -12763,14 +14251,15 @@ private:
         report::metric_set row;
         row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
         row.append(reported_);
-        const auto& touched = parts_.storage().touched();
+        const auto& touched = parts_.store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
-                            all_touched ? 0.0 : 1.0};
+                            all_touched ? 0.0 : 1.0, now.grad_norm, -now.grad_norm};
         auto merged = merge(ctx_, row, control);
         now.loss = merged[0].value;
         if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
             not_finite(my_loss, now.grad_norm, now.lr);
+        if (control[2] != -control[3]) come_apart(-control[3], control[2]);
 
         stopped_ = control[0] > 0.0;
         if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
@@ -12780,6 +14269,18 @@ private:
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
         return merged;
+    }
+
+    /// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
+    [[noreturn]] void come_apart(double least, double most) const {
+        throw error(
+            errc::mismatch,
+            fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
+                        "on one and {:.17g} on another",
+                        step_ + 1, least, most))
+            .with_hint(
+                "do all hosts have the same kind of processor and the same libraries, and does "
+                "nothing but the trainer write to the parameters?");
     }
 
     void count_time(step_info& now, double seconds, double samples) {
@@ -12853,7 +14354,7 @@ private:
         mine.mean("val_loss", 0.0, 0.0);
         {
             at::NoGradGuard no_grad;
-            parts_.sync_buffers();
+            parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
             std::vector<std::uint64_t> ids;
             for (auto at = first; at < last; at += ids.size()) {
@@ -12865,6 +14366,7 @@ private:
                 });
                 mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
             }
+            parts_.end_evaluation();
         }
         auto merged = merge(ctx_, mine);
         // A rank without a sample of its own does not know the names that a loss reports.
@@ -12924,6 +14426,7 @@ private:
         auto found = saver_->load_latest();
         if (!found) return {};
         state_.restore(*found);
+        parts_.publish();
         step_ = found->step();
         result_.checkpoint = found->path();
         const auto extra =
@@ -13013,9 +14516,9 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
         session run(request, *parts, std::move(order));
         try {
             return run.all();
-        } catch (...) {
-            tell_peers(
-                ctx); // the reason itself, before the strategy's destructor ends its exchange
+        } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
+            parts->abort(to_error(std::current_exception()));
+            tell_peers(ctx);
             throw;
         }
     } catch (...) {
@@ -13109,13 +14612,17 @@ public:
     }
 
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
-    flat_storage& storage() override { return strategy_.storage(); }
+    flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
     void begin_micro(bool last) override { strategy_.begin_micro(last); }
     void finish_backward() override { strategy_.finish_backward(); }
     double squared_norm(double mine) override { return strategy_.squared_norm(mine); }
     void publish() override { strategy_.publish(); }
     void sync_buffers() override { strategy_.sync_buffers(); }
+    void begin_evaluation() override { strategy_.begin_evaluation(); }
+    void end_evaluation() override { strategy_.end_evaluation(); }
+    void abort(const error& why) noexcept override { strategy_.abort(why); }
+    void finish() override { strategy_.finish(); }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event) override { tell_all(event); }
@@ -13176,7 +14683,7 @@ public:
     }
 
     /// Runs until config.max_steps, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into flat storage for good. One that
+    ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
     ///             is in eval mode as a whole is put into training mode; submodules that are in eval
     ///             mode by themselves stay there
     ///   held_out  the evaluation set; its size may be 0
@@ -13365,4 +14872,57 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
 }
 
 } // namespace skein::train
+
+// ======== skein/train/zero.hpp
+// ZeRO stages 1 and 2: data parallel training in which every rank updates a part of the parameters.
+//
+// The gradients of a unit are reduced so that each rank gets the sum of its own part only; it updates that
+// part and hands it to the others. On one host the parameters are one memory for all ranks, and nothing
+// has to be handed over.
+//
+//     Trainer<Zero1<>> trainer(ctx, config);           // optimizer states cut between the ranks
+//     Trainer<Zero2<>> trainer(ctx, config);           // and the gradients
+//
+//   source: Rajbhandari et al. 2020 (arXiv 1910.02054)
+
+
+#include <string_view>
+
+namespace skein {
+
+/// Optimizer states are sharded; parameters and gradients are whole on every rank.
+///   memory with AdamW in float32: 8 P + 8 P / N bytes per rank (parameters once per host)
+///   cost   that of DDP: a reduce-scatter of the gradients and an all-gather of the parameters
+///   errors those of DDP
+template <class Wrap = bucket<>>
+    requires wrap_policy<Wrap>
+class Zero1 : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "Zero1";
+
+    Zero1(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module, {.name = name, .shard_states = true},
+                           train::detail::plan_of<Wrap>()) {}
+};
+
+/// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
+/// parameters have no .grad: store().own_grads() has what this rank owns.
+///   memory with AdamW in float32: 4 P + 12 P / N bytes per rank, and two units of gradients
+///   cost   that of DDP, the gradients' part once per micro-batch
+///   errors those of DDP
+template <class Wrap = bucket<>>
+    requires wrap_policy<Wrap>
+class Zero2 : public train::detail::sharded_parallel {
+public:
+    static constexpr std::string_view name = "Zero2";
+
+    Zero2(const train::context& ctx, torch::nn::Module& module)
+        : sharded_parallel(ctx, module,
+                           {.name = name, .shard_states = true, .shard_gradients = true},
+                           train::detail::plan_of<Wrap>()) {}
+};
+
+static_assert(train::strategy<Zero1<>> && train::strategy<Zero2<>>);
+
+} // namespace skein
 #undef SKEIN_AMALGAMATED

@@ -162,7 +162,7 @@ TEST_CASE("a strategy can be made again over the same module") {
             ddp.begin_micro(true);
             class_loss(net, numbers{}.batch(std::vector<std::uint64_t>{3})).backward();
             ddp.finish_backward();
-            expect(ddp.storage().grads_P().abs().sum().item<float>() > 0.0f);
+            expect(ddp.store().grads_P().abs().sum().item<float>() > 0.0f);
         }
     });
 }

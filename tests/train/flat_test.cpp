@@ -9,23 +9,23 @@ TEST_CASE("parameters become views of one buffer and keep their values") {
     torch::manual_seed(3);
     Net net;
     const auto before = weights(*net);
-    flat_storage flat(*net);
+    flat_store flat(*net);
     CHECK(weights(*net) == before);
     CHECK(flat.trainable() == 8 * 16 + 16 + 16 + 16 + 16 * 4 + 4);
     for (const auto& s : flat.segments()) {
         CHECK(s.parameter.storage().is_alias_of(flat.params_P().storage()));
         CHECK(s.parameter.storage_offset() == s.offset);
-        CHECK(s.offset % flat_storage::alignment == 0);
+        CHECK(s.offset % flat_store::alignment == 0);
     }
     flat.params_P().fill_(2.0);
     for (float w : weights(*net)) CHECK(w == 2.0f);
 }
 
-TEST_CASE("the buffer's order is the reverse of registration and its padding stays zero") {
+TEST_CASE("the buffer's order is that of registration and its padding stays zero") {
     Net net;
-    flat_storage flat(*net);
-    CHECK(flat.segments().front().name == "out.bias");
-    CHECK(flat.segments().back().name == "in.weight");
+    flat_store flat(*net);
+    CHECK(flat.segments().front().name == "in.weight");
+    CHECK(flat.segments().back().name == "out.bias");
     flat.expect_gradients();
     class_loss(net, numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3})).backward();
     for (const auto& s : flat.segments()) {
@@ -36,7 +36,7 @@ TEST_CASE("the buffer's order is the reverse of registration and its padding sta
 
 TEST_CASE("later backward passes of a step add into the flat gradients themselves") {
     Net net;
-    flat_storage flat(*net);
+    flat_store flat(*net);
     flat.expect_gradients();
     const auto batch = numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3});
     class_loss(net, batch).backward();
@@ -65,13 +65,13 @@ TEST_CASE("the squared norm is exact for many equal numbers, for any number of t
 TEST_CASE("freezing a parameter changes the layout's hash") {
     Net plain, frozen;
     frozen->in->weight.set_requires_grad(false); // the first of all: the same sequence of names
-    flat_storage a(*plain), b(*frozen);
+    flat_store a(*plain), b(*frozen);
     CHECK(a.layout_hash() != b.layout_hash());
 }
 
 TEST_CASE("a module's own zero_grad does not detach the gradients for good") {
     Net net;
-    flat_storage flat(*net);
+    flat_store flat(*net);
     net->zero_grad(/*set_to_none=*/true);
     class_loss(net, numbers{}.batch(std::vector<std::uint64_t>{5})).backward();
     CHECK(flat.grads_P().abs().sum().item<float>() > 0.0f);
@@ -86,7 +86,7 @@ TEST_CASE("fresh gradients are copied into place, later ones of the step are add
         }
         torch::Tensor used, unused;
     } m;
-    flat_storage flat(m);
+    flat_store flat(m);
     for (int step = 1; step <= 2; ++step) {
         flat.grads_P().fill_(123.0); // whatever was there before
         flat.expect_gradients();
@@ -101,7 +101,7 @@ TEST_CASE("fresh gradients are copied into place, later ones of the step are add
 
 TEST_CASE("storage that is gone leaves a module that still trains") {
     Net net;
-    { flat_storage flat(*net); }
+    { flat_store flat(*net); }
     net->zero_grad();
     class_loss(net, numbers{}.batch(std::vector<std::uint64_t>{5})).backward();
     CHECK(net->in->weight.grad().abs().sum().item<float>() > 0.0f);
@@ -118,7 +118,7 @@ struct TiedImpl : torch::nn::Module {
 
 TEST_CASE("a tied parameter is stored once") {
     TiedImpl tied;
-    flat_storage flat(tied);
+    flat_store flat(tied);
     CHECK(flat.segments().size() == 2);
     CHECK(flat.trainable() == 4 * 4 + 4);
 }
@@ -133,7 +133,7 @@ TEST_CASE("different tensors in the same memory are refused with a way out") {
         torch::Tensor a, b;
     } aliased;
     try {
-        flat_storage flat(aliased);
+        flat_store flat(aliased);
         FAIL("accepted");
     } catch (const sk::error& e) {
         CHECK(e.code() == sk::errc::not_supported);
@@ -149,7 +149,7 @@ TEST_CASE("frozen parameters and buffers are fixed, not trained") {
             register_buffer("count", torch::zeros({1}, torch::kLong));
         }
     } m;
-    flat_storage flat(m);
+    flat_store flat(m);
     CHECK(flat.segments().size() == 1);
     REQUIRE(flat.fixed().size() == 2);
     CHECK(flat.fixed()[0].name == "frozen");
@@ -160,12 +160,12 @@ TEST_CASE("frozen parameters and buffers are fixed, not trained") {
 TEST_CASE("a model without a trainable parameter, or of another type, is refused") {
     struct module : torch::nn::Module {
     } empty;
-    CHECK_THROWS_AS(flat_storage(empty), sk::error);
+    CHECK_THROWS_AS(flat_store(empty), sk::error);
     struct doubles : torch::nn::Module {
         doubles() { register_parameter("d", torch::ones({2}, torch::kDouble)); }
     } d;
     try {
-        flat_storage flat(d);
+        flat_store flat(d);
         FAIL("accepted");
     } catch (const sk::error& e) {
         CHECK(e.code() == sk::errc::not_supported);
@@ -174,9 +174,106 @@ TEST_CASE("a model without a trainable parameter, or of another type, is refused
 
 TEST_CASE("the layout hash tells other shapes and names") {
     Net a, b;
-    flat_storage fa(*a), fb(*b);
+    flat_store fa(*a), fb(*b);
     CHECK(fa.layout_hash() == fb.layout_hash());
     torch::nn::Linear other(8, 16);
-    flat_storage fo(*other);
+    flat_store fo(*other);
     CHECK(fo.layout_hash() != fa.layout_hash());
+}
+
+namespace {
+/// Units of two parameters each; the last may have one.
+unit_plan pairs(torch::nn::Module&, const std::vector<plan_parameter>& parameters) {
+    unit_plan plan;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (i % 2 == 0) plan.names.push_back(parameters[i].name);
+        plan.unit_of.push_back(i / 2);
+    }
+    return plan;
+}
+} // namespace
+
+TEST_CASE("what the ranks own of a store is together everything, each part whole rows") {
+    for (const int shards : {1, 2, 3, 5}) {
+        std::vector<std::int64_t> owned; // by segment of the store
+        std::vector<std::vector<float>> seen;
+        for (int shard = 0; shard < shards; ++shard) {
+            torch::manual_seed(3);
+            Net net;
+            flat_store flat(*net, {.plan = pairs, .shards = shards, .shard = shard});
+            CHECK(flat.units().size() == 3);
+            owned.resize(flat.segments().size(), 0);
+            std::int64_t at = 0;
+            for (const auto& piece : flat.pieces()) {
+                const auto& s = flat.segments()[piece.segment];
+                CHECK(piece.first == owned[piece.segment]); // in rank order, without a gap
+                owned[piece.segment] += piece.count;
+                CHECK(piece.first % s.row == 0);
+                CHECK(piece.count % s.row == 0);
+                CHECK(piece.flat == s.offset + piece.first);
+                CHECK(piece.at >= at);
+                at = piece.at + piece.padded;
+            }
+            CHECK(at == flat.owned());
+            CHECK(flat.is_sharded() == (shards > 1));
+        }
+        Net net;
+        flat_store whole(*net, {.plan = pairs});
+        for (std::size_t i = 0; i < owned.size(); ++i) CHECK(owned[i] == whole.segments()[i].count);
+    }
+}
+
+TEST_CASE("units that take turns in two places keep what is owned of each, padding zero") {
+    torch::manual_seed(3);
+    Net net, plain;
+    {
+        torch::NoGradGuard no_grad;
+        for (std::size_t i = 0; i < plain->parameters().size(); ++i)
+            plain->parameters()[i].copy_(net->parameters()[i]);
+    }
+    // One parameter per unit, so that places of other sizes follow each other.
+    const auto each = [](torch::nn::Module&, const std::vector<plan_parameter>& parameters) {
+        unit_plan plan;
+        for (const auto& p : parameters) {
+            plan.unit_of.push_back(plan.names.size());
+            plan.names.push_back(p.name);
+        }
+        return plan;
+    };
+    flat_store flat(*net, {.plan = each, .gradient_places = 2});
+    CHECK(flat.grads_P().numel() == 2 * 8 * 16); // twice the largest
+    const auto batch = numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3});
+    flat.ask_before([](std::size_t) { return false; }); // nobody may settle: all at the end
+    flat.expect_gradients();
+    for (int micro = 0; micro < 2; ++micro) {
+        class_loss(net, batch).backward();
+        for (auto u = flat.units().rbegin(); u != flat.units().rend(); ++u) {
+            flat.settle_gradients(*u);
+            flat.take_gradients(*u, micro > 0);
+        }
+    }
+    class_loss(plain, batch).backward();
+    double square = 0;
+    for (const auto& piece : flat.pieces()) {
+        const auto& s = flat.segments()[piece.segment];
+        const auto wanted = plain->parameters()[s.registered].grad().flatten() * 2;
+        const auto got = flat.own_grads(piece);
+        CHECK(torch::allclose(got.narrow(0, 0, piece.count), wanted, 1e-6, 1e-6));
+        CHECK(got.narrow(0, piece.count, piece.padded - piece.count).abs().sum().item<float>() ==
+              0.0f);
+        CHECK_FALSE(s.parameter.grad().defined());
+        square += wanted.pow(2).sum().item<double>();
+    }
+    CHECK(std::abs(flat.own_squared_norm() / square - 1) < 1e-5);
+}
+
+TEST_CASE("a unit that is not shown cannot be computed with, and comes back with its values") {
+    Net net;
+    flat_store flat(*net);
+    const auto x = numbers{}.batch(std::vector<std::uint64_t>{1}).x;
+    const auto before = net->forward(x);
+    flat.show(flat.units()[0], false);
+    CHECK_THROWS(net->forward(x));
+    flat.show(flat.units()[0], true);
+    CHECK(torch::equal(net->forward(x), before));
 }

@@ -22,7 +22,7 @@ double difference(optimizer_options options, double lr, double clip,
     torch::manual_seed(11);
     Net mine;
     auto theirs = copy_of(mine);
-    flat_storage flat(*mine);
+    flat_store flat(*mine);
     flat_optimizer opt(options, flat);
     Torch torch_opt = make_torch(theirs);
     for (std::uint64_t step = 0; step < 30; ++step) {
@@ -106,7 +106,7 @@ TEST_CASE("SGD agrees with torch::optim::SGD, with and without momentum and nest
 
 TEST_CASE("settings that make no sense are usage errors") {
     Net net;
-    flat_storage flat(*net);
+    flat_store flat(*net);
     CHECK_THROWS_AS(flat_optimizer(sk::AdamW{.beta1 = 1.0}, flat), sk::error);
     CHECK_THROWS_AS(flat_optimizer(sk::AdamW{.eps = 0}, flat), sk::error);
     CHECK_THROWS_AS(flat_optimizer(sk::SGD{.momentum = -0.1}, flat), sk::error);
@@ -137,7 +137,7 @@ TEST_CASE(
             for (std::size_t i = 0; i < mine.parameters().size(); ++i)
                 theirs.parameters()[i].copy_(mine.parameters()[i]);
         }
-        flat_storage flat(mine);
+        flat_store flat(mine);
         const auto options =
             adam ? optimizer_options(sk::AdamW{.weight_decay = 0.3, .decay_vectors = true})
                  : optimizer_options(
@@ -166,5 +166,46 @@ TEST_CASE(
         }
         CHECK(relative_error(weights(mine), weights(theirs)) < 2e-6);
         CHECK(opt.left_out().size() == 4);
+    }
+}
+
+TEST_CASE("the updates of all shards are bit for bit the update of the whole") {
+    const auto batch = numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3, 9});
+    for (const bool adam : {true, false}) {
+        const auto options = adam
+                                 ? optimizer_options(sk::AdamW{.weight_decay = 0.3})
+                                 : optimizer_options(sk::SGD{.momentum = 0.9, .weight_decay = 0.3});
+        const auto trained = [&](int shards) {
+            std::vector<float> all;
+            for (int shard = 0; shard < shards; ++shard) {
+                torch::manual_seed(11);
+                Net net;
+                flat_store flat(*net, {.shards = shards, .shard = shard});
+                flat_optimizer opt(options, flat);
+                std::int64_t states = 0;
+                for (const auto& [name, state] : opt.states()) states += state.numel();
+                CHECK(states == flat.owned() * (adam ? 2 : 1));
+                for (int step = 0; step < 4; ++step) { // the same gradients at every step
+                    flat.expect_gradients();
+                    auto other = make_net();
+                    class_loss(other, batch).backward();
+                    for (std::size_t i = 0; i < flat.segments().size(); ++i)
+                        net->parameters()[i].mutable_grad() = other->parameters()[i].grad();
+                    flat.settle_gradients();
+                    opt.step(1e-2, 3.0);
+                }
+                for (const auto& piece : flat.pieces()) {
+                    const auto part = flat.params_P().narrow(0, piece.flat, piece.count);
+                    const auto* from = static_cast<const float*>(part.const_data_ptr());
+                    all.insert(all.end(), from, from + piece.count);
+                }
+            }
+            return all;
+        };
+        const auto whole = trained(1);
+        CHECK(whole.size() > 200);
+        // With one unit the pieces of all shards, in rank order, are the buffer.
+        CHECK(trained(2) == whole);
+        CHECK(trained(3) == whole);
     }
 }

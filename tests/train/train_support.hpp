@@ -48,8 +48,8 @@ inline std::vector<std::optional<sk::error>> try_world(int n,
                                                        const std::string& job = {}) {
     std::vector<std::string> hosts;
     for (int r = 0; r < n; ++r) {
-        const bool apart = model == "ring";
-        hosts.push_back("host-" + std::to_string(apart ? r : 0));
+        const int host = model == "ring" ? r : model == "hierarchical" && n > 2 ? r / 2 : 0;
+        hosts.push_back("host-" + std::to_string(host));
     }
     sk::sim::local_world world(hosts);
     std::vector<std::optional<sk::error>> errors(static_cast<std::size_t>(n));

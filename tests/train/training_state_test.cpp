@@ -26,7 +26,7 @@ struct parts {
                    std::uint64_t samples = 40, std::uint64_t seed = 9)
         : flat(m), optimizer(o, flat), order({.samples = samples, .batch = 4, .seed = seed}),
           state(flat, optimizer, order) {}
-    flat_storage flat;
+    flat_store flat;
     flat_optimizer optimizer;
     sampler order;
     training_state state;
@@ -40,7 +40,7 @@ TEST_CASE("what is saved comes back bit for bit: tensors, buffers, optimizer, sa
     with_buffers from, to;
     parts a(*from), b(*to);
     for (const auto& s : a.flat.segments())
-        flat_storage::view_of(a.flat.grads_P(), s).uniform_(-1, 1);
+        flat_store::view_of(a.flat.grads_P(), s).uniform_(-1, 1);
     a.optimizer.step(1e-2);
     (void)a.order.next(0, 1);
     from->counts.add_(100);

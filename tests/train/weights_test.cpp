@@ -36,7 +36,7 @@ skein::error refusal(torch::nn::Module& module, const std::string& path) {
 /// Saves the module as two checkpoints of a run; the second with other values, which are returned.
 std::vector<float> save_twice(torch::nn::Module& module, const std::string& run) {
     skein::posix_disk disk;
-    flat_storage flat(module);
+    flat_store flat(module);
     flat_optimizer optimizer(sk::AdamW{}, flat);
     sampler order({.samples = 8, .batch = 4, .seed = 1});
     training_state state(flat, optimizer, order);

@@ -56,9 +56,6 @@ struct function_record {
     function_record* next = nullptr;
 };
 
-/// A compiler's name for a type, readable: "std::out_of_range".
-[[nodiscard]] std::string readable_name(const char* mangled);
-
 /// The sorted, numbered records of this program.
 class registry {
 public:

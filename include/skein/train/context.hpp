@@ -62,6 +62,10 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
+    /// A number for the name of a group of ranks that is made next; the same on every rank when all make
+    /// theirs in the same order.
+    [[nodiscard]] int next_group() const noexcept { return groups_++; }
+
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
     void watch_stop_flag(const std::atomic<bool>* flag, std::function<int()> which = {}) noexcept {
@@ -80,6 +84,7 @@ private:
     world_info where_;
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
+    mutable int groups_ = 0;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Flat storage: all trainable parameters of a module are views of one buffer, all gradients of another.
+// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
 //
 // Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
 // hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
 // objects (their data is re-pointed), so user code sees ordinary parameters.
 //
-// The order is the reverse of registration, about the order in which gradients become ready, so that
-// a slice of the buffer is a bucket that can be sent while the rest of the backward pass runs. Every
-// parameter starts at a multiple of 64 bytes; the padding stays zero.
+// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
+// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
+// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
+// checkpoints walk what is owned and never ask which strategy it is.
 
 #include <skein/torch/tensor.hpp>
+#include <skein/train/shard_layout.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +27,8 @@ namespace skein::train {
 
 // P elements of a flat buffer, padding included
 
-/// Zeroed float32 storage straight from the system, given back when the last view is gone.
+/// Zeroed float32 storage straight from the system, given back when the last view is gone. Pages cost
+/// memory when they are first touched.
 [[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements);
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
@@ -32,17 +37,45 @@ namespace skein::train {
 void keep_freed_memory() noexcept;
 
 /// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   flat_P  float32, contiguous, on the CPU
+///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
+///          long row of numbers is cut into parts makes no difference to the bits
 /// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
 [[nodiscard]] double squared_norm(const at::Tensor& flat_P);
 
 /// One trainable parameter inside the flat buffers.
 struct flat_segment {
-    std::string name;        ///< as in named_parameters(); of tied parameters the first
-    at::Tensor parameter;    ///< the module's own tensor
-    std::int64_t offset = 0; ///< elements; a multiple of flat_storage::alignment
-    std::int64_t count = 0;  ///< elements of the parameter
-    std::int64_t padded = 0; ///< elements up to the next segment
+    std::string name;                ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;            ///< the module's own tensor
+    std::vector<std::int64_t> shape; ///< its own, also while its unit is not gathered
+    std::int64_t offset = 0;         ///< elements; a multiple of flat_alignment
+    std::int64_t count = 0;          ///< elements of the parameter
+    std::int64_t padded = 0;         ///< elements up to the next segment
+    std::int64_t row = 1;            ///< elements that one index of dimension 0 spans
+    std::size_t unit = 0;
+    std::size_t registered = 0; ///< its number among the trainable parameters of the module
+};
+
+/// What is gathered, reduced and dropped together.
+struct flat_unit {
+    std::string name;                 ///< of the module, or of its first parameter; empty: the root
+    std::size_t first = 0, last = 0;  ///< its segments
+    flat_range place;                 ///< in the parameters, padding included
+    std::vector<flat_range> shards{}; ///< of each sharding rank: adjacent, together `place`
+    flat_range own;                   ///< this rank's, also in the parameters
+    std::int64_t own_at = 0;          ///< where it begins in the owned layout
+    std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
+};
+
+/// What this rank owns of one parameter: whole rows of it.
+struct owned_piece {
+    std::size_t segment = 0;
+    std::int64_t first = 0;  ///< element of the parameter
+    std::int64_t count = 0;  ///< elements, without padding
+    std::int64_t padded = 0; ///< with the padding behind it that is owned, too
+    std::int64_t flat = 0;   ///< in the parameters
+    std::int64_t at =
+        0; ///< in the owned layout: optimizer states have this many elements before it
 };
 
 /// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
@@ -50,6 +83,36 @@ struct fixed_tensor {
     std::string name;
     at::Tensor tensor;
     bool is_buffer = false;
+};
+
+/// How parameters form units, in the order in which a forward pass comes to them.
+struct unit_plan {
+    std::vector<std::string> names;   ///< of the units
+    std::vector<std::size_t> unit_of; ///< by trainable parameter, in order of registration
+};
+
+/// A trainable parameter before it is placed.
+struct plan_parameter {
+    std::string name;                 ///< the first it is registered under
+    std::vector<std::string> aliases; ///< the others, of a tied one
+    std::int64_t count = 0;           ///< elements
+};
+
+/// What a strategy decides about a store.
+struct store_options {
+    /// Groups parameters; none: all are one unit, the root.
+    std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)> plan = {};
+    int shards = 1; ///< ranks that every unit is cut between
+    int shard = 0;  ///< this one's number among them
+    /// Where flat buffers of so many elements come from; none: make_flat_buffer().
+    std::function<at::Tensor(std::int64_t)> parameter_memory = {}, gradient_memory = {};
+    /// The module's values go into the store. False: another rank that shares the memory brings them.
+    bool brings_values = true;
+    /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
+    bool saved_elsewhere = false;
+    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
+    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
+    int gradient_places = 0;
 };
 
 namespace detail {
@@ -61,61 +124,103 @@ struct settle_hook;
 /// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
 /// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
 /// to the place itself.
-class flat_storage {
+class flat_store {
 public:
-    static constexpr std::int64_t alignment = 16; // float32 elements
+    static constexpr std::int64_t alignment = flat_alignment;
 
-    /// Moves the module's trainable parameters into flat storage.
+    /// Moves the module's trainable parameters into the store.
     ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
     ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
-    explicit flat_storage(torch::nn::Module& module);
-    flat_storage(const flat_storage&) = delete;
-    flat_storage& operator=(const flat_storage&) = delete;
-    ~flat_storage();
+    explicit flat_store(torch::nn::Module& module, const store_options& options = {});
+    flat_store(const flat_store&) = delete;
+    flat_store& operator=(const flat_store&) = delete;
+    ~flat_store();
 
-    /// Elements of each buffer, padding included.
+    /// Elements of all parameters, padding included.
     [[nodiscard]] std::int64_t size() const noexcept { return size_; }
     /// Trainable elements, without padding.
     [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
+    /// Elements that this rank updates, padding included: the size of an optimizer state.
+    [[nodiscard]] std::int64_t owned() const noexcept { return owned_; }
+    /// Ranks that it is cut between.
+    [[nodiscard]] int shards() const noexcept { return shards_; }
+    [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
+    [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
+
     [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
-    /// In buffer order.
+    [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
+    /// In the order of the parameters' buffer.
     [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
     [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
+    /// Everything this rank owns, in the order of both layouts.
+    [[nodiscard]] const std::vector<owned_piece>& pieces() const noexcept { return pieces_; }
 
-    /// A flat tensor's part for one segment, in the parameter's shape.
+    /// All of a segment, in the parameter's shape, in a buffer of the layout of params_P().
     [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
+    /// The gradients of a whole unit.
+    [[nodiscard]] at::Tensor grads_of(const flat_unit& unit) const;
+    /// The gradients of an owned piece with its padding.
+    [[nodiscard]] at::Tensor own_grads(const owned_piece& piece) const;
+    /// The sum of the squares of all owned gradients, in an order that does not depend on units.
+    [[nodiscard]] double own_squared_norm() const;
 
     /// Before the first backward pass of a step: what the buffer holds is over.
     ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
     ///           now. One that was frozen since then is left out, as one that no loss depends on
     void expect_gradients();
-    /// After the last one: every parameter's grad is its view; zero for those no loss depended on.
+    /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
+    void settle_gradients(const flat_unit& unit);
+    /// The same for all units.
     void settle_gradients();
+    /// With shared places: the reduced gradients of what is owned move out of the unit's place, and its
+    /// parameters have no gradient any more.
+    ///   add  to those of the micro-batches before
+    void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
     /// Called with a segment's number when a backward pass has settled its gradient; one listener.
     void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
+    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
+    /// stays where the backward pass made it, until settle_gradients().
+    void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
 
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal.
+    /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
+    void show(const flat_unit& unit, bool visible);
+
+    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
+    /// whose parameters several ranks share.
+    void leave_shared_memory();
+
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
+    /// depend on units.
     [[nodiscard]] std::uint64_t layout_hash() const;
 
 private:
     friend struct detail::settle_hook;
-    void collect(torch::nn::Module& module);
+    void collect(torch::nn::Module& module, std::vector<plan_parameter>& found);
+    void place(const unit_plan& plan, const store_options& options);
+    void place_gradients(int places);
+    void own(const flat_unit& unit);
+    void adopt_parameters(bool brings_values);
     void settle(std::size_t i);
     void passed(std::size_t i, bool has_gradient);
-    void attach_gradients();
+    [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
     [[nodiscard]] const void* place_of(const flat_segment& s) const;
 
     std::vector<flat_segment> segments_;
+    std::vector<flat_unit> units_;
+    std::vector<owned_piece> pieces_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
     std::function<void(std::size_t)> settled_;
+    std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
-    std::int64_t size_ = 0;
-    std::int64_t trainable_ = 0;
-    at::Tensor params_P_, grads_P_;
+    std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
+    int shards_ = 1;
+    bool saved_elsewhere_ = false;
+    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
 };
 
 } // namespace skein::train

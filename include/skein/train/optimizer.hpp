@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// AdamW and SGD over flat storage: a few fused kernel calls per step instead of several per parameter.
+// AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
 //
 // Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
 // once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
 // (biases, norms) are not decayed unless asked for.
 //
-//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.storage());
+//     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
 //
 //   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
@@ -58,13 +58,13 @@ struct gradient_norm {
     return {norm, (norm + 1e-6) / limit};
 }
 
-/// The optimizer of one rank over the flat storage it owns, which must outlive it.
+/// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
-    flat_optimizer(optimizer_options options, flat_storage& storage);
+    flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from storage.grads_P(), divided by grad_scale on the way (and left divided).
-    ///   present  by segment of the storage: 0 where no rank had a gradient. Such a parameter is left
+    /// One update from the owned gradients, divided by grad_scale on the way (and left divided).
+    ///   present  by segment of the store: 0 where no rank had a gradient. Such a parameter is left
     ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
 
@@ -75,7 +75,7 @@ public:
     void set_left_out(std::vector<std::uint64_t> steps);
     [[nodiscard]] std::string name() const;
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// Flat state buffers by name, in the layout of the storage: for checkpoints.
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }
@@ -95,7 +95,7 @@ private:
     void update(group& g, double lr, const at::Tensor& grad_scale);
 
     optimizer_options options_;
-    flat_storage* storage_;
+    flat_store* store_;
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::vector<group> groups_; // while no parameter is or was left out
     std::vector<std::uint64_t> left_out_;

@@ -18,16 +18,20 @@ public:
     /// Throws errc::usage in a world of several ranks.
     Single(const train::context& ctx, torch::nn::Module& module);
 
-    [[nodiscard]] train::flat_storage& storage() noexcept { return storage_; }
-    void begin_step() { storage_.expect_gradients(); }
+    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
+    void begin_step() { store_.expect_gradients(); }
     void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() { storage_.settle_gradients(); }
+    void finish_backward() { store_.settle_gradients(); }
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
     void publish() noexcept {}
     void sync_buffers() noexcept {}
+    void begin_evaluation() noexcept {}
+    void end_evaluation() noexcept {}
+    void abort(const error& /*why*/) noexcept {}
+    void finish() noexcept {}
 
 private:
-    train::flat_storage storage_;
+    train::flat_store store_;
 };
 
 static_assert(train::strategy<Single>);

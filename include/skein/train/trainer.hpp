@@ -89,7 +89,7 @@ public:
     }
 
     /// Runs until config.max_steps, a stop request or an error.
-    ///   model     a module holder or pointer; its parameters move into flat storage for good. One that
+    ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
     ///             is in eval mode as a whole is put into training mode; submodules that are in eval
     ///             mode by themselves stay there
     ///   held_out  the evaluation set; its size may be 0

@@ -3,8 +3,8 @@
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, so that any number of workers, and any other reader of safetensors, can load them. The
-// rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
+// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
 // state: every step seeds the generator with (seed, step, rank).
 
 #include <skein/core/bytes.hpp>
@@ -34,8 +34,8 @@ void seed_step(std::uint64_t seed, std::uint64_t step, int rank);
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
 class training_state {
 public:
-    training_state(flat_storage& storage, flat_optimizer& optimizer, sampler& order)
-        : storage_(&storage), optimizer_(&optimizer), order_(&order) {}
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
+        : store_(&store), optimizer_(&optimizer), order_(&order) {}
 
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
@@ -45,16 +45,25 @@ public:
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
                                         const std::map<std::string, double>& more = {});
 
-    /// Takes everything over. Throws errc::mismatch, naming what differs, before it changes anything
-    /// that a shape check can find.
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
+    /// naming what differs, before it changes anything that a shape check can find.
     void restore(const loaded_checkpoint& from);
 
 private:
+    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
+    struct owned_tensor {
+        std::string name;
+        std::vector<std::int64_t> shape; ///< of the whole
+        at::Tensor rows;                 ///< flat, or of the whole shape
+        std::int64_t first_row = 0, count = 0;
+        bool everywhere = true;
+    };
+
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tensors() const;
+    [[nodiscard]] std::vector<owned_tensor> tensors() const;
 
-    flat_storage* storage_;
+    flat_store* store_;
     flat_optimizer* optimizer_;
     sampler* order_;
     std::vector<at::Tensor> held_;

@@ -2,6 +2,7 @@
 #pragma once
 // The bodies of rt/detail/message.hpp: how a failure travels.
 
+#include <skein/core/type_name.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 

@@ -6,6 +6,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
+#include <skein/core/type_name.hpp>
 #include <skein/rt/detail/node_books.hpp>
 
 #include <coroutine>

@@ -4,27 +4,18 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/type_name.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <cxxabi.h>
-
 #include <fmt/format.h>
 
 namespace skein::rt {
-
-SKEIN_INLINE std::string readable_name(const char* mangled) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> text(
-        abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
-    return status == 0 ? std::string(text.get()) : std::string(mangled);
-}
 
 SKEIN_INLINE const registry& registry::instance() {
     static const registry built = [] {

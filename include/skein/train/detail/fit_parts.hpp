@@ -36,13 +36,17 @@ public:
     }
 
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
-    flat_storage& storage() override { return strategy_.storage(); }
+    flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
     void begin_micro(bool last) override { strategy_.begin_micro(last); }
     void finish_backward() override { strategy_.finish_backward(); }
     double squared_norm(double mine) override { return strategy_.squared_norm(mine); }
     void publish() override { strategy_.publish(); }
     void sync_buffers() override { strategy_.sync_buffers(); }
+    void begin_evaluation() override { strategy_.begin_evaluation(); }
+    void end_evaluation() override { strategy_.end_evaluation(); }
+    void abort(const error& why) noexcept override { strategy_.abort(why); }
+    void finish() override { strategy_.finish(); }
 
     void tell(const start_info& event) override { tell_all(event); }
     void tell(const step_info& event) override { tell_all(event); }

@@ -2,11 +2,14 @@
 #pragma once
 // Bodies of <skein/train/flat.hpp>.
 
+#include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/torch/torch.hpp>
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <unordered_map>
 
 #include <malloc.h>
@@ -37,62 +40,102 @@ SKEIN_INLINE void keep_freed_memory() noexcept {
 #endif
 }
 
-SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
-    constexpr std::int64_t piece = 1 << 16, lanes = 16;
-    const auto* all = static_cast<const float*>(flat_P.const_data_ptr());
-    const std::int64_t size = flat_P.numel();
-    std::vector<double> sums(static_cast<std::size_t>((size + piece - 1) / piece));
+namespace detail {
+
+/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
+/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
+struct square_sums {
+    static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
+
+    std::span<const at::Tensor> parts;
+    std::vector<std::int64_t> starts; // of the parts, and the end
+
+    explicit square_sums(std::span<const at::Tensor> all) : parts(all), starts{0} {
+        for (const auto& part : parts) starts.push_back(starts.back() + part.numel());
+    }
+
+    [[nodiscard]] double of_piece(std::int64_t number) const {
+        const auto end = std::min((number + 1) * piece, starts.back());
+        double lane[lanes] = {};
+        for (auto at = number * piece; at < end;) {
+            const auto p = static_cast<std::size_t>(
+                std::upper_bound(starts.begin(), starts.end(), at) - starts.begin() - 1);
+            const auto upto = std::min(end, starts[p + 1]);
+            add(static_cast<const float*>(parts[p].const_data_ptr()) + (at - starts[p]), upto - at,
+                lane);
+            at = upto;
+        }
+        double sum = 0;
+        for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    static void add(const float* x, std::int64_t count, double* lane) {
+        std::int64_t i = 0;
+        for (; i + lanes <= count; i += lanes)
+            for (std::int64_t k = 0; k < lanes; ++k) {
+                const double v = x[i + k];
+                lane[k] += v * v;
+            }
+        for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+    }
+};
+
+} // namespace detail
+
+SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
+    const detail::square_sums all(parts);
+    constexpr auto piece = detail::square_sums::piece;
+    std::vector<double> sums(static_cast<std::size_t>((all.starts.back() + piece - 1) / piece));
     at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
                      [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s) {
-                             const auto* x = all + s * piece;
-                             const auto count = std::min(piece, size - s * piece);
-                             double lane[lanes] = {};
-                             std::int64_t i = 0;
-                             for (; i + lanes <= count; i += lanes)
-                                 for (std::int64_t k = 0; k < lanes; ++k) {
-                                     const double v = x[i + k];
-                                     lane[k] += v * v;
-                                 }
-                             for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
-                             double sum = 0;
-                             for (const double part : lane) sum += part;
-                             sums[static_cast<std::size_t>(s)] = sum;
-                         }
+                         for (auto s = first; s < last; ++s)
+                             sums[static_cast<std::size_t>(s)] = all.of_piece(s);
                      });
     double sum = 0;
     for (const double part : sums) sum += part;
     return sum;
 }
 
+SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
+    return squared_norm(std::span(&flat_P, 1));
+}
+
 namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
 /// has to follow (when_settled) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
-    settle_hook(flat_storage& storage, std::size_t segment) : storage(&storage), segment(segment) {}
+    settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
         const torch::autograd::variable_list& outputs,
         const torch::autograd::variable_list& gradients) override {
-        storage->passed(segment, !gradients.empty() && gradients[0].defined());
+        store->passed(segment, !gradients.empty() && gradients[0].defined());
         return outputs;
     }
-    flat_storage* storage;
+    flat_store* store;
     std::size_t segment;
 };
 } // namespace detail
 
-SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
+SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_options& options)
+    : shards_(options.shards), saved_elsewhere_(options.saved_elsewhere) {
     at::NoGradGuard no_grad;
-    collect(module);
-    params_P_ = make_flat_buffer(size_);
-    grads_P_ = make_flat_buffer(size_);
-    for (auto& s : segments_) {
-        const auto sizes = s.parameter.sizes().vec();
-        auto view = params_P_.narrow(0, s.offset, s.count).view(sizes);
-        view.copy_(s.parameter);
-        s.parameter.set_data(view);
-    }
-    attach_gradients();
+    std::vector<plan_parameter> found;
+    collect(module, found);
+    unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
+    if (options.plan) plan = options.plan(module, found);
+    place(plan, options);
+    place_gradients(options.gradient_places);
+
+    const auto make = [](const auto& from, std::int64_t elements) {
+        return from ? from(elements) : make_flat_buffer(elements);
+    };
+    params_P_ = make(options.parameter_memory, size_);
+    grads_P_ = make(options.gradient_memory, grads_size_);
+    if (options.gradient_places > 0) own_grads_ = make_flat_buffer(owned_);
+    adopt_parameters(options.brings_values);
+    if (options.gradient_places == 0)
+        for (auto& s : segments_) s.parameter.mutable_grad() = grad_view(s);
     touched_.assign(segments_.size(), 0.0);
     for (std::size_t i = 0; i < segments_.size(); ++i) {
         auto node = torch::autograd::impl::grad_accumulator(segments_[i].parameter);
@@ -101,15 +144,208 @@ SKEIN_INLINE flat_storage::flat_storage(torch::nn::Module& module) {
     }
 }
 
-SKEIN_INLINE flat_storage::~flat_storage() {
+SKEIN_INLINE flat_store::~flat_store() {
     for (auto& [node, key] : hooks_) node->del_post_hook(key);
 }
 
-SKEIN_INLINE at::Tensor flat_storage::view_of(const at::Tensor& flat_P, const flat_segment& s) {
-    return flat_P.narrow(0, s.offset, s.count).view(s.parameter.sizes());
+// ---- layout --------------------------------------------------------------------------------------
+
+SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
+                                      std::vector<plan_parameter>& found) {
+    std::unordered_map<const void*, std::size_t> seen;   // tensor objects: tied parameters
+    std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
+    constexpr auto frozen = static_cast<std::size_t>(-1);
+    const auto named = module.named_parameters(true);
+    for (const auto& item : named) {
+        const auto& p = item.value();
+        if (!p.defined()) continue;
+        const auto [known, fresh] =
+            seen.emplace(p.unsafeGetTensorImpl(), p.requires_grad() ? segments_.size() : frozen);
+        if (!fresh) {
+            if (known->second != frozen) found[known->second].aliases.push_back(item.key());
+            continue;
+        }
+        if (!p.requires_grad()) {
+            fixed_.push_back({item.key(), p, false});
+            continue;
+        }
+        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
+            throw error(errc::not_supported,
+                        fmt::format("not supported: trainable parameter {} of type {} on {}",
+                                    item.key(), c10::toString(p.scalar_type()), p.device().str()))
+                .with_hint("this version trains float32 parameters on the CPU");
+        const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
+        if (p.numel() > 0 && !first)
+            throw error(
+                errc::not_supported,
+                fmt::format("not supported: {} and {} share memory but are different tensors",
+                            other->second, item.key()))
+                .with_hint("register one tensor in both places");
+        segments_.push_back({.name = item.key(),
+                             .parameter = p,
+                             .shape = p.sizes().vec(),
+                             .count = p.numel(),
+                             .padded = padded_count(p.numel()),
+                             .row = std::max<std::int64_t>(
+                                 1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1),
+                             .registered = segments_.size()});
+        found.push_back({item.key(), {}, p.numel()});
+        trainable_ += p.numel();
+    }
+    for (const auto& item : module.named_buffers(true))
+        if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
+    if (segments_.empty())
+        throw error(errc::invalid_argument, "the model has no trainable parameter")
+            .with_hint("is every parameter frozen, or was no submodule registered?");
 }
 
-SKEIN_INLINE void flat_storage::expect_gradients() {
+/// Sorts the segments by unit and gives everything its place.
+SKEIN_INLINE void flat_store::place(const unit_plan& plan, const store_options& options) {
+    SKEIN_CHECK(plan.unit_of.size() == segments_.size(), "a plan for {} of {} parameters",
+                plan.unit_of.size(), segments_.size());
+    for (auto& s : segments_) s.unit = plan.unit_of[s.registered];
+    std::ranges::stable_sort(segments_, {}, &flat_segment::unit);
+    for (std::size_t i = 0; i < segments_.size();) {
+        flat_unit unit;
+        unit.name = plan.names[segments_[i].unit];
+        unit.first = i;
+        unit.place.begin = size_;
+        std::vector<placed_parameter> placed;
+        const auto number = segments_[i].unit;
+        for (; i < segments_.size() && segments_[i].unit == number; ++i) {
+            auto& s = segments_[i];
+            s.offset = size_;
+            s.unit = units_.size();
+            placed.push_back({s.offset, s.count, s.row});
+            size_ += s.padded;
+        }
+        unit.last = i;
+        unit.place.end = size_;
+        unit.shards = cut_unit(placed, unit.place, options.shards);
+        unit.own = unit.shards[static_cast<std::size_t>(options.shard)];
+        unit.own_at = owned_;
+        owned_ += unit.own.size();
+        own(unit);
+        units_.push_back(std::move(unit));
+    }
+}
+
+SKEIN_INLINE void flat_store::own(const flat_unit& unit) {
+    for (auto i = unit.first; i < unit.last; ++i) {
+        const auto& s = segments_[i];
+        const auto mine = overlap({s.offset, s.offset + s.padded}, unit.own);
+        if (mine.empty()) continue;
+        const auto first = mine.begin - s.offset;
+        pieces_.push_back({.segment = i,
+                           .first = first,
+                           .count = std::min(mine.end - s.offset, s.count) - first,
+                           .padded = mine.size(),
+                           .flat = mine.begin,
+                           .at = unit.own_at + (mine.begin - unit.own.begin)});
+    }
+}
+
+/// The root, which lasts for the whole step, keeps a place of its own; the others take turns.
+SKEIN_INLINE void flat_store::place_gradients(int places) {
+    if (places == 0) {
+        for (auto& u : units_) u.grads_at = u.place.begin;
+        grads_size_ = size_;
+        return;
+    }
+    std::int64_t most = 0, own_places = 0;
+    for (auto& u : units_) {
+        if (u.name.empty()) {
+            u.grads_at = own_places;
+            own_places += u.place.size();
+        } else {
+            most = std::max(most, u.place.size());
+        }
+    }
+    std::int64_t turn = 0;
+    for (auto& u : units_)
+        if (!u.name.empty()) u.grads_at = own_places + most * (turn++ % places);
+    grads_size_ = own_places + most * std::min<std::int64_t>(turn, places);
+}
+
+SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
+    for (auto& s : segments_) {
+        auto view = view_of(params_P_, s);
+        if (brings_values) view.copy_(s.parameter);
+        s.parameter.set_data(view);
+    }
+}
+
+SKEIN_INLINE at::Tensor flat_store::view_of(const at::Tensor& flat_P, const flat_segment& s) {
+    return flat_P.narrow(0, s.offset, s.count).view(s.shape);
+}
+
+SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
+    at::NoGradGuard no_grad;
+    for (auto i = unit.first; i < unit.last; ++i) {
+        auto& s = segments_[i];
+        s.parameter.set_data(visible ? view_of(params_P_, s) : params_P_.narrow(0, 0, 0));
+    }
+}
+
+SKEIN_INLINE void flat_store::leave_shared_memory() {
+    at::NoGradGuard no_grad;
+    auto own = make_flat_buffer(size_);
+    own.copy_(params_P_);
+    params_P_ = std::move(own);
+    for (const auto& u : units_) show(u, true);
+}
+
+SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
+    fnv1a h;
+    const auto add = [&h](const std::string& name, at::ScalarType type,
+                          std::span<const std::int64_t> shape) {
+        h.number(name.size());
+        h.text(name);
+        h.number(static_cast<std::uint64_t>(type));
+        for (auto n : shape) h.number(static_cast<std::uint64_t>(n));
+    };
+    std::vector<const flat_segment*> ordered(segments_.size());
+    for (const auto& s : segments_) ordered[segments_.size() - 1 - s.registered] = &s;
+    h.number(segments_.size());
+    for (const auto* s : ordered) add(s->name, s->parameter.scalar_type(), s->shape);
+    for (const auto& f : fixed_) add(f.name, f.tensor.scalar_type(), f.tensor.sizes());
+    return h.value();
+}
+
+// ---- gradients -----------------------------------------------------------------------------------
+
+SKEIN_INLINE at::Tensor flat_store::grads_of(const flat_unit& unit) const {
+    return grads_P_.narrow(0, unit.grads_at, unit.place.size());
+}
+
+SKEIN_INLINE at::Tensor flat_store::grad_view(const flat_segment& s) const {
+    const auto& u = units_[s.unit];
+    return grads_P_.narrow(0, u.grads_at + (s.offset - u.place.begin), s.count).view(s.shape);
+}
+
+SKEIN_INLINE const void* flat_store::place_of(const flat_segment& s) const {
+    const auto& u = units_[s.unit];
+    return static_cast<const float*>(grads_P_.const_data_ptr()) + u.grads_at +
+           (s.offset - u.place.begin);
+}
+
+SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
+    if (own_grads_.defined()) return own_grads_.narrow(0, piece.at, piece.padded);
+    const auto& u = units_[segments_[piece.segment].unit];
+    return grads_P_.narrow(0, u.grads_at + (piece.flat - u.place.begin), piece.padded);
+}
+
+SKEIN_INLINE double flat_store::own_squared_norm() const {
+    std::vector<std::pair<std::size_t, at::Tensor>> ordered;
+    for (const auto& piece : pieces_)
+        ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
+    std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
+    std::vector<at::Tensor> parts;
+    for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
+    return squared_norm(parts);
+}
+
+SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)
@@ -122,22 +358,40 @@ SKEIN_INLINE void flat_storage::expect_gradients() {
                 .with_hint("unfreeze it before fit(), or start another fit()");
 }
 
-SKEIN_INLINE void flat_storage::settle_gradients() {
-    for (std::size_t i = 0; i < segments_.size(); ++i) settle(i);
+SKEIN_INLINE void flat_store::settle_gradients(const flat_unit& unit) {
+    for (auto i = unit.first; i < unit.last; ++i) settle(i);
 }
 
-SKEIN_INLINE void flat_storage::passed(std::size_t i, bool has_gradient) {
+SKEIN_INLINE void flat_store::settle_gradients() {
+    for (const auto& u : units_) settle_gradients(u);
+}
+
+SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
+    at::NoGradGuard no_grad;
+    for (auto i = unit.first; i < unit.last; ++i) segments_[i].parameter.mutable_grad().reset();
+    if (unit.own.empty()) return;
+    const auto reduced =
+        grads_P_.narrow(0, unit.grads_at + (unit.own.begin - unit.place.begin), unit.own.size());
+    auto kept = own_grads_.narrow(0, unit.own_at, unit.own.size());
+    if (add)
+        kept.add_(reduced);
+    else
+        kept.copy_(reduced);
+}
+
+SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
+    if (may_settle_ && !may_settle_(i)) return;
     settle(i);
     if (settled_) settled_(i);
 }
 
-SKEIN_INLINE void flat_storage::settle(std::size_t i) {
+SKEIN_INLINE void flat_store::settle(std::size_t i) {
     at::NoGradGuard no_grad;
     auto& s = segments_[i];
     auto& grad = s.parameter.mutable_grad();
     if (grad.defined() && !grad.is_sparse() && grad.const_data_ptr() == place_of(s)) return;
-    auto view = view_of(grads_P_, s);
+    auto view = grad_view(s);
     if (!grad.defined())
         view.zero_();
     else if (grad.is_sparse())
@@ -145,73 +399,11 @@ SKEIN_INLINE void flat_storage::settle(std::size_t i) {
     else
         view.copy_(grad);
     grad = view;
-}
-
-SKEIN_INLINE std::uint64_t flat_storage::layout_hash() const {
-    fnv1a h;
-    const auto add = [&h](const std::string& name, const at::Tensor& t) {
-        h.number(name.size());
-        h.text(name);
-        h.number(static_cast<std::uint64_t>(t.scalar_type()));
-        for (auto n : t.sizes()) h.number(static_cast<std::uint64_t>(n));
-    };
-    h.number(segments_.size());
-    for (auto& s : segments_) add(s.name, s.parameter);
-    for (auto& f : fixed_) add(f.name, f.tensor);
-    return h.value();
-}
-
-SKEIN_INLINE void flat_storage::collect(torch::nn::Module& module) {
-    std::unordered_map<const void*, std::string> seen;   // tensor objects: tied parameters
-    std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
-    const auto named = module.named_parameters(true);
-    for (const auto& item : named) {
-        const auto& p = item.value();
-        if (!p.defined() || !seen.emplace(p.unsafeGetTensorImpl(), item.key()).second) continue;
-        if (!p.requires_grad()) {
-            fixed_.push_back({item.key(), p, false});
-            continue;
-        }
-        if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
-            throw error(errc::not_supported,
-                        fmt::format("not supported: trainable parameter {} of type {} on {}",
-                                    item.key(), c10::toString(p.scalar_type()), p.device().str()))
-                .with_hint("this version trains float32 parameters on the CPU");
-        if (p.numel() > 0) {
-            const auto [other, is_new] = memory.emplace(p.data_ptr(), item.key());
-            if (!is_new)
-                throw error(errc::not_supported,
-                            fmt::format("not supported: parameters {} and {} are different tensors "
-                                        "in the same memory",
-                                        other->second, item.key()))
-                    .with_hint("tie weights by using one tensor in both places");
-        }
-        segments_.push_back({item.key(), p, 0, p.numel(), 0});
+    if (own_grads_.defined() && s.padded > s.count) { // another unit was here
+        const auto& u = units_[s.unit];
+        grads_P_.narrow(0, u.grads_at + (s.offset - u.place.begin) + s.count, s.padded - s.count)
+            .zero_();
     }
-    for (const auto& item : module.named_buffers(true))
-        if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
-    if (segments_.empty())
-        throw error(errc::invalid_argument, "the model has no trainable parameter")
-            .with_hint("is every parameter frozen, or was no submodule registered?");
-
-    std::reverse(segments_.begin(), segments_.end());
-    for (auto& s : segments_) {
-        s.offset = size_;
-        s.padded = (s.count + alignment - 1) / alignment * alignment;
-        size_ += s.padded;
-        trainable_ += s.count;
-    }
-}
-
-SKEIN_INLINE void flat_storage::attach_gradients() {
-    for (auto& s : segments_) {
-        auto& grad = s.parameter.mutable_grad();
-        if (!grad.defined() || grad.const_data_ptr() != place_of(s)) grad = view_of(grads_P_, s);
-    }
-}
-
-SKEIN_INLINE const void* flat_storage::place_of(const flat_segment& s) const {
-    return static_cast<const float*>(grads_P_.const_data_ptr()) + s.offset;
 }
 
 } // namespace skein::train

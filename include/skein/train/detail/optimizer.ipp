@@ -12,15 +12,15 @@
 
 namespace skein::train {
 
-SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_storage& storage)
-    : options_(options), storage_(&storage) {
+SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
+    : options_(options), store_(&store) {
     check();
     const auto* adam = std::get_if<AdamW>(&options_);
     if (adam != nullptr) {
-        states_.emplace_back("exp_avg", make_flat_buffer(storage.size()));
-        states_.emplace_back("exp_avg_sq", make_flat_buffer(storage.size()));
+        states_.emplace_back("exp_avg", make_flat_buffer(store.owned()));
+        states_.emplace_back("exp_avg_sq", make_flat_buffer(store.owned()));
     } else if (std::get<SGD>(options_).momentum != 0.0) {
-        states_.emplace_back("momentum", make_flat_buffer(storage.size()));
+        states_.emplace_back("momentum", make_flat_buffer(store.owned()));
     }
     groups_ = make_groups({});
 }
@@ -30,7 +30,7 @@ SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
     at::NoGradGuard no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
-    if (!all && left_out_.empty()) left_out_.assign(storage_->segments().size(), 0);
+    if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
     at::Tensor scale;
     if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
     if (left_out_.empty()) {
@@ -93,14 +93,15 @@ SKEIN_INLINE void flat_optimizer::check() const {
 
 SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
     const auto* adam = std::get_if<AdamW>(&options_);
-    return s.parameter.dim() >= 2 ||
+    return s.shape.size() >= 2 ||
            (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
 }
 
 /// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
-    const auto& segments = storage_->segments();
+    const auto& segments = store_->segments();
+    const auto& pieces = store_->pieces();
     const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
     const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
     std::vector<group> groups;
@@ -112,21 +113,23 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
         groups.back().states.resize(states_.size());
         return groups.back();
     };
-    for (std::size_t i = 0; i < segments.size();) {
+    const auto alike = [&](const owned_piece& a, const owned_piece& b) {
+        const auto i = a.segment, k = b.segment;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
+               decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
+               missed(k) == missed(i);
+    };
+    for (std::size_t i = 0; i < pieces.size();) {
+        auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
-        const auto alike = [&](std::size_t k) {
-            return decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
-                   missed(k) == missed(i);
-        };
-        while (end < segments.size() && alike(end)) ++end;
-        if (!absent(i)) {
-            const auto begin = segments[i].offset;
-            const auto count = segments[end - 1].offset + segments[end - 1].padded - begin;
-            auto& g = group_of(i);
-            g.params.push_back(storage_->params_P().narrow(0, begin, count));
-            g.grads.push_back(storage_->grads_P().narrow(0, begin, count));
+        for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
+            run.padded += pieces[end].padded;
+        if (!absent(run.segment)) {
+            auto& g = group_of(run.segment);
+            g.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
+            g.grads.push_back(store_->own_grads(run));
             for (std::size_t k = 0; k < states_.size(); ++k)
-                g.states[k].push_back(states_[k].second.narrow(0, begin, count));
+                g.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
         }
         i = end;
     }

@@ -33,13 +33,17 @@ public:
     [[nodiscard]] virtual at::Tensor held_out_loss(ids samples, report::metric_set& metrics) = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
-    [[nodiscard]] virtual flat_storage& storage() = 0;
+    [[nodiscard]] virtual flat_store& store() = 0;
     virtual void begin_step() = 0;
     virtual void begin_micro(bool last) = 0;
     virtual void finish_backward() = 0;
     [[nodiscard]] virtual double squared_norm(double mine) = 0;
     virtual void publish() = 0;
     virtual void sync_buffers() = 0;
+    virtual void begin_evaluation() = 0;
+    virtual void end_evaluation() = 0;
+    virtual void abort(const error& why) noexcept = 0;
+    virtual void finish() = 0;
 
     virtual void tell(const start_info& event) = 0;
     virtual void tell(const step_info& event) = 0;

@@ -39,7 +39,7 @@ public:
         : parts_(parts), ctx_(*request.ctx), config_(*request.config), reported_(*request.reported),
           rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
           total_(static_cast<std::uint64_t>(config_.max_steps)),
-          optimizer_(request.options, parts.storage()), state_(parts.storage(), optimizer_, order_),
+          optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
           report_(ctx_, config_, *request.described) {
         reported_.clear();
         result_.rank = ctx_.rank();
@@ -56,7 +56,7 @@ public:
                          .world_size = ctx_.world_size(),
                          .first_step = step_,
                          .total_steps = total_,
-                         .parameters = parts_.storage().trainable(),
+                         .parameters = parts_.store().trainable(),
                          .run_path = report_.path(),
                          .resumed_from = resumed_from,
                          .strategy = parts_.strategy_name()};
@@ -70,6 +70,7 @@ public:
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
         report_.finish();
+        parts_.finish();
         finish_result(seconds_now() - begin);
         parts_.tell(result_);
         return result_;
@@ -88,7 +89,7 @@ private:
         parts_.finish_backward();
 
         step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
-        const double mine = squared_norm(parts_.storage().grads_P());
+        const double mine = parts_.store().own_squared_norm();
         now.grad_norm = std::sqrt(parts_.squared_norm(mine));
         const double share = static_cast<double>(slice.ids.size());
         const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
@@ -109,14 +110,15 @@ private:
         report::metric_set row;
         row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
         row.append(reported_);
-        const auto& touched = parts_.storage().touched();
+        const auto& touched = parts_.store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
         double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
-                            all_touched ? 0.0 : 1.0};
+                            all_touched ? 0.0 : 1.0, now.grad_norm, -now.grad_norm};
         auto merged = merge(ctx_, row, control);
         now.loss = merged[0].value;
         if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
             not_finite(my_loss, now.grad_norm, now.lr);
+        if (control[2] != -control[3]) come_apart(-control[3], control[2]);
 
         stopped_ = control[0] > 0.0;
         if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
@@ -126,6 +128,18 @@ private:
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
         return merged;
+    }
+
+    /// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
+    [[noreturn]] void come_apart(double least, double most) const {
+        throw error(
+            errc::mismatch,
+            fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
+                        "on one and {:.17g} on another",
+                        step_ + 1, least, most))
+            .with_hint(
+                "do all hosts have the same kind of processor and the same libraries, and does "
+                "nothing but the trainer write to the parameters?");
     }
 
     void count_time(step_info& now, double seconds, double samples) {
@@ -199,7 +213,7 @@ private:
         mine.mean("val_loss", 0.0, 0.0);
         {
             at::NoGradGuard no_grad;
-            parts_.sync_buffers();
+            parts_.begin_evaluation();
             const eval_modes modes(parts_.module());
             std::vector<std::uint64_t> ids;
             for (auto at = first; at < last; at += ids.size()) {
@@ -211,6 +225,7 @@ private:
                 });
                 mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
             }
+            parts_.end_evaluation();
         }
         auto merged = merge(ctx_, mine);
         // A rank without a sample of its own does not know the names that a loss reports.
@@ -270,6 +285,7 @@ private:
         auto found = saver_->load_latest();
         if (!found) return {};
         state_.restore(*found);
+        parts_.publish();
         step_ = found->step();
         result_.checkpoint = found->path();
         const auto extra =
@@ -359,9 +375,9 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
         session run(request, *parts, std::move(order));
         try {
             return run.all();
-        } catch (...) {
-            tell_peers(
-                ctx); // the reason itself, before the strategy's destructor ends its exchange
+        } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
+            parts->abort(to_error(std::current_exception()));
+            tell_peers(ctx);
             throw;
         }
     } catch (...) {

@@ -6,9 +6,9 @@
 #include <skein/cluster/settings.hpp>
 #include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
+#include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
 
-#include <cstdlib>
 #include <memory>
 #include <system_error>
 #include <typeinfo>
@@ -99,13 +99,6 @@ SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_
 }
 
 // ---- the user's code ---------------------------------------------------------------------------------
-
-SKEIN_INLINE std::string type_name(const std::type_info& type) {
-    int status = 0;
-    const std::unique_ptr<char, void (*)(void*)> name(
-        abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
-    return status == 0 ? name.get() : type.name();
-}
 
 /// Runs the user's code and says where it failed. The same step would fail again, so such an error is
 /// a lasting one; but for what the system refused (a file, memory), which is worth another try.

@@ -8,8 +8,7 @@
 
 namespace skein {
 
-SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module)
-    : storage_(module) {
+SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
     if (ctx.world_size() != 1)
         throw error(errc::usage,
                     fmt::format("strategy Single in a world of {} workers", ctx.world_size()))

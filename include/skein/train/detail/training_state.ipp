@@ -51,7 +51,7 @@ SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what
 } // namespace detail
 
 SKEIN_INLINE std::string training_state::config_hash() const {
-    return fmt::format("{:016x}-{}", storage_->layout_hash(), optimizer_->name());
+    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
 }
 
 SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
@@ -60,10 +60,18 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     state.step = step;
     state.config_hash = config_hash();
     held_.clear();
-    for (auto& [name, tensor] : tensors()) {
-        held_.push_back(tensor.contiguous());
-        state.tensors.push_back(
-            {name, safetensors_dtype(tensor), tensor.sizes().vec(), bytes_of(held_.back())});
+    for (auto& t : tensors()) {
+        held_.push_back(t.rows.contiguous());
+        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        state.tensors.push_back({.name = std::move(t.name),
+                                 .dtype = safetensors_dtype(t.rows),
+                                 .shape = std::move(t.shape),
+                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .first_row = writes ? t.first_row : 0,
+                                 .rows = t.everywhere ? tensor_part::whole
+                                         : writes     ? t.count
+                                                      : 0,
+                                 .everywhere = t.everywhere});
     }
     const auto& at = order_->state();
     json extra = json::object();
@@ -76,7 +84,7 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
     const auto& left_out = optimizer_->left_out();
     for (std::size_t i = 0; i < left_out.size(); ++i)
         if (left_out[i] != 0)
-            extra["optimizer"]["left_out"][storage_->segments()[i].name] = left_out[i];
+            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
     extra["seed"] = seed;
     for (const auto& [name, value] : more) extra[name] = value;
     state.extra = dump_json(extra);
@@ -110,29 +118,53 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
     restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
-    for (auto& [name, tensor] : tensors()) {
-        auto whole = tensor.contiguous();
-        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
-        if (whole.data_ptr() != tensor.data_ptr()) tensor.copy_(whole);
+    for (auto& t : tensors()) {
+        auto rows = t.rows.contiguous();
+        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
+        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
     const json saved = parse_json(text).value();
     std::vector<std::uint64_t> left_out;
-    for (const auto& s : storage_->segments())
+    for (const auto& s : store_->segments())
         left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
     optimizer_->set_left_out(std::move(left_out));
 }
 
-SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> training_state::tensors() const {
-    std::vector<std::pair<std::string, at::Tensor>> all;
-    for (const auto& s : storage_->segments()) {
-        all.emplace_back("model." + s.name, flat_storage::view_of(storage_->params_P(), s));
-        for (const auto& [state, flat_P] : optimizer_->states())
-            all.emplace_back("optim." + state + "." + s.name, flat_storage::view_of(flat_P, s));
+SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
+    const auto rows_of = [](std::span<const std::int64_t> shape) {
+        return shape.empty() ? std::int64_t{1} : shape[0];
+    };
+    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
+    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
+    std::vector<owned_tensor> all;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& s = store_->segments()[i];
+        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
+            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
+            t.everywhere = !store_->is_sharded() || s.count == 0;
+            if (mine[i] != nullptr) {
+                t.rows = flat.narrow(0, at, mine[i]->count);
+                t.first_row = mine[i]->first / s.row;
+                t.count = mine[i]->count / s.row;
+            } else if (t.everywhere) {
+                t.count = rows_of(t.shape); // of no elements
+            }
+            all.push_back(std::move(t));
+        };
+        const auto* piece = mine[i];
+        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
+        for (const auto& [state, flat] : optimizer_->states())
+            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
     }
-    for (const auto& f : storage_->fixed()) all.emplace_back("model." + f.name, f.tensor.detach());
+    for (const auto& f : store_->fixed()) {
+        auto tensor = f.tensor.detach();
+        auto shape = tensor.sizes().vec();
+        const auto rows = rows_of(shape);
+        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+    }
     return all;
 }
 

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
+// over, where its parameters are, and when both travel.
+//
+//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
+//     Zero1    shard group: all         replicas: none         everybody updates its part
+//     Zero2    the same, and of the reduced gradients everybody keeps its part only
+//     FSDP     the same, and of the parameters too, between uses
+//     Hybrid   shard group: the host    replicas: one rank of each host
+//
+// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
+// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
+// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
+// gathered, and nothing is dropped, because there is one copy only.
+
+#include <skein/dist/comm_thread.hpp>
+#include <skein/dist/group_memory.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/flat.hpp>
+#include <skein/train/wrap.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// What tells the strategies apart.
+struct shard_policy {
+    std::string_view name;
+    bool shard_states = false;     ///< ZeRO-1: each rank updates a part
+    bool shard_gradients = false;  ///< ZeRO-2: and keeps its part of the gradients only
+    bool shard_parameters = false; ///< ZeRO-3: and of the parameters
+    bool inside_hosts = false;     ///< sharded inside each host, replicated between them
+    bool reshard_after_forward = true;
+    int prefetch = 1; ///< units gathered ahead of the one in use
+};
+
+class unit_gatherer;
+
+/// The groups of one strategy; null where there is nobody else.
+struct shard_groups {
+    shard_groups(const context& ctx, const shard_policy& policy);
+
+    dist::comm_thread* world = nullptr;
+    dist::comm_thread* shard = nullptr;
+    dist::comm_thread* replicas = nullptr;
+
+    void abort(const error& why) const noexcept;
+    void drain() const noexcept;
+
+private:
+    std::unique_ptr<dist::comm_thread> own_shard_, own_replicas_;
+};
+
+class sharded_parallel {
+public:
+    sharded_parallel(const context& ctx, torch::nn::Module& module, const shard_policy& policy,
+                     const plan_function& plan);
+    sharded_parallel(const sharded_parallel&) = delete;
+    sharded_parallel& operator=(const sharded_parallel&) = delete;
+    ~sharded_parallel();
+
+    [[nodiscard]] flat_store& store() noexcept { return *store_; }
+    void begin_step();
+    /// With the gradients of a step kept whole, only the last micro-batch communicates; with sharded
+    /// gradients each does.
+    void begin_micro(bool last);
+    void finish_backward();
+    [[nodiscard]] double squared_norm(double mine);
+    void publish();
+    /// Rank 0's buffers (running statistics) on every rank. Also at the beginning of every step, as torch
+    /// does: how often a run evaluates then changes nothing.
+    void sync_buffers();
+    void begin_evaluation();
+    void end_evaluation();
+    void abort(const error& why) noexcept;
+    void finish();
+
+    [[nodiscard]] std::size_t buckets() const noexcept;
+    /// Units of the last step whose exchange began before the backward pass had ended.
+    [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
+    /// The ranks of a shard group see one copy of the parameters.
+    [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
+
+private:
+    struct unit_state {
+        std::size_t missing = 0; ///< gradients that have not come in this micro-batch
+        bool launched = false;   ///< on its way, in this micro-batch
+        bool taken = false;      ///< and its result is where the optimizer finds it
+        bool kept = false;       ///< the owned gradients hold micro-batches of this step
+        dist::ticket reduced, replicated;
+        bool crossing = false; ///< replicated is under way
+    };
+    enum class phase : std::uint8_t { idle, passing, reducing };
+
+    void make_store(torch::nn::Module& module, const plan_function& plan);
+    void spread_values();
+    void broadcast(const at::Tensor& tensor);
+    void ready(std::size_t segment);
+    [[nodiscard]] bool place_is_free(std::size_t segment);
+    void free_place(std::size_t unit);
+    void launch(std::size_t unit);
+    void cross(bool wait);
+    void take(std::size_t unit);
+    void end_micro();
+    void gather_all();
+    [[nodiscard]] bool reduces() const noexcept {
+        return groups_.shard != nullptr || groups_.replicas != nullptr;
+    }
+    [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
+
+    const context* ctx_;
+    shard_policy policy_;
+    shard_groups groups_;
+    std::shared_ptr<dist::group_memory> shared_parameters_, shared_gradients_;
+    std::unique_ptr<flat_store> store_;
+    std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
+    bool one_copy_ = false, has_buffers_ = false;
+
+    std::vector<unit_state> states_;
+    std::vector<char> ready_;       // by segment: its hook has fired in this pass
+    std::vector<std::size_t> turn_; // by unit: who has its place next, in a backward pass before it
+    std::size_t left_ = 0;          // units that have not left for reduction, in this pass
+    std::size_t crossed_ = 0;       // units that have not left for the replicas
+    phase phase_ = phase::idle;
+    std::size_t overlapped_ = 0;
+    std::uint64_t step_ = 0;
+};
+
+} // namespace skein::train::detail
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/sharded.ipp>
+#endif

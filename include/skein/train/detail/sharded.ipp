@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/detail/sharded.hpp>.
+
+#include <skein/cluster/rendezvous.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/split.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/detail/unit_gatherer.ipp>
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+// ---- groups --------------------------------------------------------------------------------------
+
+/// The first rank of this rank's host, as the number of the host.
+SKEIN_INLINE int host_number(const context& ctx, const std::string& key) {
+    const auto hosts = ctx.world()->exchange(key, as_bytes(std::string_view(ctx.world()->host())));
+    std::map<std::string, int> first, ranks;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        const auto host = std::string(as_text(hosts[r]));
+        first.emplace(host, static_cast<int>(r));
+        ranks[host] += 1;
+    }
+    for (const auto& [host, count] : ranks)
+        if (count != ranks.begin()->second)
+            throw error(errc::usage,
+                        fmt::format("hybrid sharding needs as many ranks on every host: {} has {}, "
+                                    "{} has {}",
+                                    ranks.begin()->first, ranks.begin()->second, host, count))
+                .with_hint("start equal numbers of workers per host, or choose FSDP");
+    return first.at(ctx.world()->host());
+}
+
+SKEIN_INLINE shard_groups::shard_groups(const context& ctx, const shard_policy& policy)
+    : world(ctx.comm()) {
+    if (ctx.world_size() == 1) return;
+    if (!policy.inside_hosts) {
+        (policy.shard_states ? shard : replicas) = world;
+        return;
+    }
+    const auto number = ctx.next_group();
+    const auto name = [&](const char* what) {
+        return fmt::format("{}-{}-{}", policy.name, number, what);
+    };
+    const int host = host_number(ctx, name("hosts"));
+    const auto keep = [](std::unique_ptr<dist::comm_thread>& own, dist::comm_thread*& use) {
+        if (own && own->world_size() > 1) use = own.get();
+    };
+    own_shard_ = dist::split(*ctx.world(), host, {.name = name("shard")});
+    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), {.name = name("replicas")});
+    keep(own_shard_, shard);
+    keep(own_replicas_, replicas);
+}
+
+SKEIN_INLINE void shard_groups::abort(const error& why) const noexcept {
+    for (auto* const group : {world, own_shard_.get(), own_replicas_.get()})
+        if (group != nullptr) group->abort(why);
+}
+
+SKEIN_INLINE void shard_groups::drain() const noexcept {
+    for (auto* const group : {own_shard_.get(), own_replicas_.get(), world})
+        if (group != nullptr) group->drain();
+}
+
+// ---- construction --------------------------------------------------------------------------------
+
+SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
+                                                const shard_policy& policy,
+                                                const plan_function& plan)
+    : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    make_store(module, plan);
+    states_.resize(store_->units().size());
+    ready_.assign(store_->segments().size(), 0);
+    for (const auto& f : store_->fixed()) has_buffers_ = has_buffers_ || f.is_buffer;
+
+    constexpr auto nobody = static_cast<std::size_t>(-1);
+    turn_.assign(states_.size(), nobody);
+    if (policy_.shard_gradients && groups_.shard != nullptr) {
+        std::map<std::int64_t, std::size_t> latest; // by place
+        for (std::size_t u = states_.size(); u-- > 0;) {
+            const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
+            if (!fresh) turn_[u] = std::exchange(seen->second, u);
+        }
+        store_->ask_before([this](std::size_t segment) { return place_is_free(segment); });
+    }
+    if (reduces()) store_->when_settled([this](std::size_t segment) { ready(segment); });
+    if (groups_.world == nullptr) return;
+    spread_values();
+    if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
+    auto comm = dist::make_comm_thread(
+        *ctx.world(), {.name = fmt::format("{}-{}-gather", policy.name, ctx.next_group())});
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, std::move(comm), policy_);
+    gatherer_->attach();
+    gatherer_->drop_all();
+}
+
+SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
+                                               const plan_function& plan) {
+    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements) {
+        auto* const data = memory->data();
+        return at::from_blob(
+            data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
+            at::TensorOptions().dtype(at::kFloat));
+    };
+    const auto bytes_of_floats = [](std::int64_t elements) {
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * sizeof(float);
+    };
+    store_options options;
+    options.plan = plan;
+    if (groups_.shard != nullptr) {
+        options.shards = groups_.shard->world_size();
+        options.shard = groups_.shard->rank();
+        if (policy_.shard_gradients) options.gradient_places = 2;
+        // Asked for before the values are copied in, hence the reference to `options`.
+        options.parameter_memory = [&](std::int64_t elements) {
+            auto memory =
+                groups_.shard->allocate(bytes_of_floats(elements), dist::memory_kind::common);
+            one_copy_ = memory->everywhere();
+            if (!one_copy_) return make_flat_buffer(elements);
+            options.brings_values = groups_.shard->rank() == 0;
+            return adopt(std::move(memory), elements);
+        };
+    }
+    if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
+    auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
+    if (reducing != nullptr)
+        options.gradient_memory = [&, reducing](std::int64_t elements) {
+            auto memory = reducing->allocate(bytes_of_floats(elements), dist::memory_kind::own);
+            return memory->everywhere() ? adopt(std::move(memory), elements)
+                                        : make_flat_buffer(elements);
+        };
+    if (groups_.world != nullptr) { // before anything is shared that depends on it
+        const flat_store alone(module, {.plan = plan, .shards = 1});
+        fnv1a h;
+        h.number(alone.layout_hash());
+        for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
+        require_same(*ctx_, h.value(), "the model");
+    }
+    store_ = std::make_unique<flat_store>(module, options);
+}
+
+/// Rank 0's values on every rank.
+SKEIN_INLINE void sharded_parallel::spread_values() {
+    if (one_copy_) {
+        groups_.shard->barrier().wait(); // its first rank has brought them
+        if (groups_.replicas != nullptr) {
+            for (const auto& u : store_->units()) {
+                auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
+                if (own.numel() == 0) continue;
+                const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
+                groups_.replicas->broadcast(view, 0).wait();
+            }
+            groups_.shard->barrier().wait();
+        }
+    } else {
+        broadcast(store_->params_P());
+    }
+    for (const auto& f : store_->fixed()) broadcast(f.tensor);
+}
+
+SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
+    at::NoGradGuard no_grad;
+    auto flat = tensor.detach().contiguous();
+    const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
+    if (bytes.count == 0) return;
+    groups_.world->broadcast(bytes, 0).wait();
+    if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
+}
+
+SKEIN_INLINE sharded_parallel::~sharded_parallel() {
+    if (gatherer_) gatherer_->detach();
+    if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
+        if (std::uncaught_exceptions() > 0) {
+            const error why(errc::aborted,
+                            fmt::format("rank {} leaves because of an exception", ctx_->rank()));
+            abort(why);
+        }
+        groups_.drain();
+        if (gatherer_) gatherer_->comm().drain();
+    }
+    store_->when_settled({});
+    store_->ask_before({});
+}
+
+// ---- a step --------------------------------------------------------------------------------------
+
+SKEIN_INLINE dist::collective_tag sharded_parallel::tag(std::size_t unit,
+                                                        dist::tag_phase phase) const noexcept {
+    return {static_cast<std::uint32_t>(unit), phase, step_};
+}
+
+SKEIN_INLINE void sharded_parallel::begin_step() {
+    step_ += 1;
+    store_->expect_gradients();
+    for (auto& s : states_) s.kept = false;
+    if (has_buffers_) sync_buffers();
+}
+
+SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
+    end_micro();
+    if (!reduces()) return;
+    const bool each = policy_.shard_gradients && groups_.shard != nullptr;
+    phase_ = last || each ? phase::reducing : phase::passing;
+    left_ = crossed_ = states_.size();
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        auto& s = states_[u];
+        s.missing = store_->units()[u].last - store_->units()[u].first;
+        s.launched = s.taken = s.crossing = false;
+    }
+    std::fill(ready_.begin(), ready_.end(), 0);
+    if (gatherer_) gatherer_->begin_pass(step_);
+}
+
+/// The gradient of a segment is final.
+SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
+    const auto& s = store_->segments()[segment];
+    if (phase_ == phase::idle) return;
+    if (std::exchange(ready_[segment], 1) != 0) { // its unit may be on its way already
+        if (phase_ != phase::reducing) return;
+        throw error(errc::not_supported,
+                    "not supported: a gradient became final twice in one backward pass")
+            .with_where(s.name)
+            .with_hint("a custom function runs a backward pass inside backward, over a weight "
+                       "that is used outside of it too");
+    }
+    if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
+    if (phase_ != phase::reducing) return;
+    while (left_ > 0 && states_[left_ - 1].missing == 0) launch(left_ - 1);
+    cross(/*wait=*/false);
+}
+
+SKEIN_INLINE bool sharded_parallel::place_is_free(std::size_t segment) {
+    if (phase_ != phase::reducing) return true;
+    const auto u = store_->segments()[segment].unit;
+    const auto before = turn_[u];
+    if (before >= states_.size()) return true;
+    if (!states_[before].launched) return false;
+    free_place(u);
+    return true;
+}
+
+/// What had the unit's place before has left it when this returns.
+SKEIN_INLINE void sharded_parallel::free_place(std::size_t unit) {
+    const auto before = turn_[unit];
+    if (before < states_.size() && !states_[before].taken) take(before);
+}
+
+SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
+    auto& s = states_[unit];
+    const auto& u = store_->units()[unit];
+    auto grads = store_->grads_of(u);
+    const auto view = dist::view_of(std::span(static_cast<float*>(grads.mutable_data_ptr()),
+                                              static_cast<std::size_t>(grads.numel())));
+    s.launched = true;
+    left_ = unit;
+    if (groups_.shard == nullptr) {
+        s.reduced = groups_.replicas->all_reduce(view, dist::reduce_op::sum,
+                                                 tag(unit, dist::tag_phase::reduce));
+        return;
+    }
+    std::vector<std::size_t> counts;
+    for (const auto& shard : u.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
+    s.reduced = groups_.shard->reduce_scatter_v(view, std::move(counts), dist::reduce_op::sum,
+                                                tag(unit, dist::tag_phase::reduce));
+}
+
+/// What is reduced inside the shard group goes on to the replicas, in the order of units.
+SKEIN_INLINE void sharded_parallel::cross(bool wait) {
+    if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
+    for (; crossed_ > left_; --crossed_) {
+        auto& s = states_[crossed_ - 1];
+        if (!wait && !s.reduced.done()) return;
+        s.reduced.wait();
+        const auto& u = store_->units()[crossed_ - 1];
+        auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
+        s.replicated = groups_.replicas->all_reduce(
+            dist::view_of(std::span(static_cast<float*>(own.mutable_data_ptr()),
+                                    static_cast<std::size_t>(own.numel()))),
+            dist::reduce_op::sum, tag(crossed_ - 1, dist::tag_phase::reduce));
+    }
+}
+
+/// Waits for the sums of a unit that has left, and puts them where the optimizer finds them.
+SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
+    auto& s = states_[unit];
+    cross(/*wait=*/true);
+    s.reduced.wait();
+    s.replicated.wait();
+    s.taken = true;
+    if (policy_.shard_gradients && groups_.shard != nullptr)
+        store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
+}
+
+/// Sends what no hook has completed, and waits for all sums.
+SKEIN_INLINE void sharded_parallel::end_micro() {
+    if (phase_ == phase::idle) return;
+    if (gatherer_) gatherer_->flush();
+    if (phase_ == phase::reducing) {
+        while (left_ > 0) {
+            const auto unit = left_ - 1;
+            free_place(unit);
+            store_->settle_gradients(store_->units()[unit]);
+            launch(unit);
+        }
+        for (std::size_t u = states_.size(); u-- > 0;)
+            if (!states_[u].taken) take(u);
+    }
+    if (gatherer_) gatherer_->end_pass();
+    phase_ = phase::idle;
+}
+
+SKEIN_INLINE void sharded_parallel::finish_backward() {
+    if (!reduces()) return store_->settle_gradients();
+    overlapped_ = states_.size() - left_;
+    end_micro();
+}
+
+SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
+    if (groups_.shard == nullptr) return mine;
+    groups_.shard
+        ->all_reduce(dist::view_of(std::span(&mine, 1)), dist::reduce_op::sum,
+                     tag(0, dist::tag_phase::row))
+        .wait();
+    return mine;
+}
+
+SKEIN_INLINE void sharded_parallel::publish() {
+    if (groups_.shard == nullptr) return;
+    if (one_copy_) {
+        groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
+    } else if (gatherer_) {
+        gatherer_->publish(step_);
+    } else {
+        gather_all();
+    }
+}
+
+/// The new values of every unit; all ranks keep all.
+SKEIN_INLINE void sharded_parallel::gather_all() {
+    auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
+    const auto view = [&](flat_range r) {
+        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
+    };
+    std::vector<dist::ticket> ends;
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        const auto& unit = store_->units()[u];
+        std::vector<std::size_t> counts;
+        for (const auto& shard : unit.shards)
+            counts.push_back(static_cast<std::size_t>(shard.size()));
+        ends.push_back(groups_.shard->all_gather_v(
+            view(unit.own), view(unit.place), std::move(counts), tag(u, dist::tag_phase::publish)));
+    }
+    for (const auto& end : ends) end.wait();
+}
+
+SKEIN_INLINE void sharded_parallel::sync_buffers() {
+    if (groups_.world == nullptr) return;
+    for (const auto& f : store_->fixed())
+        if (f.is_buffer) broadcast(f.tensor);
+}
+
+SKEIN_INLINE void sharded_parallel::begin_evaluation() {
+    sync_buffers();
+    if (gatherer_) gatherer_->gather_all();
+}
+
+SKEIN_INLINE void sharded_parallel::end_evaluation() {
+    if (gatherer_) gatherer_->drop_all();
+}
+
+SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
+    groups_.abort(why);
+    if (gatherer_) gatherer_->comm().abort(why);
+}
+
+SKEIN_INLINE void sharded_parallel::finish() {
+    if (gatherer_) {
+        gatherer_->gather_all();
+        gatherer_->detach();
+    }
+    if (one_copy_) store_->leave_shared_memory();
+}
+
+SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
+    return reduces() ? states_.size() : 0;
+}
+
+} // namespace skein::train::detail
