@@ -16,6 +16,7 @@
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/reporter.hpp>

@@ -9869,6 +9869,7 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -9877,7 +9878,8 @@ class rendezvous;
 }
 namespace skein::dist {
 class comm_thread;
-}
+struct comm_options;
+} // namespace skein::dist
 
 namespace skein::train {
 
@@ -9920,9 +9922,11 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
-    /// A number for the name of a group of ranks that is made next; the same on every rank when all make
-    /// theirs in the same order.
-    [[nodiscard]] int next_group() const noexcept { return groups_++; }
+    /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
+    void use_options(const dist::comm_options& options);
+    /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
+    /// when all make theirs in the same order.
+    [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
@@ -9942,7 +9946,8 @@ private:
     world_info where_;
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
-    mutable int groups_ = 0;
+    std::shared_ptr<const dist::comm_options> options_;
+    mutable int groups_ = 0; // made so far
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };
@@ -9954,6 +9959,8 @@ private:
 // Bodies of <skein/train/context.hpp>.
 
 
+#include <fmt/core.h>
+
 namespace skein::train {
 
 SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
@@ -9963,6 +9970,16 @@ SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist
                 where_.world_size);
     SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
                 "a world of {} ranks needs a communicator", where_.world_size);
+}
+
+SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
+    options_ = std::make_shared<const dist::comm_options>(options);
+}
+
+SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
+    auto options = options_ ? *options_ : dist::comm_options{};
+    options.name = fmt::format("{}-{}", what, groups_++);
+    return options;
 }
 
 } // namespace skein::train
@@ -10548,6 +10565,8 @@ struct store_options {
     bool brings_values = true;
     /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
     bool saved_elsewhere = false;
+    /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
+    bool only_layout = false;
     /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
     /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
     int gradient_places = 0;
@@ -10618,8 +10637,8 @@ public:
     void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
-    /// Called with a segment's number when a backward pass has settled its gradient; one listener.
-    void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
+    /// Called with a segment's number when a backward pass is done with its gradient; one listener.
+    void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
     /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
     /// stays where the backward pass made it, until settle_gradients().
     void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
@@ -10651,7 +10670,7 @@ private:
     std::vector<flat_unit> units_;
     std::vector<owned_piece> pieces_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
-    std::function<void(std::size_t)> settled_;
+    std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
@@ -10668,6 +10687,148 @@ private:
 // Bodies of <skein/train/flat.hpp>.
 
 
+// ======== skein/train/unit.hpp
+// The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
+//
+//     struct BlockImpl : torch::nn::Module { ...; torch::Tensor forward(torch::Tensor x_BTD); };
+//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);      // nothing else in the model changes
+//
+// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after; Sequential,
+// AnyModule and direct calls of forward() take it as they take M. C++ modules have no hooks, so a type is
+// the only place where a strategy can stand between a block and its caller. Under strategies that keep
+// the parameters where they are the pointer is null.
+
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What a strategy does around the forward pass of a unit. On the thread that calls forward().
+class unit_hooks {
+public:
+    virtual ~unit_hooks();
+    /// Returns when the unit's parameters have their values.
+    virtual void before_forward(std::size_t unit) = 0;
+    /// outputs: every tensor that forward() returned.
+    virtual void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) = 0;
+};
+
+/// The part of unit<M> that does not depend on M.
+class unit_mark {
+public:
+    unit_mark() = default;
+    unit_mark(const unit_mark&) noexcept {} // a copy of a module belongs to nobody
+    unit_mark& operator=(const unit_mark&) noexcept { return *this; }
+    virtual ~unit_mark();
+
+    /// From now on `hooks` are asked, with this number. Null: nobody is.
+    void attach(std::shared_ptr<unit_hooks> hooks, std::size_t number) noexcept {
+        hooks_ = std::move(hooks);
+        number_ = number;
+    }
+
+    /// Its parameters were sharded when a training failed: they have no values any more.
+    void lose() noexcept { lost_ = true; }
+    [[nodiscard]] bool is_lost() const noexcept { return lost_; }
+
+protected:
+    std::shared_ptr<unit_hooks> hooks_;
+    std::size_t number_ = 0;
+    bool lost_ = false;
+};
+
+namespace detail {
+
+inline void tensors_of(const at::Tensor& from, std::vector<at::Tensor>& all) {
+    all.push_back(from);
+}
+template <class T>
+void tensors_of(const std::vector<T>& from, std::vector<at::Tensor>& all) {
+    for (const auto& each : from) tensors_of(each, all);
+}
+template <class T, std::size_t N>
+void tensors_of(const std::array<T, N>& from, std::vector<at::Tensor>& all) {
+    for (const auto& each : from) tensors_of(each, all);
+}
+template <class... T>
+void tensors_of(const std::tuple<T...>& from, std::vector<at::Tensor>& all) {
+    std::apply([&](const auto&... each) { (tensors_of(each, all), ...); }, from);
+}
+template <class A, class B>
+void tensors_of(const std::pair<A, B>& from, std::vector<at::Tensor>& all) {
+    tensors_of(from.first, all);
+    tensors_of(from.second, all);
+}
+
+template <class R>
+concept holds_tensors =
+    requires(const R& result, std::vector<at::Tensor>& all) { tensors_of(result, all); };
+
+/// One base per signature, so that forward() of unit<M> is no template.
+template <class M, class Signature>
+class unit_forward;
+
+#define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
+    template <class M, class C, class R, class... Args>                                            \
+    class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
+        static_assert(holds_tensors<std::remove_cvref_t<R>>,                                       \
+                      "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
+                      "tuples of tensors");                                                        \
+                                                                                                   \
+    public:                                                                                        \
+        using M::M;                                                                                \
+        R forward(Args... args) QUALIFIER {                                                        \
+            const auto hooks = this->hooks_;                                                       \
+            if (!hooks) return M::forward(std::forward<Args>(args)...);                            \
+            hooks->before_forward(this->number_);                                                  \
+            R result = M::forward(std::forward<Args>(args)...);                                    \
+            std::vector<at::Tensor> outputs;                                                       \
+            tensors_of(result, outputs);                                                           \
+            hooks->after_forward(this->number_, outputs);                                          \
+            return result;                                                                         \
+        }                                                                                          \
+    }
+SKEIN_UNIT_FORWARD();
+SKEIN_UNIT_FORWARD(const);
+#undef SKEIN_UNIT_FORWARD
+
+} // namespace detail
+} // namespace skein::train
+
+namespace skein {
+
+/// A block of a model: M is the implementation, a torch::nn::Module with one forward().
+template <class M>
+class unit : public train::detail::unit_forward<M, decltype(&M::forward)> {
+    using base = train::detail::unit_forward<M, decltype(&M::forward)>;
+
+public:
+    using base::base;
+};
+
+} // namespace skein
+
+
+// ======== skein/train/detail/unit.ipp
+// Bodies of <skein/train/unit.hpp>.
+
+namespace skein::train {
+
+SKEIN_INLINE unit_hooks::~unit_hooks() = default;
+SKEIN_INLINE unit_mark::~unit_mark() = default;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/flat.ipp, continued
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -10764,7 +10925,7 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 
 namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
-/// has to follow (when_settled) does not depend on the order in which hooks were registered.
+/// has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
@@ -10787,6 +10948,7 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     if (options.plan) plan = options.plan(module, found);
     place(plan, options);
     place_gradients(options.gradient_places);
+    if (options.only_layout) return;
 
     const auto make = [](const auto& from, std::int64_t elements) {
         return from ? from(elements) : make_flat_buffer(elements);
@@ -10816,6 +10978,12 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
     std::unordered_map<const void*, std::size_t> seen;   // tensor objects: tied parameters
     std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
     constexpr auto frozen = static_cast<std::size_t>(-1);
+    for (const auto& each : module.modules(/*include_self=*/false))
+        if (const auto* mark = dynamic_cast<const unit_mark*>(each.get()); mark && mark->is_lost())
+            throw error(errc::invalid_argument,
+                        "the parameters of a block were lost with a training that failed")
+                .with_where(type_name(typeid(*mark)))
+                .with_hint("build the model anew, or load a checkpoint into a new one");
     const auto named = module.named_parameters(true);
     for (const auto& item : named) {
         const auto& p = item.value();
@@ -11042,9 +11210,8 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
-    if (may_settle_ && !may_settle_(i)) return;
-    settle(i);
-    if (settled_) settled_(i);
+    if (!may_settle_ || may_settle_(i)) settle(i);
+    if (final_) final_(i);
 }
 
 SKEIN_INLINE void flat_store::settle(std::size_t i) {
@@ -11316,6 +11483,11 @@ class unit_gatherer;
 struct shard_groups {
     shard_groups(const context& ctx, const shard_policy& policy);
 
+    /// A further communicator of the ranks of `shard`, which is not null.
+    [[nodiscard]] std::unique_ptr<dist::comm_thread> another(const context& ctx) const;
+    /// The replica whose host is that of the first rank of the world.
+    [[nodiscard]] int first_replica() const;
+
     dist::comm_thread* world = nullptr;
     dist::comm_thread* shard = nullptr;
     dist::comm_thread* replicas = nullptr;
@@ -11324,6 +11496,7 @@ struct shard_groups {
     void drain() const noexcept;
 
 private:
+    int host_ = -1; // its number, for sharding inside hosts
     std::unique_ptr<dist::comm_thread> own_shard_, own_replicas_;
 };
 
@@ -11359,23 +11532,23 @@ public:
 
 private:
     struct unit_state {
-        std::size_t missing = 0; ///< gradients that have not come in this micro-batch
-        bool launched = false;   ///< on its way, in this micro-batch
-        bool taken = false;      ///< and its result is where the optimizer finds it
-        bool kept = false;       ///< the owned gradients hold micro-batches of this step
-        dist::ticket reduced, replicated;
-        bool crossing = false; ///< replicated is under way
+        std::size_t missing = 0;          ///< gradients that have not come in this micro-batch
+        bool launched = false;            ///< on its way, in this micro-batch
+        bool taken = false;               ///< and its result is where the optimizer finds it
+        bool kept = false;                ///< the owned gradients hold micro-batches of this step
+        dist::ticket reduced, replicated; // the second: under way once it has crossed
     };
     enum class phase : std::uint8_t { idle, passing, reducing };
 
+    void build(torch::nn::Module& module, const plan_function& plan);
     void make_store(torch::nn::Module& module, const plan_function& plan);
     void spread_values();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
-    [[nodiscard]] bool place_is_free(std::size_t segment);
-    void free_place(std::size_t unit);
+    [[nodiscard]] bool make_place(std::size_t unit, bool wait);
+    void send(std::size_t unit);
     void launch(std::size_t unit);
-    void cross(bool wait);
+    void cross(std::size_t wait_until);
     void take(std::size_t unit);
     void end_micro();
     void gather_all();
@@ -11387,10 +11560,9 @@ private:
     const context* ctx_;
     shard_policy policy_;
     shard_groups groups_;
-    std::shared_ptr<dist::group_memory> shared_parameters_, shared_gradients_;
     std::unique_ptr<flat_store> store_;
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
-    bool one_copy_ = false, has_buffers_ = false;
+    bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 
     std::vector<unit_state> states_;
     std::vector<char> ready_;       // by segment: its hook has fired in this pass
@@ -11415,8 +11587,8 @@ private:
 //
 // The address of a parameter never changes: dropping gives pages back to the system, gathering writes the
 // same bytes to the same place below autograd, so tensors that were saved for the backward pass stay
-// valid. While a unit is dropped its parameters are empty tensors: reading one outside of its unit is a
-// shape error at once, never zeros.
+// valid. While a unit is dropped its parameters are empty tensors: a layer that reads one outside of its
+// unit gets a shape error at once, never zeros (a sum over all parameters sees no elements of it).
 //
 // The order of gathers is a contract between ranks: in a pass every unit once in the order of the forward
 // pass, then every dropped one once backwards, whether a rank uses it or not. A unit is dropped when the
@@ -11424,143 +11596,6 @@ private:
 // have to do so alike (else: errc::mismatch, with both units).
 
 
-// ======== skein/train/unit.hpp
-// The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
-//
-//     struct BlockImpl : torch::nn::Module { ...; torch::Tensor forward(torch::Tensor x_BTD); };
-//     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);      // nothing else in the model changes
-//
-// unit<M> is an M whose forward, of exactly M's signature, asks one pointer before and after; Sequential,
-// AnyModule and direct calls of forward() take it as they take M. C++ modules have no hooks, so a type is
-// the only place where a strategy can stand between a block and its caller. Under strategies that keep
-// the parameters where they are the pointer is null.
-
-
-#include <array>
-#include <concepts>
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// What a strategy does around the forward pass of a unit. On the thread that calls forward().
-class unit_hooks {
-public:
-    virtual ~unit_hooks();
-    /// Returns when the unit's parameters have their values.
-    virtual void before_forward(std::size_t unit) = 0;
-    /// outputs: every tensor that forward() returned.
-    virtual void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) = 0;
-};
-
-/// The part of unit<M> that does not depend on M.
-class unit_mark {
-public:
-    unit_mark() = default;
-    unit_mark(const unit_mark&) noexcept {} // a copy of a module belongs to nobody
-    unit_mark& operator=(const unit_mark&) noexcept { return *this; }
-    virtual ~unit_mark();
-
-    /// From now on `hooks` are asked, with this number. Null: nobody is.
-    void attach(std::shared_ptr<unit_hooks> hooks, std::size_t number) noexcept {
-        hooks_ = std::move(hooks);
-        number_ = number;
-    }
-
-protected:
-    std::shared_ptr<unit_hooks> hooks_;
-    std::size_t number_ = 0;
-};
-
-namespace detail {
-
-inline void tensors_of(const at::Tensor& from, std::vector<at::Tensor>& all) {
-    all.push_back(from);
-}
-template <class T>
-void tensors_of(const std::vector<T>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
-}
-template <class T, std::size_t N>
-void tensors_of(const std::array<T, N>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
-}
-template <class... T>
-void tensors_of(const std::tuple<T...>& from, std::vector<at::Tensor>& all) {
-    std::apply([&](const auto&... each) { (tensors_of(each, all), ...); }, from);
-}
-template <class A, class B>
-void tensors_of(const std::pair<A, B>& from, std::vector<at::Tensor>& all) {
-    tensors_of(from.first, all);
-    tensors_of(from.second, all);
-}
-
-template <class R>
-concept holds_tensors =
-    requires(const R& result, std::vector<at::Tensor>& all) { tensors_of(result, all); };
-
-/// One base per signature, so that forward() of unit<M> is no template.
-template <class M, class Signature>
-class unit_forward;
-
-#define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
-    template <class M, class C, class R, class... Args>                                            \
-    class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
-        static_assert(holds_tensors<std::remove_cvref_t<R>>,                                       \
-                      "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
-                      "tuples of tensors");                                                        \
-                                                                                                   \
-    public:                                                                                        \
-        using M::M;                                                                                \
-        R forward(Args... args) QUALIFIER {                                                        \
-            const auto hooks = this->hooks_;                                                       \
-            if (!hooks) return M::forward(std::forward<Args>(args)...);                            \
-            hooks->before_forward(this->number_);                                                  \
-            R result = M::forward(std::forward<Args>(args)...);                                    \
-            std::vector<at::Tensor> outputs;                                                       \
-            tensors_of(result, outputs);                                                           \
-            hooks->after_forward(this->number_, outputs);                                          \
-            return result;                                                                         \
-        }                                                                                          \
-    }
-SKEIN_UNIT_FORWARD();
-SKEIN_UNIT_FORWARD(const);
-#undef SKEIN_UNIT_FORWARD
-
-} // namespace detail
-} // namespace skein::train
-
-namespace skein {
-
-/// A block of a model: M is the implementation, a torch::nn::Module with one forward().
-template <class M>
-class unit : public train::detail::unit_forward<M, decltype(&M::forward)> {
-    using base = train::detail::unit_forward<M, decltype(&M::forward)>;
-
-public:
-    using base::base;
-};
-
-} // namespace skein
-
-
-// ======== skein/train/detail/unit.ipp
-// Bodies of <skein/train/unit.hpp>.
-
-namespace skein::train {
-
-SKEIN_INLINE unit_hooks::~unit_hooks() = default;
-SKEIN_INLINE unit_mark::~unit_mark() = default;
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/unit_gatherer.ipp, continued
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -11621,7 +11656,10 @@ public:
         for (const auto u : order_) states_[u].mark->attach(shared_from_this(), u);
     }
     void detach() {
-        for (const auto u : order_) states_[u].mark->attach(nullptr, 0);
+        for (const auto u : order_) {
+            states_[u].mark->attach(nullptr, 0);
+            if (states_[u].is != place::here) states_[u].mark->lose();
+        }
     }
 
     [[nodiscard]] dist::comm_thread& comm() noexcept { return *comm_; }
@@ -11837,18 +11875,29 @@ SKEIN_INLINE shard_groups::shard_groups(const context& ctx, const shard_policy& 
         (policy.shard_states ? shard : replicas) = world;
         return;
     }
-    const auto number = ctx.next_group();
-    const auto name = [&](const char* what) {
-        return fmt::format("{}-{}-{}", policy.name, number, what);
+    const auto options = [&](const char* what) {
+        return ctx.group_options(fmt::format("{}-{}", policy.name, what));
     };
-    const int host = host_number(ctx, name("hosts"));
     const auto keep = [](std::unique_ptr<dist::comm_thread>& own, dist::comm_thread*& use) {
         if (own && own->world_size() > 1) use = own.get();
     };
-    own_shard_ = dist::split(*ctx.world(), host, {.name = name("shard")});
-    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), {.name = name("replicas")});
+    host_ = host_number(ctx, options("hosts").name);
+    own_shard_ = dist::split(*ctx.world(), host_, options("shard"));
+    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), options("replicas"));
     keep(own_shard_, shard);
     keep(own_replicas_, replicas);
+}
+
+SKEIN_INLINE std::unique_ptr<dist::comm_thread> shard_groups::another(const context& ctx) const {
+    auto options = ctx.group_options("gather");
+    if (host_ >= 0) return dist::split(*ctx.world(), host_, std::move(options));
+    return dist::make_comm_thread(*ctx.world(), options);
+}
+
+SKEIN_INLINE int shard_groups::first_replica() const {
+    std::int64_t root = host_ == 0 ? replicas->rank() : 0; // hosts are numbered by their first rank
+    replicas->all_reduce(dist::view_of(std::span(&root, 1)), dist::reduce_op::max).wait();
+    return static_cast<int>(root);
 }
 
 SKEIN_INLINE void shard_groups::abort(const error& why) const noexcept {
@@ -11867,6 +11916,15 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
     : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    try {
+        build(module, plan);
+    } catch (...) {
+        abort(to_error(std::current_exception())); // the reason, before the groups end without one
+        throw;
+    }
+}
+
+SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_function& plan) {
     make_store(module, plan);
     states_.resize(store_->units().size());
     ready_.assign(store_->segments().size(), 0);
@@ -11880,17 +11938,18 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
             if (!fresh) turn_[u] = std::exchange(seen->second, u);
         }
-        store_->ask_before([this](std::size_t segment) { return place_is_free(segment); });
+        store_->ask_before([this](std::size_t segment) {
+            return phase_ != phase::reducing ||
+                   make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
+        });
     }
-    if (reduces()) store_->when_settled([this](std::size_t segment) { ready(segment); });
+    if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
     if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
-    auto comm = dist::make_comm_thread(
-        *ctx.world(), {.name = fmt::format("{}-{}-gather", policy.name, ctx.next_group())});
-    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, std::move(comm), policy_);
-    gatherer_->attach();
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
     gatherer_->drop_all();
+    gatherer_->attach();
 }
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
@@ -11929,7 +11988,10 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                         : make_flat_buffer(elements);
         };
     if (groups_.world != nullptr) { // before anything is shared that depends on it
-        const flat_store alone(module, {.plan = plan, .shards = 1});
+        store_options only;
+        only.plan = plan;
+        only.only_layout = true;
+        const flat_store alone(module, only);
         fnv1a h;
         h.number(alone.layout_hash());
         for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
@@ -11943,11 +12005,12 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
     if (one_copy_) {
         groups_.shard->barrier().wait(); // its first rank has brought them
         if (groups_.replicas != nullptr) {
+            const int root = groups_.first_replica();
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
                 const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_.replicas->broadcast(view, 0).wait();
+                groups_.replicas->broadcast(view, root).wait();
             }
             groups_.shard->barrier().wait();
         }
@@ -11977,8 +12040,15 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
         groups_.drain();
         if (gatherer_) gatherer_->comm().drain();
     }
-    store_->when_settled({});
+    store_->when_final({});
     store_->ask_before({});
+    if (!one_copy_ || finished_) return;
+    try { // after an error: what the other ranks do from here on is none of this module's business
+        store_->leave_shared_memory();
+    } catch (const error& why) {
+        logging::warn("train",
+                      fmt::format("the parameters stay shared with other ranks: {}", why.what()));
+    }
 }
 
 // ---- a step --------------------------------------------------------------------------------------
@@ -12004,7 +12074,7 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     for (std::size_t u = 0; u < states_.size(); ++u) {
         auto& s = states_[u];
         s.missing = store_->units()[u].last - store_->units()[u].first;
-        s.launched = s.taken = s.crossing = false;
+        s.launched = s.taken = false;
     }
     std::fill(ready_.begin(), ready_.end(), 0);
     if (gatherer_) gatherer_->begin_pass(step_);
@@ -12024,24 +12094,28 @@ SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     }
     if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
     if (phase_ != phase::reducing) return;
-    while (left_ > 0 && states_[left_ - 1].missing == 0) launch(left_ - 1);
-    cross(/*wait=*/false);
+    while (left_ > 0 && states_[left_ - 1].missing == 0 &&
+           make_place(left_ - 1, /*wait=*/!gatherer_))
+        send(left_ - 1);
+    cross(/*wait_until=*/states_.size());
 }
 
-SKEIN_INLINE bool sharded_parallel::place_is_free(std::size_t segment) {
-    if (phase_ != phase::reducing) return true;
-    const auto u = store_->segments()[segment].unit;
-    const auto before = turn_[u];
+/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the middle of
+/// a backward pass for what peers reduce: they may wait for its next gather.
+SKEIN_INLINE bool sharded_parallel::make_place(std::size_t unit, bool wait) {
+    const auto before = turn_[unit];
     if (before >= states_.size()) return true;
-    if (!states_[before].launched) return false;
-    free_place(u);
+    auto& s = states_[before];
+    if (s.taken) return true;
+    if (!s.launched || (!wait && !s.reduced.done())) return false;
+    take(before);
     return true;
 }
 
-/// What had the unit's place before has left it when this returns.
-SKEIN_INLINE void sharded_parallel::free_place(std::size_t unit) {
-    const auto before = turn_[unit];
-    if (before < states_.size() && !states_[before].taken) take(before);
+/// Puts what is not in its place yet there, and sends the unit.
+SKEIN_INLINE void sharded_parallel::send(std::size_t unit) {
+    store_->settle_gradients(store_->units()[unit]);
+    launch(unit);
 }
 
 SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
@@ -12064,11 +12138,12 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
 }
 
 /// What is reduced inside the shard group goes on to the replicas, in the order of units.
-SKEIN_INLINE void sharded_parallel::cross(bool wait) {
+///   wait_until  waits for the units down to this one; the others go on if they are done
+SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
     if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
     for (; crossed_ > left_; --crossed_) {
         auto& s = states_[crossed_ - 1];
-        if (!wait && !s.reduced.done()) return;
+        if (crossed_ - 1 < wait_until && !s.reduced.done()) return;
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
@@ -12082,7 +12157,7 @@ SKEIN_INLINE void sharded_parallel::cross(bool wait) {
 /// Waits for the sums of a unit that has left, and puts them where the optimizer finds them.
 SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     auto& s = states_[unit];
-    cross(/*wait=*/true);
+    cross(/*wait_until=*/unit);
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
@@ -12097,9 +12172,8 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
     if (phase_ == phase::reducing) {
         while (left_ > 0) {
             const auto unit = left_ - 1;
-            free_place(unit);
-            store_->settle_gradients(store_->units()[unit]);
-            launch(unit);
+            (void)make_place(unit, /*wait=*/true);
+            send(unit);
         }
         for (std::size_t u = states_.size(); u-- > 0;)
             if (!states_[u].taken) take(u);
@@ -12178,6 +12252,7 @@ SKEIN_INLINE void sharded_parallel::finish() {
         gatherer_->detach();
     }
     if (one_copy_) store_->leave_shared_memory();
+    finished_ = true;
 }
 
 SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
@@ -12311,7 +12386,7 @@ template <class... Settings>
 /// whole step. After a backward pass parameters have no .grad: store().own_grads() has what this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
 ///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
-///          the parameters of the units in use
+///          the parameters of the units in use, and gradients that the network has not taken yet
 ///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
 ///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
 ///          not_supported for a block that would have to be gathered and is no skein::unit
@@ -12561,6 +12636,7 @@ SKEIN_INLINE void train_as_rank(cluster::membership& world,
     info.job_id = where.job_id;
     if (!cluster::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
+    here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
     body(here);
 }
@@ -12629,6 +12705,31 @@ SKEIN_INLINE int launch(const run_config& config, const rank_function& body) {
 }
 
 } // namespace skein::train
+
+// ======== skein/train/loss.hpp
+// A loss that is a mean over something other than samples.
+//
+// A loss that returns a tensor is the mean over the samples it was given, and the trainer weights it by
+// their number. Where samples count unequally (tokens that are not masked, boxes in an image) the mean
+// of means is not the mean: return the sum and the weight, and the trainer divides the summed gradients
+// of all ranks and micro-batches by the summed weight, once.
+//
+//     const auto loss = [](Net& net, const batch& b) -> skein::weighted_loss {
+//         const auto nats_BT = per_token(net->forward(b.inputs_BT), b.targets_BT);
+//         return {(nats_BT * b.mask_BT).sum(), b.mask_BT.sum()};
+//     };
+
+
+namespace skein {
+
+/// What a loss function may return in place of a mean. A weight of 0 (everything masked) is fine as long as
+/// some rank has more in every step.
+struct weighted_loss {
+    at::Tensor sum;    ///< one number, with a gradient
+    at::Tensor weight; ///< one number, at least 0; no gradient goes through it
+};
+
+} // namespace skein
 
 // ======== skein/train/optimizer.hpp
 // AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
@@ -13689,9 +13790,12 @@ public:
 
     virtual ~fit_parts();
     [[nodiscard]] virtual torch::nn::Module& module() = 0;
-    /// The loss of training or evaluation samples; `metrics` gets what it reports.
-    [[nodiscard]] virtual at::Tensor loss(ids samples, report::metric_set& metrics) = 0;
-    [[nodiscard]] virtual at::Tensor held_out_loss(ids samples, report::metric_set& metrics) = 0;
+    /// The loss of training or evaluation samples; `metrics` gets what it reports. Its weight is undefined
+    /// when it is the mean over the samples.
+    [[nodiscard]] virtual weighted_loss loss(ids samples, report::metric_set& metrics) = 0;
+    [[nodiscard]] virtual weighted_loss held_out_loss(ids samples, report::metric_set& metrics) = 0;
+
+    [[nodiscard]] virtual bool loss_is_weighted() const = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
     [[nodiscard]] virtual flat_store& store() = 0;
@@ -13752,6 +13856,8 @@ void begin_training(const context& ctx, const run_config& config);
 // Used by <skein/train/detail/session.ipp> alone.
 
 
+#include <cmath>
+#include <cstddef>
 #include <memory>
 #include <system_error>
 #include <typeinfo>
@@ -13897,6 +14003,41 @@ SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {
         .with_hint("return its mean over the batch, e.g. loss.mean()");
 }
 
+/// A loss as the sum over what counts, and how much that is: samples, or what the loss says.
+struct loss_sum {
+    at::Tensor value;    ///< the tensor to go backward from
+    double sum = 0.0;    ///< of this and, added up, of others
+    double weight = 0.0; ///< likewise
+    bool weighted = false;
+
+    void add(const loss_sum& other) {
+        sum += other.sum;
+        weight += other.weight;
+    }
+    [[nodiscard]] double mean() const noexcept { return weight > 0 ? sum / weight : 0.0; }
+};
+
+SKEIN_INLINE loss_sum checked_loss(weighted_loss from, std::size_t samples) {
+    loss_sum out;
+    out.value = one_number(std::move(from.sum));
+    out.weighted = from.weight.defined();
+    out.weight = static_cast<double>(samples);
+    if (out.weighted) {
+        if (from.weight.numel() == 1) out.weight = from.weight.item<double>();
+        if (from.weight.numel() != 1 || !(out.weight >= 0) || !std::isfinite(out.weight))
+            throw error(
+                errc::invalid_argument,
+                from.weight.numel() == 1
+                    ? fmt::format("the weight of a loss is {}", out.weight)
+                    : fmt::format("the weight of a loss has {} numbers", from.weight.numel()))
+                .with_hint(
+                    "return the sum of the losses and the sum of their weights, e.g. of a mask");
+    }
+    const auto value = out.value.item<double>();
+    out.sum = out.weighted ? value : value * out.weight;
+    return out;
+}
+
 /// Eval mode for all modules while it lives; then each has the mode of its own again.
 class eval_modes {
 public:
@@ -13927,7 +14068,7 @@ private:
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
 // buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
 // and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every step seeds the generator with (seed, step, rank).
+// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
 
 
 #include <cstdint>
@@ -13944,8 +14085,9 @@ namespace skein::train {
 /// The bytes of a contiguous CPU tensor.
 [[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
 
-/// Seeds this thread's default generator for one step of one rank.
-void seed_step(std::uint64_t seed, std::uint64_t step, int rank);
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
+/// so draw what one process draws with N micro-batches per step.
+void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
 
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
 class training_state {
@@ -14020,9 +14162,9 @@ SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int rank) {
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
     std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
-                      static_cast<std::uint64_t>(rank) + 1; // splitmix64 of the three
+                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     torch::manual_seed(x ^ (x >> 31));
@@ -14223,19 +14365,19 @@ private:
     void one_step() {
         const auto begin = seconds_now();
         const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
-        seed_step(config_.seed, step_, ctx_.rank());
-
         parts_.begin_step();
-        const double loss_sum = forward_backward(slice);
+        const auto losses = forward_backward(slice);
         parts_.finish_backward();
 
         step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = parts_.store().own_squared_norm();
-        now.grad_norm = std::sqrt(parts_.squared_norm(mine));
-        const double share = static_cast<double>(slice.ids.size());
-        const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
+        const double divisor =
+            weight_per_sample(losses.weight, static_cast<double>(slice.global_batch));
+        now.grad_norm = std::sqrt(parts_.squared_norm(mine)) / divisor;
+        const auto merged = agree(now, losses.mean(), losses.weight);
 
-        optimizer_.step(now.lr, clip_to(now.grad_norm, config_.clip).scale, present_);
+        const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
+        optimizer_.step(now.lr, scale, present_);
         parts_.publish();
         step_ += 1;
         reported_.clear();
@@ -14294,26 +14436,41 @@ private:
         tokens_ += tokens;
     }
 
-    /// Forward and backward of this rank's samples; returns the sum of their losses.
-    double forward_backward(const batch_slice& slice) {
+    /// Forward and backward of this rank's samples.
+    loss_sum forward_backward(const batch_slice& slice) {
         const auto parts = static_cast<int>(config_.accumulation);
-        double loss_sum = 0.0;
+        loss_sum all;
         for (int part = 0; part < parts; ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts);
+            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            seed_step(config_.seed, step_, ctx_.rank() * parts + part);
             parts_.begin_micro(part + 1 == parts);
             if (first == last) continue; // finish_backward() sends what no hook has sent
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
             const user_code here{ctx_.rank(), step_ + 1};
-            const auto loss =
-                here.run("the loss", [&] { return one_number(parts_.loss(ids, reported_)); });
-            // Weighted by its share of the global batch, the sum over ranks is the batch's mean.
-            const double weight =
-                static_cast<double>(count) / static_cast<double>(slice.global_batch);
-            here.run("the backward pass", [&] { loss.backward(at::full_like(loss, weight)); });
-            loss_sum += loss.item<double>() * static_cast<double>(count);
+            const auto loss = here.run(
+                "the loss", [&] { return checked_loss(parts_.loss(ids, reported_), count); });
+            // A mean is weighted by its share of the global batch, so that the sum over ranks is the
+            // batch's mean. A sum over weights is divided by them when all are known.
+            const double share = (loss.weighted ? 1.0 : static_cast<double>(count)) /
+                                 static_cast<double>(slice.global_batch);
+            here.run("the backward pass",
+                     [&] { loss.value.backward(at::full_like(loss.value, share)); });
+            all.add(loss);
         }
-        return loss_sum;
+        return all;
+    }
+
+    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
+    double weight_per_sample(double mine, double global_batch) {
+        if (!parts_.loss_is_weighted()) return 1.0;
+        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
+        if (mine > 0) return mine / global_batch;
+        throw error(
+            errc::invalid_argument,
+            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
+            .with_hint("is everything masked? leave such samples out of the data");
     }
 
     void end_of_step(const step_info& now) {
@@ -14362,9 +14519,10 @@ private:
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
                 const user_code here{ctx_.rank(), step_};
                 const auto loss = here.run("the loss of an evaluation", [&] {
-                    return one_number(parts_.held_out_loss(ids, reported));
+                    return checked_loss(parts_.held_out_loss(ids, reported), ids.size());
                 });
-                mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
+                mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+                          loss.weight);
             }
             parts_.end_evaluation();
         }
@@ -14513,8 +14671,8 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
                        .seed = request.config->seed},
                       ctx.world_size());
         const auto parts = make();
-        session run(request, *parts, std::move(order));
         try {
+            session run(request, *parts, std::move(order));
             return run.all();
         } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
             parts->abort(to_error(std::current_exception()));
@@ -14564,13 +14722,16 @@ concept module_holder = requires(M& model) {
     { *model } -> std::convertible_to<torch::nn::Module&>;
 };
 
+template <class R>
+concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
+
 /// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
+/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
+/// "val_<name>".
 template <class L, class Model, class Batch>
 concept loss_function =
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>,
-                        at::Tensor>;
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
 
 } // namespace skein::train
 
@@ -14595,7 +14756,7 @@ class parts_of final : public fit_parts {
     static_assert(
         loss_function<Loss, Model, batch_of<Data>>,
         "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor");
+        "and return a scalar tensor or a skein::weighted_loss");
 
 public:
     parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
@@ -14604,13 +14765,14 @@ public:
           strategy_(ctx, *model) {}
 
     torch::nn::Module& module() override { return *model_; }
-    at::Tensor loss(ids samples, report::metric_set& metrics) override {
+    weighted_loss loss(ids samples, report::metric_set& metrics) override {
         return call(data_.batch(samples), metrics);
     }
-    at::Tensor held_out_loss(ids samples, report::metric_set& metrics) override {
+    weighted_loss held_out_loss(ids samples, report::metric_set& metrics) override {
         return call(held_out_.batch(samples), metrics);
     }
 
+    bool loss_is_weighted() const override { return batch_is_weighted<batch_of<Data>>(); }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
     flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
@@ -14632,11 +14794,31 @@ public:
 
 private:
     template <class Batch>
-    at::Tensor call(const Batch& batch, report::metric_set& metrics) {
-        if constexpr (std::invocable<Loss&, Model&, const Batch&, report::metric_set&>)
-            return loss_(model_, batch, metrics);
+    static constexpr bool reports =
+        std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+
+    template <class Batch>
+    weighted_loss call(const Batch& batch, report::metric_set& metrics) {
+        const auto value = [&] {
+            if constexpr (reports<Batch>)
+                return loss_(model_, batch, metrics);
+            else
+                return loss_(model_, batch);
+        };
+        if constexpr (is_weighted<decltype(value())>)
+            return value();
         else
-            return loss_(model_, batch);
+            return {value(), {}};
+    }
+    template <class R>
+    static constexpr bool is_weighted = std::convertible_to<R, weighted_loss>;
+    template <class Batch>
+    static constexpr bool batch_is_weighted() {
+        if constexpr (reports<Batch>)
+            return is_weighted<
+                std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>>;
+        else
+            return is_weighted<std::invoke_result_t<Loss&, Model&, const Batch&>>;
     }
     template <class Event>
     void tell_all(const Event& event) {

@@ -201,6 +201,94 @@ TEST_CASE("blocks that are no units can be sharded on one host but not between h
     }
 }
 
+namespace {
+
+struct DeepImpl : torch::nn::Module {
+    DeepImpl() : head(8, 4) {
+        for (int i = 0; i < 6; ++i) cells->push_back(Cell(8, 8));
+        register_module("cells", cells);
+        register_module("head", head);
+    }
+    torch::Tensor forward(torch::Tensor x, std::size_t leave_out) {
+        for (std::size_t i = 0; i < cells->size(); ++i)
+            if (i != leave_out) x = cells[i]->as<Cell>()->forward(x);
+        return head(x);
+    }
+    torch::nn::ModuleList cells;
+    torch::nn::Linear head;
+};
+TORCH_MODULE(Deep);
+
+Deep make_deep() {
+    const std::lock_guard lock(model_guard);
+    torch::manual_seed(4);
+    return Deep();
+}
+
+} // namespace
+
+TEST_CASE("a rank that leaves out a block between hosts holds nobody up") {
+    for (const std::size_t leave_out : {5u, 0u, 3u})
+        for (const int world : {2, 3}) {
+            INFO("block " << leave_out << " of 6, " << world << " ranks");
+            std::vector<std::vector<float>> after(static_cast<std::size_t>(world));
+            run_world(
+                world,
+                [&](context& ctx) {
+                    auto model = make_deep();
+                    auto config = quiet_config("unused");
+                    config.max_steps = 3;
+                    sk::Trainer<fsdp> trainer(ctx, config);
+                    const auto loss = [&](Deep& m, const sample_batch& b) {
+                        const auto which = ctx.rank() == 0 ? std::size_t{99} : leave_out;
+                        return torch::nn::functional::cross_entropy(m->forward(b.x, which), b.y);
+                    };
+                    (void)trainer.fit(model, sk::AdamW{}, constant_rate{.peak = 1e-2}, loss,
+                                      numbers{}, numbers{.n = 0});
+                    after[static_cast<std::size_t>(ctx.rank())] = weights(*model);
+                },
+                "ring");
+            for (const auto& w : after) CHECK(w == after[0]);
+        }
+}
+
+TEST_CASE("after a training that failed a module is its own again, or says that it is lost") {
+    for (const std::string transport : {"shm", "ring"}) {
+        const auto errors = try_world(
+            2,
+            [&](context& ctx) {
+                auto model = make_zoo(shape::plain);
+                auto config = quiet_config("unused");
+                sk::Trainer<fsdp> trainer(ctx, config);
+                const auto loss = [&](Zoo&, const sample_batch&) -> at::Tensor {
+                    throw std::runtime_error("on purpose");
+                };
+                try {
+                    (void)trainer.fit(model, sk::AdamW{}, constant_rate{}, loss, numbers{},
+                                      numbers{.n = 0});
+                } catch (const sk::error&) {}
+                if (transport == "shm") {
+                    at::NoGradGuard no_grad;
+                    for (int round = 0; round < 200; ++round) { // the other rank writes, too
+                        model->head->weight.fill_(static_cast<float>(ctx.rank()));
+                        expect(model->head->weight.eq(ctx.rank()).all().item<bool>());
+                    }
+                } else {
+                    flat_store again(*model);
+                }
+            },
+            transport);
+        for (const auto& e : errors) {
+            if (transport == "shm") {
+                CHECK_FALSE(e);
+            } else {
+                REQUIRE(e);
+                CHECK(std::string(e->what()).find("were lost") != std::string::npos);
+            }
+        }
+    }
+}
+
 TEST_CASE("an exception in the forward of one rank ends the step of all") {
     for (const std::string transport : {"shm", "ring"}) {
         const auto errors = try_world(

@@ -68,6 +68,7 @@ inline std::vector<std::optional<sk::error>> try_world(int n,
                                  .host = "here",
                                  .job_id = job};
                 context ctx(where, &world.at(r), comm.get());
+                ctx.use_options(options);
                 body(ctx);
             } catch (...) {
                 errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());

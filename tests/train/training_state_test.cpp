@@ -91,9 +91,9 @@ TEST_CASE(
     CHECK(refused(other_seed));
 }
 
-TEST_CASE("the generator of a step depends on seed, step and rank alone") {
-    const auto draw = [](std::uint64_t seed, std::uint64_t step, int rank) {
-        seed_step(seed, step, rank);
+TEST_CASE("the generator of a step depends on seed, step and micro-batch alone") {
+    const auto draw = [](std::uint64_t seed, std::uint64_t step, int micro_batch) {
+        seed_step(seed, step, micro_batch);
         return torch::rand({4});
     };
     CHECK(torch::equal(draw(1, 2, 3), draw(1, 2, 3)));

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -19,7 +20,8 @@ class rendezvous;
 }
 namespace skein::dist {
 class comm_thread;
-}
+struct comm_options;
+} // namespace skein::dist
 
 namespace skein::train {
 
@@ -62,9 +64,11 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
-    /// A number for the name of a group of ranks that is made next; the same on every rank when all make
-    /// theirs in the same order.
-    [[nodiscard]] int next_group() const noexcept { return groups_++; }
+    /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
+    void use_options(const dist::comm_options& options);
+    /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
+    /// when all make theirs in the same order.
+    [[nodiscard]] dist::comm_options group_options(const std::string& what) const;
 
     /// launch() points this at a flag that a signal sets; training then saves and ends in order.
     ///   which  the signal, when there was one; asked after the flag was set
@@ -84,7 +88,8 @@ private:
     world_info where_;
     cluster::rendezvous* world_ = nullptr;
     dist::comm_thread* comm_ = nullptr;
-    mutable int groups_ = 0;
+    std::shared_ptr<const dist::comm_options> options_;
+    mutable int groups_ = 0; // made so far
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };

@@ -110,6 +110,8 @@ struct store_options {
     bool brings_values = true;
     /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
     bool saved_elsewhere = false;
+    /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
+    bool only_layout = false;
     /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
     /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
     int gradient_places = 0;
@@ -180,8 +182,8 @@ public:
     void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
     [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
-    /// Called with a segment's number when a backward pass has settled its gradient; one listener.
-    void when_settled(std::function<void(std::size_t)> call) { settled_ = std::move(call); }
+    /// Called with a segment's number when a backward pass is done with its gradient; one listener.
+    void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
     /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
     /// stays where the backward pass made it, until settle_gradients().
     void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
@@ -213,7 +215,7 @@ private:
     std::vector<flat_unit> units_;
     std::vector<owned_piece> pieces_;
     std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
-    std::function<void(std::size_t)> settled_;
+    std::function<void(std::size_t)> final_;
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;

@@ -56,7 +56,7 @@ template <class... Settings>
 /// whole step. After a backward pass parameters have no .grad: store().own_grads() has what this rank owns.
 ///   Wrap   auto_wrap<Block...> or auto_wrap_size<n>; between hosts blocks have to be skein::unit
 ///   memory with AdamW in float32: 16 P / N bytes per rank, and two units of gradients; between hosts also
-///          the parameters of the units in use
+///          the parameters of the units in use, and gradients that the network has not taken yet
 ///   cost   3(N-1)/N of the parameter bytes per rank and micro-batch; on one host (N-1)/N
 ///   errors those of DDP; invalid_argument when no block matches, with the types that there are;
 ///          not_supported for a block that would have to be gathered and is no skein::unit

@@ -17,6 +17,7 @@
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/detail/session.hpp>
+#include <skein/train/loss.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/schedule.hpp>
@@ -49,13 +50,16 @@ concept module_holder = requires(M& model) {
     { *model } -> std::convertible_to<torch::nn::Module&>;
 };
 
+template <class R>
+concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
+
 /// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples. The third form may report more numbers; evaluation reports them as "val_<name>".
+/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
+/// "val_<name>".
 template <class L, class Model, class Batch>
 concept loss_function =
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&>, at::Tensor> ||
-    std::convertible_to<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>,
-                        at::Tensor>;
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
 
 } // namespace skein::train
 

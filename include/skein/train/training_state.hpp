@@ -5,7 +5,7 @@
 // Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
 // buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
 // and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every step seeds the generator with (seed, step, rank).
+// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
 
 #include <skein/core/bytes.hpp>
 #include <skein/torch/tensor.hpp>
@@ -28,8 +28,9 @@ namespace skein::train {
 /// The bytes of a contiguous CPU tensor.
 [[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
 
-/// Seeds this thread's default generator for one step of one rank.
-void seed_step(std::uint64_t seed, std::uint64_t step, int rank);
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
+/// so draw what one process draws with N micro-batches per step.
+void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
 
 /// The parts of a run that a checkpoint covers; refers to objects of the trainer.
 class training_state {

@@ -48,9 +48,14 @@ public:
         number_ = number;
     }
 
+    /// Its parameters were sharded when a training failed: they have no values any more.
+    void lose() noexcept { lost_ = true; }
+    [[nodiscard]] bool is_lost() const noexcept { return lost_; }
+
 protected:
     std::shared_ptr<unit_hooks> hooks_;
     std::size_t number_ = 0;
+    bool lost_ = false;
 };
 
 namespace detail {

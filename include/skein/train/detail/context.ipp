@@ -3,6 +3,9 @@
 // Bodies of <skein/train/context.hpp>.
 
 #include <skein/core/check.hpp>
+#include <skein/dist/models.hpp>
+
+#include <fmt/core.h>
 
 namespace skein::train {
 
@@ -13,6 +16,16 @@ SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist
                 where_.world_size);
     SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
                 "a world of {} ranks needs a communicator", where_.world_size);
+}
+
+SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
+    options_ = std::make_shared<const dist::comm_options>(options);
+}
+
+SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) const {
+    auto options = options_ ? *options_ : dist::comm_options{};
+    options.name = fmt::format("{}-{}", what, groups_++);
+    return options;
 }
 
 } // namespace skein::train

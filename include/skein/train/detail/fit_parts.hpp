@@ -19,7 +19,7 @@ class parts_of final : public fit_parts {
     static_assert(
         loss_function<Loss, Model, batch_of<Data>>,
         "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor");
+        "and return a scalar tensor or a skein::weighted_loss");
 
 public:
     parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
@@ -28,13 +28,14 @@ public:
           strategy_(ctx, *model) {}
 
     torch::nn::Module& module() override { return *model_; }
-    at::Tensor loss(ids samples, report::metric_set& metrics) override {
+    weighted_loss loss(ids samples, report::metric_set& metrics) override {
         return call(data_.batch(samples), metrics);
     }
-    at::Tensor held_out_loss(ids samples, report::metric_set& metrics) override {
+    weighted_loss held_out_loss(ids samples, report::metric_set& metrics) override {
         return call(held_out_.batch(samples), metrics);
     }
 
+    bool loss_is_weighted() const override { return batch_is_weighted<batch_of<Data>>(); }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
     flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
@@ -56,11 +57,31 @@ public:
 
 private:
     template <class Batch>
-    at::Tensor call(const Batch& batch, report::metric_set& metrics) {
-        if constexpr (std::invocable<Loss&, Model&, const Batch&, report::metric_set&>)
-            return loss_(model_, batch, metrics);
+    static constexpr bool reports =
+        std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+
+    template <class Batch>
+    weighted_loss call(const Batch& batch, report::metric_set& metrics) {
+        const auto value = [&] {
+            if constexpr (reports<Batch>)
+                return loss_(model_, batch, metrics);
+            else
+                return loss_(model_, batch);
+        };
+        if constexpr (is_weighted<decltype(value())>)
+            return value();
         else
-            return loss_(model_, batch);
+            return {value(), {}};
+    }
+    template <class R>
+    static constexpr bool is_weighted = std::convertible_to<R, weighted_loss>;
+    template <class Batch>
+    static constexpr bool batch_is_weighted() {
+        if constexpr (reports<Batch>)
+            return is_weighted<
+                std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>>;
+        else
+            return is_weighted<std::invoke_result_t<Loss&, Model&, const Batch&>>;
     }
     template <class Event>
     void tell_all(const Event& event) {

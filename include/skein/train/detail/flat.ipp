@@ -5,7 +5,9 @@
 #include <skein/core/check.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
+#include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/unit.hpp>
 
 #include <algorithm>
 #include <functional>
@@ -103,7 +105,7 @@ SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
 
 namespace detail {
 /// Runs after each parameter's gradient has been accumulated. The only hook on its node, so that what
-/// has to follow (when_settled) does not depend on the order in which hooks were registered.
+/// has to follow (when_final) does not depend on the order in which hooks were registered.
 struct settle_hook : torch::autograd::FunctionPostHook {
     settle_hook(flat_store& store, std::size_t segment) : store(&store), segment(segment) {}
     torch::autograd::variable_list operator()(
@@ -126,6 +128,7 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     if (options.plan) plan = options.plan(module, found);
     place(plan, options);
     place_gradients(options.gradient_places);
+    if (options.only_layout) return;
 
     const auto make = [](const auto& from, std::int64_t elements) {
         return from ? from(elements) : make_flat_buffer(elements);
@@ -155,6 +158,12 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
     std::unordered_map<const void*, std::size_t> seen;   // tensor objects: tied parameters
     std::unordered_map<const void*, std::string> memory; // data pointers: hidden aliases
     constexpr auto frozen = static_cast<std::size_t>(-1);
+    for (const auto& each : module.modules(/*include_self=*/false))
+        if (const auto* mark = dynamic_cast<const unit_mark*>(each.get()); mark && mark->is_lost())
+            throw error(errc::invalid_argument,
+                        "the parameters of a block were lost with a training that failed")
+                .with_where(type_name(typeid(*mark)))
+                .with_hint("build the model anew, or load a checkpoint into a new one");
     const auto named = module.named_parameters(true);
     for (const auto& item : named) {
         const auto& p = item.value();
@@ -381,9 +390,8 @@ SKEIN_INLINE void flat_store::take_gradients(const flat_unit& unit, bool add) {
 
 SKEIN_INLINE void flat_store::passed(std::size_t i, bool has_gradient) {
     if (has_gradient) touched_[i] = 1.0;
-    if (may_settle_ && !may_settle_(i)) return;
-    settle(i);
-    if (settled_) settled_(i);
+    if (!may_settle_ || may_settle_(i)) settle(i);
+    if (final_) final_(i);
 }
 
 SKEIN_INLINE void flat_store::settle(std::size_t i) {

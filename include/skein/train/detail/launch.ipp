@@ -189,6 +189,7 @@ SKEIN_INLINE void train_as_rank(cluster::membership& world,
     info.job_id = where.job_id;
     if (!cluster::is_supervised()) info.launcher = where.source;
     context here(std::move(info), &world, comm.get());
+    here.use_options(options);
     here.watch_stop_flag(&stops.asked(), [&stops] { return stops.which(); });
     body(here);
 }

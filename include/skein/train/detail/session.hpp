@@ -8,6 +8,7 @@
 #include <skein/torch/tensor.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/loss.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/schedule.hpp>
@@ -28,9 +29,12 @@ public:
 
     virtual ~fit_parts();
     [[nodiscard]] virtual torch::nn::Module& module() = 0;
-    /// The loss of training or evaluation samples; `metrics` gets what it reports.
-    [[nodiscard]] virtual at::Tensor loss(ids samples, report::metric_set& metrics) = 0;
-    [[nodiscard]] virtual at::Tensor held_out_loss(ids samples, report::metric_set& metrics) = 0;
+    /// The loss of training or evaluation samples; `metrics` gets what it reports. Its weight is undefined
+    /// when it is the mean over the samples.
+    [[nodiscard]] virtual weighted_loss loss(ids samples, report::metric_set& metrics) = 0;
+    [[nodiscard]] virtual weighted_loss held_out_loss(ids samples, report::metric_set& metrics) = 0;
+
+    [[nodiscard]] virtual bool loss_is_weighted() const = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
     [[nodiscard]] virtual flat_store& store() = 0;

@@ -82,19 +82,19 @@ private:
     void one_step() {
         const auto begin = seconds_now();
         const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
-        seed_step(config_.seed, step_, ctx_.rank());
-
         parts_.begin_step();
-        const double loss_sum = forward_backward(slice);
+        const auto losses = forward_backward(slice);
         parts_.finish_backward();
 
         step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = parts_.store().own_squared_norm();
-        now.grad_norm = std::sqrt(parts_.squared_norm(mine));
-        const double share = static_cast<double>(slice.ids.size());
-        const auto merged = agree(now, share > 0 ? loss_sum / share : 0.0, share);
+        const double divisor =
+            weight_per_sample(losses.weight, static_cast<double>(slice.global_batch));
+        now.grad_norm = std::sqrt(parts_.squared_norm(mine)) / divisor;
+        const auto merged = agree(now, losses.mean(), losses.weight);
 
-        optimizer_.step(now.lr, clip_to(now.grad_norm, config_.clip).scale, present_);
+        const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
+        optimizer_.step(now.lr, scale, present_);
         parts_.publish();
         step_ += 1;
         reported_.clear();
@@ -153,26 +153,41 @@ private:
         tokens_ += tokens;
     }
 
-    /// Forward and backward of this rank's samples; returns the sum of their losses.
-    double forward_backward(const batch_slice& slice) {
+    /// Forward and backward of this rank's samples.
+    loss_sum forward_backward(const batch_slice& slice) {
         const auto parts = static_cast<int>(config_.accumulation);
-        double loss_sum = 0.0;
+        loss_sum all;
         for (int part = 0; part < parts; ++part) {
             const auto [first, last] = rank_range(slice.ids.size(), part, parts);
+            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            seed_step(config_.seed, step_, ctx_.rank() * parts + part);
             parts_.begin_micro(part + 1 == parts);
             if (first == last) continue; // finish_backward() sends what no hook has sent
             const auto count = last - first;
             const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
             const user_code here{ctx_.rank(), step_ + 1};
-            const auto loss =
-                here.run("the loss", [&] { return one_number(parts_.loss(ids, reported_)); });
-            // Weighted by its share of the global batch, the sum over ranks is the batch's mean.
-            const double weight =
-                static_cast<double>(count) / static_cast<double>(slice.global_batch);
-            here.run("the backward pass", [&] { loss.backward(at::full_like(loss, weight)); });
-            loss_sum += loss.item<double>() * static_cast<double>(count);
+            const auto loss = here.run(
+                "the loss", [&] { return checked_loss(parts_.loss(ids, reported_), count); });
+            // A mean is weighted by its share of the global batch, so that the sum over ranks is the
+            // batch's mean. A sum over weights is divided by them when all are known.
+            const double share = (loss.weighted ? 1.0 : static_cast<double>(count)) /
+                                 static_cast<double>(slice.global_batch);
+            here.run("the backward pass",
+                     [&] { loss.value.backward(at::full_like(loss.value, share)); });
+            all.add(loss);
         }
-        return loss_sum;
+        return all;
+    }
+
+    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
+    double weight_per_sample(double mine, double global_batch) {
+        if (!parts_.loss_is_weighted()) return 1.0;
+        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
+        if (mine > 0) return mine / global_batch;
+        throw error(
+            errc::invalid_argument,
+            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
+            .with_hint("is everything masked? leave such samples out of the data");
     }
 
     void end_of_step(const step_info& now) {
@@ -221,9 +236,10 @@ private:
                 for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
                 const user_code here{ctx_.rank(), step_};
                 const auto loss = here.run("the loss of an evaluation", [&] {
-                    return one_number(parts_.held_out_loss(ids, reported));
+                    return checked_loss(parts_.held_out_loss(ids, reported), ids.size());
                 });
-                mine.mean("val_loss", loss.item<double>(), static_cast<double>(ids.size()));
+                mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+                          loss.weight);
             }
             parts_.end_evaluation();
         }
@@ -372,8 +388,8 @@ SKEIN_INLINE fit_result run_fit(const fit_request& request,
                        .seed = request.config->seed},
                       ctx.world_size());
         const auto parts = make();
-        session run(request, *parts, std::move(order));
         try {
+            session run(request, *parts, std::move(order));
             return run.all();
         } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
             parts->abort(to_error(std::current_exception()));

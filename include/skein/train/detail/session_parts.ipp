@@ -9,6 +9,8 @@
 #include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
 
+#include <cmath>
+#include <cstddef>
 #include <memory>
 #include <system_error>
 #include <typeinfo>
@@ -152,6 +154,41 @@ SKEIN_INLINE at::Tensor one_number(at::Tensor loss) {
                     ? fmt::format("the loss must be one number, it has the shape [{}]", shape)
                     : std::string("the loss must be one number, it is no tensor at all"))
         .with_hint("return its mean over the batch, e.g. loss.mean()");
+}
+
+/// A loss as the sum over what counts, and how much that is: samples, or what the loss says.
+struct loss_sum {
+    at::Tensor value;    ///< the tensor to go backward from
+    double sum = 0.0;    ///< of this and, added up, of others
+    double weight = 0.0; ///< likewise
+    bool weighted = false;
+
+    void add(const loss_sum& other) {
+        sum += other.sum;
+        weight += other.weight;
+    }
+    [[nodiscard]] double mean() const noexcept { return weight > 0 ? sum / weight : 0.0; }
+};
+
+SKEIN_INLINE loss_sum checked_loss(weighted_loss from, std::size_t samples) {
+    loss_sum out;
+    out.value = one_number(std::move(from.sum));
+    out.weighted = from.weight.defined();
+    out.weight = static_cast<double>(samples);
+    if (out.weighted) {
+        if (from.weight.numel() == 1) out.weight = from.weight.item<double>();
+        if (from.weight.numel() != 1 || !(out.weight >= 0) || !std::isfinite(out.weight))
+            throw error(
+                errc::invalid_argument,
+                from.weight.numel() == 1
+                    ? fmt::format("the weight of a loss is {}", out.weight)
+                    : fmt::format("the weight of a loss has {} numbers", from.weight.numel()))
+                .with_hint(
+                    "return the sum of the losses and the sum of their weights, e.g. of a mask");
+    }
+    const auto value = out.value.item<double>();
+    out.sum = out.weighted ? value : value * out.weight;
+    return out;
 }
 
 /// Eval mode for all modules while it lives; then each has the mode of its own again.

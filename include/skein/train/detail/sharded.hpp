@@ -45,6 +45,11 @@ class unit_gatherer;
 struct shard_groups {
     shard_groups(const context& ctx, const shard_policy& policy);
 
+    /// A further communicator of the ranks of `shard`, which is not null.
+    [[nodiscard]] std::unique_ptr<dist::comm_thread> another(const context& ctx) const;
+    /// The replica whose host is that of the first rank of the world.
+    [[nodiscard]] int first_replica() const;
+
     dist::comm_thread* world = nullptr;
     dist::comm_thread* shard = nullptr;
     dist::comm_thread* replicas = nullptr;
@@ -53,6 +58,7 @@ struct shard_groups {
     void drain() const noexcept;
 
 private:
+    int host_ = -1; // its number, for sharding inside hosts
     std::unique_ptr<dist::comm_thread> own_shard_, own_replicas_;
 };
 
@@ -88,23 +94,23 @@ public:
 
 private:
     struct unit_state {
-        std::size_t missing = 0; ///< gradients that have not come in this micro-batch
-        bool launched = false;   ///< on its way, in this micro-batch
-        bool taken = false;      ///< and its result is where the optimizer finds it
-        bool kept = false;       ///< the owned gradients hold micro-batches of this step
-        dist::ticket reduced, replicated;
-        bool crossing = false; ///< replicated is under way
+        std::size_t missing = 0;          ///< gradients that have not come in this micro-batch
+        bool launched = false;            ///< on its way, in this micro-batch
+        bool taken = false;               ///< and its result is where the optimizer finds it
+        bool kept = false;                ///< the owned gradients hold micro-batches of this step
+        dist::ticket reduced, replicated; // the second: under way once it has crossed
     };
     enum class phase : std::uint8_t { idle, passing, reducing };
 
+    void build(torch::nn::Module& module, const plan_function& plan);
     void make_store(torch::nn::Module& module, const plan_function& plan);
     void spread_values();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
-    [[nodiscard]] bool place_is_free(std::size_t segment);
-    void free_place(std::size_t unit);
+    [[nodiscard]] bool make_place(std::size_t unit, bool wait);
+    void send(std::size_t unit);
     void launch(std::size_t unit);
-    void cross(bool wait);
+    void cross(std::size_t wait_until);
     void take(std::size_t unit);
     void end_micro();
     void gather_all();
@@ -116,10 +122,9 @@ private:
     const context* ctx_;
     shard_policy policy_;
     shard_groups groups_;
-    std::shared_ptr<dist::group_memory> shared_parameters_, shared_gradients_;
     std::unique_ptr<flat_store> store_;
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
-    bool one_copy_ = false, has_buffers_ = false;
+    bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 
     std::vector<unit_state> states_;
     std::vector<char> ready_;       // by segment: its hook has fired in this pass

@@ -5,6 +5,7 @@
 #include <skein/cluster/rendezvous.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
+#include <skein/core/log.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/split.hpp>
 #include <skein/torch/torch.hpp>
@@ -52,18 +53,29 @@ SKEIN_INLINE shard_groups::shard_groups(const context& ctx, const shard_policy& 
         (policy.shard_states ? shard : replicas) = world;
         return;
     }
-    const auto number = ctx.next_group();
-    const auto name = [&](const char* what) {
-        return fmt::format("{}-{}-{}", policy.name, number, what);
+    const auto options = [&](const char* what) {
+        return ctx.group_options(fmt::format("{}-{}", policy.name, what));
     };
-    const int host = host_number(ctx, name("hosts"));
     const auto keep = [](std::unique_ptr<dist::comm_thread>& own, dist::comm_thread*& use) {
         if (own && own->world_size() > 1) use = own.get();
     };
-    own_shard_ = dist::split(*ctx.world(), host, {.name = name("shard")});
-    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), {.name = name("replicas")});
+    host_ = host_number(ctx, options("hosts").name);
+    own_shard_ = dist::split(*ctx.world(), host_, options("shard"));
+    own_replicas_ = dist::split(*ctx.world(), own_shard_->rank(), options("replicas"));
     keep(own_shard_, shard);
     keep(own_replicas_, replicas);
+}
+
+SKEIN_INLINE std::unique_ptr<dist::comm_thread> shard_groups::another(const context& ctx) const {
+    auto options = ctx.group_options("gather");
+    if (host_ >= 0) return dist::split(*ctx.world(), host_, std::move(options));
+    return dist::make_comm_thread(*ctx.world(), options);
+}
+
+SKEIN_INLINE int shard_groups::first_replica() const {
+    std::int64_t root = host_ == 0 ? replicas->rank() : 0; // hosts are numbered by their first rank
+    replicas->all_reduce(dist::view_of(std::span(&root, 1)), dist::reduce_op::max).wait();
+    return static_cast<int>(root);
 }
 
 SKEIN_INLINE void shard_groups::abort(const error& why) const noexcept {
@@ -82,6 +94,15 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
     : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    try {
+        build(module, plan);
+    } catch (...) {
+        abort(to_error(std::current_exception())); // the reason, before the groups end without one
+        throw;
+    }
+}
+
+SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_function& plan) {
     make_store(module, plan);
     states_.resize(store_->units().size());
     ready_.assign(store_->segments().size(), 0);
@@ -95,17 +116,18 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
             if (!fresh) turn_[u] = std::exchange(seen->second, u);
         }
-        store_->ask_before([this](std::size_t segment) { return place_is_free(segment); });
+        store_->ask_before([this](std::size_t segment) {
+            return phase_ != phase::reducing ||
+                   make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
+        });
     }
-    if (reduces()) store_->when_settled([this](std::size_t segment) { ready(segment); });
+    if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
     if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
-    auto comm = dist::make_comm_thread(
-        *ctx.world(), {.name = fmt::format("{}-{}-gather", policy.name, ctx.next_group())});
-    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, std::move(comm), policy_);
-    gatherer_->attach();
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
     gatherer_->drop_all();
+    gatherer_->attach();
 }
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
@@ -144,7 +166,10 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                         : make_flat_buffer(elements);
         };
     if (groups_.world != nullptr) { // before anything is shared that depends on it
-        const flat_store alone(module, {.plan = plan, .shards = 1});
+        store_options only;
+        only.plan = plan;
+        only.only_layout = true;
+        const flat_store alone(module, only);
         fnv1a h;
         h.number(alone.layout_hash());
         for (const auto& u : alone.units()) h.number(static_cast<std::uint64_t>(u.place.end));
@@ -158,11 +183,12 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
     if (one_copy_) {
         groups_.shard->barrier().wait(); // its first rank has brought them
         if (groups_.replicas != nullptr) {
+            const int root = groups_.first_replica();
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
                 const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_.replicas->broadcast(view, 0).wait();
+                groups_.replicas->broadcast(view, root).wait();
             }
             groups_.shard->barrier().wait();
         }
@@ -192,8 +218,15 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
         groups_.drain();
         if (gatherer_) gatherer_->comm().drain();
     }
-    store_->when_settled({});
+    store_->when_final({});
     store_->ask_before({});
+    if (!one_copy_ || finished_) return;
+    try { // after an error: what the other ranks do from here on is none of this module's business
+        store_->leave_shared_memory();
+    } catch (const error& why) {
+        logging::warn("train",
+                      fmt::format("the parameters stay shared with other ranks: {}", why.what()));
+    }
 }
 
 // ---- a step --------------------------------------------------------------------------------------
@@ -219,7 +252,7 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     for (std::size_t u = 0; u < states_.size(); ++u) {
         auto& s = states_[u];
         s.missing = store_->units()[u].last - store_->units()[u].first;
-        s.launched = s.taken = s.crossing = false;
+        s.launched = s.taken = false;
     }
     std::fill(ready_.begin(), ready_.end(), 0);
     if (gatherer_) gatherer_->begin_pass(step_);
@@ -239,24 +272,28 @@ SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     }
     if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
     if (phase_ != phase::reducing) return;
-    while (left_ > 0 && states_[left_ - 1].missing == 0) launch(left_ - 1);
-    cross(/*wait=*/false);
+    while (left_ > 0 && states_[left_ - 1].missing == 0 &&
+           make_place(left_ - 1, /*wait=*/!gatherer_))
+        send(left_ - 1);
+    cross(/*wait_until=*/states_.size());
 }
 
-SKEIN_INLINE bool sharded_parallel::place_is_free(std::size_t segment) {
-    if (phase_ != phase::reducing) return true;
-    const auto u = store_->segments()[segment].unit;
-    const auto before = turn_[u];
+/// Whether what had the unit's place before has left it. A rank that gathers must not wait in the middle of
+/// a backward pass for what peers reduce: they may wait for its next gather.
+SKEIN_INLINE bool sharded_parallel::make_place(std::size_t unit, bool wait) {
+    const auto before = turn_[unit];
     if (before >= states_.size()) return true;
-    if (!states_[before].launched) return false;
-    free_place(u);
+    auto& s = states_[before];
+    if (s.taken) return true;
+    if (!s.launched || (!wait && !s.reduced.done())) return false;
+    take(before);
     return true;
 }
 
-/// What had the unit's place before has left it when this returns.
-SKEIN_INLINE void sharded_parallel::free_place(std::size_t unit) {
-    const auto before = turn_[unit];
-    if (before < states_.size() && !states_[before].taken) take(before);
+/// Puts what is not in its place yet there, and sends the unit.
+SKEIN_INLINE void sharded_parallel::send(std::size_t unit) {
+    store_->settle_gradients(store_->units()[unit]);
+    launch(unit);
 }
 
 SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
@@ -279,11 +316,12 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
 }
 
 /// What is reduced inside the shard group goes on to the replicas, in the order of units.
-SKEIN_INLINE void sharded_parallel::cross(bool wait) {
+///   wait_until  waits for the units down to this one; the others go on if they are done
+SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
     if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
     for (; crossed_ > left_; --crossed_) {
         auto& s = states_[crossed_ - 1];
-        if (!wait && !s.reduced.done()) return;
+        if (crossed_ - 1 < wait_until && !s.reduced.done()) return;
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
@@ -297,7 +335,7 @@ SKEIN_INLINE void sharded_parallel::cross(bool wait) {
 /// Waits for the sums of a unit that has left, and puts them where the optimizer finds them.
 SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     auto& s = states_[unit];
-    cross(/*wait=*/true);
+    cross(/*wait_until=*/unit);
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
@@ -312,9 +350,8 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
     if (phase_ == phase::reducing) {
         while (left_ > 0) {
             const auto unit = left_ - 1;
-            free_place(unit);
-            store_->settle_gradients(store_->units()[unit]);
-            launch(unit);
+            (void)make_place(unit, /*wait=*/true);
+            send(unit);
         }
         for (std::size_t u = states_.size(); u-- > 0;)
             if (!states_[u].taken) take(u);
@@ -393,6 +430,7 @@ SKEIN_INLINE void sharded_parallel::finish() {
         gatherer_->detach();
     }
     if (one_copy_) store_->leave_shared_memory();
+    finished_ = true;
 }
 
 SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {

@@ -35,9 +35,9 @@ SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
     return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int rank) {
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
     std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
-                      static_cast<std::uint64_t>(rank) + 1; // splitmix64 of the three
+                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     torch::manual_seed(x ^ (x >> 31));

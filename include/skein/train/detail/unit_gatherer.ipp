@@ -5,8 +5,8 @@
 //
 // The address of a parameter never changes: dropping gives pages back to the system, gathering writes the
 // same bytes to the same place below autograd, so tensors that were saved for the backward pass stay
-// valid. While a unit is dropped its parameters are empty tensors: reading one outside of its unit is a
-// shape error at once, never zeros.
+// valid. While a unit is dropped its parameters are empty tensors: a layer that reads one outside of its
+// unit gets a shape error at once, never zeros (a sum over all parameters sees no elements of it).
 //
 // The order of gathers is a contract between ranks: in a pass every unit once in the order of the forward
 // pass, then every dropped one once backwards, whether a rank uses it or not. A unit is dropped when the
@@ -80,7 +80,10 @@ public:
         for (const auto u : order_) states_[u].mark->attach(shared_from_this(), u);
     }
     void detach() {
-        for (const auto u : order_) states_[u].mark->attach(nullptr, 0);
+        for (const auto u : order_) {
+            states_[u].mark->attach(nullptr, 0);
+            if (states_[u].is != place::here) states_[u].mark->lose();
+        }
     }
 
     [[nodiscard]] dist::comm_thread& comm() noexcept { return *comm_; }
