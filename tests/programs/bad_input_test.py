@@ -12,7 +12,7 @@ from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
 
 
 def main():
-    program = find_program("110_gpt_ddp")
+    program, by_strategy = find_program("110_gpt_ddp"), find_program("120_gpt_fsdp")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         text = write_text(folder)
@@ -22,7 +22,7 @@ def main():
         pipe = folder / "pipe"
         os.mkfifo(pipe)
 
-        def refused(code, words, *arguments, text_file=text, runs=folder / "runs", restarts=False):
+        def refused(code, words, *arguments, text_file=text, runs=folder / "runs", restarts=False, program=program):
             def case():
                 with Run([program, *TINY, "--text", text_file, "--runs", runs, "--steps", 10, *arguments]) as run:
                     got = run.wait(120)
@@ -31,7 +31,7 @@ def main():
                     for word in words:
                         run.check(word in said, f"'{word}' is not in the message")
                     # what a run says before it fails is no mistake
-                    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("gpt", "step ", "text ", "DDP"))]
+                    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("gpt", "step ", "text ", "DDP", "FSDP"))]
                     run.check(len(lines) <= 3, f"{len(lines)} lines for one mistake")
                     run.check(restarts or "starting again" not in said, "a lasting failure was tried again")
                     run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
@@ -83,6 +83,11 @@ def main():
             ("NaN loss, two workers", refused(1, ["at step", "learning rate"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
                                               "--workers", "2")),
             ("heads that do not divide the width", refused(2, ["heads"], "--heads", "5")),
+            ("no such strategy", refused(2, ["nonsense", "fsdp"], "--strategy", "nonsense", "--workers", "2", program=by_strategy)),
+            ("two workers and a strategy for one", refused(2, ["Single", "2 workers"], "--strategy", "single", "--workers", "2", program=by_strategy)),
+            ("FSDP, more workers than samples", refused(2, ["workers", "batch"], "--workers", "9", program=by_strategy)),
+            ("NaN loss under FSDP", refused(1, ["at step", "learning rate"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
+                                            "--workers", "2", program=by_strategy)),
         ], sys.argv[1] if len(sys.argv) > 1 else None)
 
 

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers and supervisors are killed at random moments; the loss curve must not show it.
 
-    kill_test.py [--kills N] [--seed S]
+    kill_test.py                                              as in CI: DDP, and two kills under FSDP
+    kill_test.py --strategy fsdp --kills 20 [--communicator ring] [--seed S]
 
-Each killed run has to end by itself with exit code 0 and the same bytes in metrics.csv as an undisturbed
-run, and to leave no process, socket or shared memory behind.
+Each killed run has to end by itself with exit code 0, the same bytes in metrics.csv and in the last
+checkpoint's tensors as an undisturbed run, and to leave no process, socket, shared memory or unfinished
+file behind. Over the ring the blocks of FSDP are gathered one by one, over shared memory nothing is.
 """
 import argparse
 import os
@@ -19,120 +21,175 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from program import TINY, Run, find_program, run_cases, write_text  # noqa: E402
 
-STEPS = 120
+
+class Job:
+    """One kind of run, under every name in one folder."""
+
+    def __init__(self, folder, strategy, communicator, steps=120):
+        self.label = strategy if communicator == "automatic" else f"{strategy} over {communicator}"
+        self.folder, self.steps = folder / f"{strategy}-{communicator}", steps
+        self.scratch = self.folder / "tmp"
+        self.scratch.mkdir(parents=True)
+        self.text = write_text(self.folder)
+        program = [find_program("110_gpt_ddp")]
+        if strategy != "ddp" or communicator != "automatic":
+            program = [find_program("120_gpt_fsdp"), "--strategy", strategy, "--communicator", communicator]
+        layers = ["--layers", 3] if communicator == "ring" else []
+        self.command = [*program, *TINY, *layers, "--text", self.text, "--runs", self.folder / "runs", "--workers", 2,
+                        "--steps", steps, "--checkpoint-every", 10, "--eval-every", 30, "--max-failures", 10]
+
+    def run(self, name, *more):
+        return Run([*self.command, "--run", name, *more], TMPDIR=self.scratch)
+
+    def curve(self, name):
+        path = self.folder / "runs" / name / "metrics.csv"
+        return path.read_bytes() if path.exists() else b""
+
+    def rows(self, name):
+        return self.curve(name).count(b"\n")
+
+    def files(self, name):
+        """What there is, but for event files: every start writes its own."""
+        here = self.folder / "runs" / name
+        return sorted(str(p.relative_to(here)) for p in here.rglob("*") if not p.name.startswith("events."))
+
+    def tensors(self, name):
+        shards = sorted((self.folder / "runs" / name / "checkpoints" / f"step-{self.steps:08}").glob("*.safetensors"))
+        return [p.read_bytes() for p in shards]
+
+    def quiet(self):
+        with self.run("quiet") as run:
+            run.wait_until(lambda: self.rows("quiet") > 1, "the first step")
+            self.first_step = time.monotonic() - run.begin
+            run.check(run.wait() == 0, "the undisturbed run failed")
+            self.check_left(run)
+        assert self.rows("quiet") > self.steps / 2, "the undisturbed run wrote no curve"
+        assert self.tensors("quiet"), "the undisturbed run saved nothing"
+
+    def check_left(self, run):
+        run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
+        run.check(not list(self.scratch.iterdir()), f"left behind: {list(self.scratch.iterdir())}")
+
+    def check_same(self, run, name, after=""):
+        run.check(self.curve(name) == self.curve("quiet"), "another loss curve" + after)
+        run.check(self.tensors(name) == self.tensors("quiet"), "other weights or states" + after)
+        run.check(self.files(name) == self.files("quiet"), f"other files{after}: {self.files(name)}")
+        self.check_left(run)
 
 
-def arguments(folder, name):
-    return [find_program("110_gpt_ddp"), *TINY, "--text", folder / "text.txt", "--runs", folder / "runs", "--run", name,
-            "--workers", 2, "--steps", STEPS, "--checkpoint-every", 10, "--eval-every", 30, "--max-failures", 10]
+def kill_cases(job, kills, seed, everything):
+    draw = random.Random(seed)
+    restarts = []
 
+    def kill_a_worker(number):
+        """One in four while the ranks meet; the others anywhere from the first step to behind the last.
+        By steps and not by the clock: the next run may be faster or slower than the undisturbed one."""
+        victim, name = draw.randrange(2), f"kill-{number}"
+        step = 0 if draw.randrange(4) == 0 else draw.randrange(1, job.steps + 1)
+        delay = draw.uniform(0.0, job.first_step if step == 0 else 0.05)
+        moment = f"{1000 * delay:.0f} ms after " + (f"step {step}" if step else "both were started")
+        with job.run(name) as run:
+            killed = False
+            run.wait_until(lambda: job.rows(name) > step if step else len(run.children()) == 2, moment)
+            begin = time.monotonic()
+            while time.monotonic() - begin < delay and run.process.poll() is None:
+                time.sleep(0.001)
+            workers = run.children()
+            if len(workers) > victim and run.process.poll() is None:
+                try:
+                    os.kill(workers[victim], signal.SIGKILL)
+                    killed = True
+                except ProcessLookupError:
+                    pass  # it ended in this very moment
+            code = run.wait()
+            run.check(code == 0, f"exit code {code} after a kill {moment}")
+            job.check_same(run, name, f" after a kill {moment}")
+            again = "restart 1 of" in run.stderr
+            restarts.append(again)
+            print(f"        kill {number}: worker {victim}, {moment}: "
+                  f"{'killed' if killed else 'not there'}, {'restarted' if again else 'no restart needed'}", flush=True)
 
-def curve(folder, name):
-    path = folder / "runs" / name / "metrics.csv"
-    return path.read_bytes() if path.exists() else b""
+    def kills_hit():
+        print(f"        {job.label}: {sum(restarts)} restarts in {len(restarts)} runs", flush=True)
+        assert kills < 10 or sum(restarts) >= kills / 2, "most kills changed nothing: this tests little"
 
+    def kill_in_the_middle():
+        with job.run("middle") as run:
+            run.wait_until(lambda: job.rows("middle") > job.steps / 3, "a third of the steps")
+            os.kill(run.children()[-1], signal.SIGKILL)
+            run.check(run.wait() == 0, "the run did not recover")
+            run.check("restart 1 of" in run.stderr, "no word of a restart")
+            run.check("signal 9" in run.stderr, "the reason is not named")
+            job.check_same(run, "middle")
 
-def rows(folder, name):
-    return curve(folder, name).count(b"\n")
+    def stop_a_worker():
+        with job.run("stopped") as run:
+            run.wait_until(lambda: job.rows("stopped") > job.steps / 3, "a third of the steps")
+            victim = run.children()[0]
+            os.kill(victim, signal.SIGSTOP)
+            run.check(run.wait() == 0, "the run did not recover from a worker that hangs")
+            told = [line for line in run.stderr.splitlines() if "restart 1 of" in line]
+            run.check(told and f"pid {victim} " in told[0] and "silent" in told[0], "it is not told who hangs")
+            job.check_same(run, "stopped")
+
+    def kill_the_supervisor():
+        with job.run("orphans") as run:
+            run.wait_until(lambda: job.rows("orphans") > 20, "20 steps")
+            run.check(len(run.children()) == 2, f"not two workers: {run.children()}")
+            run.process.kill()
+            begin = time.monotonic()
+            run.process.wait()
+            while run.marked.processes() and time.monotonic() - begin < 10:
+                time.sleep(0.001)
+            took = time.monotonic() - begin
+            run.check(took < 1.0, f"the workers outlived their supervisor by {took:.3f} s")
+            job.check_left(run)
+            print(f"        workers gone {took:.3f} s after their supervisor", flush=True)
+
+    def interrupt(number, code):
+        def case():
+            name = f"interrupt-{code}"
+            with job.run(name) as run:
+                run.wait_until(lambda: job.rows(name) > 20, "20 steps")
+                run.process.send_signal(number)
+                got = run.wait()
+                run.check(got == code, f"exit code {got}")
+                job.check_left(run)
+                run.check(job.rows(name) < job.steps, "it did not stop early")
+            with job.run(name, "--resume") as run:
+                run.check(run.wait() == 0, "resume failed")
+                run.check(job.curve(name) == job.curve("quiet"), "another loss curve after stop and resume")
+                job.check_left(run)
+        return case
+
+    cases = [("a run that nobody disturbs", job.quiet)]
+    if everything:
+        cases.append(("a worker killed in the middle of training", kill_in_the_middle))
+    for i in range(kills):
+        cases.append((f"a worker killed at a random moment, {i + 1} of {kills}", lambda i=i: kill_a_worker(i + 1)))
+    cases.append(("the kills hit running workers", kills_hit))
+    if everything:
+        cases += [("a worker that hangs", stop_a_worker),
+                  ("a supervisor killed: its workers leave within a second", kill_the_supervisor),
+                  ("Ctrl-C stops in order and resume goes on", interrupt(signal.SIGINT, 130)),
+                  ("SIGTERM stops in order and resume goes on", interrupt(signal.SIGTERM, 143))]
+    return [(f"{job.label}: {name}", case) for name, case in cases]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strategy", choices=["ddp", "zero1", "zero2", "fsdp", "hybrid"],
+                        help="this one alone (default: ddp, and a few kills under fsdp)")
+    parser.add_argument("--communicator", choices=["automatic", "shm", "ring"], default="automatic")
     options = parser.parse_args()
-    draw = random.Random(options.seed)
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_text(folder)
-
-        with Run(arguments(folder, "quiet")) as run:
-            run.check(run.wait() == 0, "the undisturbed run failed")
-            length = time.monotonic() - run.begin
-            run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-        wanted = curve(folder, "quiet")
-        assert wanted.count(b"\n") > STEPS / 2, "the undisturbed run wrote no curve"
-        restarted = 0
-
-        def kill_a_worker(number):
-            nonlocal restarted
-            moment, victim = draw.uniform(0.0, length), draw.randrange(2)
-            with Run(arguments(folder, f"kill-{number}")) as run:
-                killed = False
-                while time.monotonic() - run.begin < moment and run.process.poll() is None:
-                    time.sleep(0.001)
-                workers = run.children()
-                if len(workers) > victim and run.process.poll() is None:
-                    try:
-                        os.kill(workers[victim], signal.SIGKILL)
-                        killed = True
-                    except ProcessLookupError:
-                        pass  # it ended in this very moment
-                code = run.wait()
-                run.check(code == 0, f"exit code {code} after a kill at {moment:.3f} s")
-                run.check(curve(folder, f"kill-{number}") == wanted, f"another loss curve after a kill at {moment:.3f} s")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-                again = "restart 1 of" in run.stderr
-                restarted += again
-                print(f"        kill {number}: worker {victim} at {moment:.3f} s of {length:.3f}: "
-                      f"{'killed' if killed else 'was gone'}, {'restarted' if again else 'no restart needed'}", flush=True)
-
-        def kill_in_the_middle():
-            with Run(arguments(folder, "middle")) as run:
-                run.wait_until(lambda: rows(folder, "middle") > 40, "40 steps")
-                os.kill(run.children()[-1], signal.SIGKILL)
-                run.check(run.wait() == 0, "the run did not recover")
-                run.check("restart 1 of" in run.stderr, "no word of a restart")
-                run.check("signal 9" in run.stderr, "the reason is not named")
-                run.check(curve(folder, "middle") == wanted, "another loss curve")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-
-        def stop_a_worker():
-            with Run(arguments(folder, "stopped")) as run:
-                run.wait_until(lambda: rows(folder, "stopped") > 40, "40 steps")
-                os.kill(run.children()[0], signal.SIGSTOP)
-                run.check(run.wait() == 0, "the run did not recover from a worker that hangs")
-                run.check(curve(folder, "stopped") == wanted, "another loss curve")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-
-        def kill_the_supervisor():
-            with Run(arguments(folder, "orphans")) as run:
-                run.wait_until(lambda: rows(folder, "orphans") > 20, "20 steps")
-                run.check(len(run.children()) == 2, f"not two workers: {run.children()}")
-                run.process.kill()
-                begin = time.monotonic()
-                run.process.wait()
-                while run.marked.processes() and time.monotonic() - begin < 10:
-                    time.sleep(0.001)
-                took = time.monotonic() - begin
-                run.check(took < 1.0, f"the workers outlived their supervisor by {took:.3f} s")
-                run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-                print(f"        workers gone {took:.3f} s after their supervisor", flush=True)
-
-        def interrupt(number, code):
-            def case():
-                name = f"interrupt-{code}"
-                with Run(arguments(folder, name)) as run:
-                    run.wait_until(lambda: rows(folder, name) > 20, "20 steps")
-                    run.process.send_signal(number)
-                    got = run.wait()
-                    run.check(got == code, f"exit code {got}")
-                    run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
-                    done = rows(folder, name)
-                    run.check(done < STEPS, "it did not stop early")
-                with Run([*arguments(folder, name), "--resume"]) as run:
-                    run.check(run.wait() == 0, "resume failed")
-                    run.check(curve(folder, name) == wanted, "another loss curve after stop and resume")
-            return case
-
-        cases = [("a worker killed in the middle of training", kill_in_the_middle)]
-        for i in range(options.kills):
-            cases.append((f"a worker killed at a random moment, {i + 1} of {options.kills}", lambda i=i: kill_a_worker(i + 1)))
-        cases += [("a worker that hangs", stop_a_worker),
-                  ("a supervisor killed: its workers leave within a second", kill_the_supervisor),
-                  ("Ctrl-C stops in order and resume goes on", interrupt(signal.SIGINT, 130)),
-                  ("SIGTERM stops in order and resume goes on", interrupt(signal.SIGTERM, 143))]
+        cases = kill_cases(Job(folder, options.strategy or "ddp", options.communicator), options.kills, options.seed, True)
+        if not options.strategy:
+            cases += kill_cases(Job(folder, "fsdp", "ring", steps=60), 2, options.seed, False)
         run_cases(cases)
 
 
