@@ -9,6 +9,7 @@
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/optimizer.hpp>
+#include <skein/train/recompute.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
@@ -17,6 +18,7 @@
 
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/optimizer.ipp>
+#include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/sharded.ipp>

@@ -24,6 +24,7 @@ struct program_options {
     std::size_t max_mib = 64;
     model_options model;
     skein::run_config run;
+    int recompute = 0; ///< every so many-th block computes its activations again
     double lr = 3e-3;
     std::int64_t warmup = 50;
     std::string schedule = "cosine";

@@ -7,6 +7,7 @@
 #include <skein/report/progress.hpp>
 #include <skein/report/summary.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/recompute.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/trainer.hpp>
 
@@ -32,6 +33,7 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
 
     torch::manual_seed(o.run.seed);
     GPT model(o.model);
+    if (o.recompute > 0) (void)skein::train::checkpoint_activations(*model, o.recompute);
     const auto loss = [](GPT& m, const text_batch& b) {
         return next_byte_loss(m, b.inputs_BT, b.targets_BT);
     };

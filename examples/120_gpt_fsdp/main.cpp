@@ -37,6 +37,9 @@ int main(int argc, char** argv) {
     const auto code = gpt::parse(argc, argv, options, [&](CLI::App& app) {
         app.add_option("--strategy", strategy, "single, ddp, zero1, zero2, fsdp or hybrid")
             ->check(CLI::IsMember(strategies));
+        app.add_option("--checkpoint-activations", options.recompute,
+                       "compute every so many-th block again in the backward pass, 0: none")
+            ->check(CLI::NonNegativeNumber);
     });
     if (code) return *code;
     return gpt::run_program(options, strategies.at(strategy));

@@ -19,6 +19,7 @@
 #include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/optimizer.hpp>
+#include <skein/train/recompute.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/safetensors.hpp>

@@ -10702,7 +10702,9 @@ private:
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -10719,6 +10721,8 @@ public:
     virtual void before_forward(std::size_t unit) = 0;
     /// outputs: every tensor that forward() returned.
     virtual void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) = 0;
+    /// Returns when they have their values again, until their gradients are final.
+    virtual void before_backward(std::size_t unit) = 0;
 };
 
 /// The part of unit<M> that does not depend on M.
@@ -10735,6 +10739,16 @@ public:
         number_ = number;
     }
 
+    /// Activations are computed again in the backward pass (recompute.hpp).
+    void recompute(bool yes) noexcept { recomputes_ = yes; }
+    [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
+
+    /// Forward passes of this step that have still to be computed again: until then a gradient of the block
+    /// is not final.
+    [[nodiscard]] int pending() const noexcept { return pending_; }
+    void expect(int more) const noexcept { pending_ += more; }
+    void expect_nothing() const noexcept { pending_ = 0; }
+
     /// Its parameters were sharded when a training failed: they have no values any more.
     void lose() noexcept { lost_ = true; }
     [[nodiscard]] bool is_lost() const noexcept { return lost_; }
@@ -10742,35 +10756,116 @@ public:
 protected:
     std::shared_ptr<unit_hooks> hooks_;
     std::size_t number_ = 0;
-    bool lost_ = false;
+    bool lost_ = false, recomputes_ = false;
+    mutable int pending_ = 0; // forward() may be const
 };
 
 namespace detail {
 
-inline void tensors_of(const at::Tensor& from, std::vector<at::Tensor>& all) {
-    all.push_back(from);
+// Calls visit(tensor) for every tensor in a value, in order.
+template <class Visit>
+void each_tensor(at::Tensor& value, const Visit& visit) {
+    visit(value);
 }
-template <class T>
-void tensors_of(const std::vector<T>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
+template <class T, class Visit>
+void each_tensor(std::vector<T>& value, const Visit& visit) {
+    for (auto& each : value) each_tensor(each, visit);
 }
-template <class T, std::size_t N>
-void tensors_of(const std::array<T, N>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
+template <class T, std::size_t N, class Visit>
+void each_tensor(std::array<T, N>& value, const Visit& visit) {
+    for (auto& each : value) each_tensor(each, visit);
 }
-template <class... T>
-void tensors_of(const std::tuple<T...>& from, std::vector<at::Tensor>& all) {
-    std::apply([&](const auto&... each) { (tensors_of(each, all), ...); }, from);
+template <class... T, class Visit>
+void each_tensor(std::tuple<T...>& value, const Visit& visit) {
+    std::apply([&](auto&... each) { (each_tensor(each, visit), ...); }, value);
 }
-template <class A, class B>
-void tensors_of(const std::pair<A, B>& from, std::vector<at::Tensor>& all) {
-    tensors_of(from.first, all);
-    tensors_of(from.second, all);
+template <class A, class B, class Visit>
+void each_tensor(std::pair<A, B>& value, const Visit& visit) {
+    each_tensor(value.first, visit);
+    each_tensor(value.second, visit);
 }
 
 template <class R>
 concept holds_tensors =
-    requires(const R& result, std::vector<at::Tensor>& all) { tensors_of(result, all); };
+    requires(R& value, void (*visit)(at::Tensor&)) { each_tensor(value, visit); };
+
+/// The forward of a block with its tensors as lists.
+using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+
+/// Calls it without keeping activations; the backward pass calls it again.
+///   before_backward  is called before that
+[[nodiscard]] std::vector<at::Tensor> call_recomputed(block_call call,
+                                                      std::vector<at::Tensor> inputs,
+                                                      std::function<void()> before_backward);
+[[nodiscard]] bool gradients_are_on();
+[[noreturn]] void refuse_recompute();
+
+/// What unit<M> does around M's forward; `call` is that forward, of these arguments by reference.
+template <class R, class Call, class... Args>
+R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
+           const Call& call, Args&... args) {
+    const auto plain = [hooks, number](const auto& forward, auto&... arguments) -> R {
+        if (hooks) hooks->before_forward(number);
+        R result = forward(arguments...);
+        if (hooks) {
+            std::vector<at::Tensor> outputs;
+            each_tensor(result, [&](at::Tensor& t) { outputs.push_back(t); });
+            hooks->after_forward(number, outputs);
+        }
+        return result;
+    };
+    if (!mark.recomputes() || !gradients_are_on()) return plain(call, args...);
+
+    // Tensors travel through the autograd graph, the other arguments are copied.
+    if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>))) {
+        const auto visit_inputs = [](auto& arguments, const auto& visit) {
+            std::apply(
+                [&](auto&... each) {
+                    const auto one = [&](auto& argument) {
+                        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>,
+                                                   at::Tensor>)
+                            visit(argument);
+                    };
+                    (one(each), ...);
+                },
+                arguments);
+        };
+        auto arguments = std::make_shared<std::tuple<Args...>>(args...);
+        auto first = std::make_shared<std::optional<R>>(); // the form of what forward() returns
+        std::vector<at::Tensor> inputs;
+        visit_inputs(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
+        auto outputs = call_recomputed(
+            [=](const std::vector<at::Tensor>& given) {
+                auto with = *arguments;
+                auto next = given.begin();
+                visit_inputs(with, [&](at::Tensor& t) { t = *next++; });
+                const bool again = gradients_are_on();
+                R result = std::apply(
+                    [&](auto&... each) {
+                        // Gathered already when it is done again; the mark lives as long as its parameters.
+                        return again ? call(each...) : plain(call, each...);
+                    },
+                    with);
+                std::vector<at::Tensor> tensors;
+                each_tensor(result, [&](at::Tensor& t) { tensors.push_back(t); });
+                if (!again) *first = std::move(result);
+                return tensors;
+            },
+            std::move(inputs),
+            [hooks, number, &mark] {
+                if (mark.pending() > 0) mark.expect(-1);
+                if (hooks) hooks->before_backward(number);
+            });
+        mark.expect(1);
+        auto next = outputs.begin();
+        R result = std::move(**first);
+        first->reset();
+        each_tensor(result, [&](at::Tensor& t) { t = std::move(*next++); });
+        return result;
+    } else {
+        refuse_recompute();
+    }
+}
 
 /// One base per signature, so that forward() of unit<M> is no template.
 template <class M, class Signature>
@@ -10779,21 +10874,25 @@ class unit_forward;
 #define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
     template <class M, class C, class R, class... Args>                                            \
     class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
-        static_assert(holds_tensors<std::remove_cvref_t<R>>,                                       \
+        static_assert(holds_tensors<R>,                                                            \
                       "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
                       "tuples of tensors");                                                        \
                                                                                                    \
     public:                                                                                        \
         using M::M;                                                                                \
         R forward(Args... args) QUALIFIER {                                                        \
-            const auto hooks = this->hooks_;                                                       \
-            if (!hooks) return M::forward(std::forward<Args>(args)...);                            \
-            hooks->before_forward(this->number_);                                                  \
-            R result = M::forward(std::forward<Args>(args)...);                                    \
-            std::vector<at::Tensor> outputs;                                                       \
-            tensors_of(result, outputs);                                                           \
-            hooks->after_forward(this->number_, outputs);                                          \
-            return result;                                                                         \
+            if (!this->hooks_ && !this->recomputes_)                                               \
+                return M::forward(std::forward<Args>(args)...);                                    \
+            const auto call = [this](std::remove_cvref_t<Args>&... arguments) -> R {               \
+                return M::forward(static_cast<Args>(arguments)...);                                \
+            };                                                                                     \
+            return this->template run<R>(call, std::remove_cvref_t<Args>(args)...);                \
+        }                                                                                          \
+                                                                                                   \
+    private:                                                                                       \
+        template <class Result, class Call, class... Copies>                                       \
+        Result run(const Call& call, Copies... copies) const {                                     \
+            return run_unit<Result>(*this, this->hooks_, this->number_, call, copies...);          \
         }                                                                                          \
     }
 SKEIN_UNIT_FORWARD();
@@ -10818,13 +10917,115 @@ public:
 
 
 // ======== skein/train/detail/unit.ipp
-// Bodies of <skein/train/unit.hpp>.
+// Bodies of <skein/train/unit.hpp>: above all a call whose activations are computed again in the backward
+// pass.
+//
+//   source: Chen et al. 2016 (arXiv 1604.06174); torch.utils.checkpoint with use_reentrant=True
+
+
+#include <mutex>
+#include <utility>
 
 namespace skein::train {
 
 SKEIN_INLINE unit_hooks::~unit_hooks() = default;
 SKEIN_INLINE unit_mark::~unit_mark() = default;
 
+namespace detail {
+
+SKEIN_INLINE bool gradients_are_on() { return torch::GradMode::is_enabled(); }
+
+SKEIN_INLINE void refuse_recompute() {
+    throw error(
+        errc::not_supported,
+        "not supported: recomputing a block whose forward takes tensors inside of other types")
+        .with_hint("give them as arguments of their own, or leave the block out of "
+                   "checkpoint_activations()");
+}
+
+/// The state of the default generator, of which dropout draws.
+struct generator_state {
+    static at::Tensor get() {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        return generator.get_state();
+    }
+    static void set(const at::Tensor& state) {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        generator.set_state(state);
+    }
+};
+
+/// What the backward pass needs beside the inputs.
+struct recomputed_call : torch::CustomClassHolder {
+    block_call call;
+    std::function<void()> before_backward;
+    at::Tensor generator; // before the first call
+};
+
+struct recompute : torch::autograd::Function<recompute> {
+    using list = torch::autograd::variable_list;
+
+    static list forward(torch::autograd::AutogradContext* ctx,
+                        c10::intrusive_ptr<recomputed_call> call, at::TensorList inputs) {
+        ctx->save_for_backward(inputs.vec());
+        call->generator = generator_state::get();
+        auto outputs = call->call(inputs.vec()); // without gradients: inside of a function
+        ctx->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
+        return outputs;
+    }
+
+    static list backward(torch::autograd::AutogradContext* ctx, list gradients) {
+        const auto holder = ctx->saved_data["call"].toCapsule();
+        auto& call = static_cast<recomputed_call&>(*holder);
+        call.before_backward();
+        const auto saved = ctx->get_saved_variables();
+        list inputs;
+        for (const auto& s : saved)
+            inputs.push_back(s.detach().set_requires_grad(s.requires_grad()));
+        list outputs;
+        {
+            const auto now = generator_state::get();
+            generator_state::set(call.generator);
+            torch::AutoGradMode on(true);
+            try {
+                outputs = call.call(inputs);
+            } catch (...) {
+                generator_state::set(now);
+                throw;
+            }
+            generator_state::set(now);
+        }
+        list roots, from;
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+            if (outputs[i].requires_grad() && gradients[i].defined()) {
+                roots.push_back(outputs[i]);
+                from.push_back(gradients[i]);
+            }
+        if (!roots.empty()) torch::autograd::backward(roots, from);
+        list back{at::Tensor()}; // for the call
+        for (const auto& input : inputs)
+            back.push_back(input.requires_grad() ? input.grad() : at::Tensor());
+        return back;
+    }
+};
+
+SKEIN_INLINE std::vector<at::Tensor> call_recomputed(block_call call,
+                                                     std::vector<at::Tensor> inputs,
+                                                     std::function<void()> before_backward) {
+    auto held = c10::make_intrusive<recomputed_call>();
+    const auto count = inputs.size();
+    held->call = [call = std::move(call), count](const std::vector<at::Tensor>& all) {
+        return call({all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)});
+    };
+    held->before_backward = std::move(before_backward);
+    // Parameters alone make a block worth a backward pass: something has to need a gradient.
+    inputs.push_back(torch::empty({0}, torch::TensorOptions().requires_grad(true)));
+    return recompute::apply(std::move(held), at::TensorList(inputs));
+}
+
+} // namespace detail
 } // namespace skein::train
 
 
@@ -11541,6 +11742,7 @@ private:
     enum class phase : std::uint8_t { idle, passing, reducing };
 
     void build(torch::nn::Module& module, const plan_function& plan);
+    void find_marks(torch::nn::Module& module);
     void make_store(torch::nn::Module& module, const plan_function& plan);
     void spread_values();
     void broadcast(const at::Tensor& tensor);
@@ -11565,7 +11767,9 @@ private:
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 
     std::vector<unit_state> states_;
-    std::vector<char> ready_;       // by segment: its hook has fired in this pass
+    std::vector<std::shared_ptr<const unit_mark>> marks_; // of the module, each once
+    std::vector<const unit_mark*> mark_of_; // by segment: the innermost block it is in, or none
+    std::vector<char> ready_;               // by segment: its hook has fired in this pass
     std::vector<std::size_t> turn_; // by unit: who has its place next, in a backward pass before it
     std::size_t left_ = 0;          // units that have not left for reduction, in this pass
     std::size_t crossed_ = 0;       // units that have not left for the replicas
@@ -11667,6 +11871,7 @@ public:
     void begin_pass(std::uint64_t step) {
         step_ = step;
         in_pass_ = true;
+        backwards_ = false;
         forward_ = 0;
         const auto kept = reshard_ ? std::size_t{1} : order_.size(); // from the forward pass
         backward_ = order_.size() > kept ? order_.size() - kept : 0;
@@ -11733,8 +11938,21 @@ public:
                         if (const auto me = weak.lock()) me->before_backward(u);
                     });
                 }
-        // The last one waits for its backward, which comes next.
-        if (reshard_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
+        // The last one waits for its backward, which comes next. Inside of a backward pass a block is
+        // computed again, and waits for its gradients.
+        if (reshard_ && !backwards_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
+    }
+
+    void before_backward(std::size_t u) override {
+        if (whole_ || !in_pass_) return;
+        flush_forward();
+        backwards_ = true;
+        const auto at = states_[u].place;
+        const auto wanted = at > static_cast<std::size_t>(ahead_)
+                                ? at - static_cast<std::size_t>(ahead_)
+                                : std::size_t{0};
+        while (backward_ > wanted) start(--backward_);
+        need(u);
     }
 
 private:
@@ -11745,17 +11963,6 @@ private:
         enum place is = place::here;
         dist::ticket gathered;
     };
-
-    void before_backward(std::size_t u) {
-        if (whole_ || !in_pass_) return;
-        flush_forward();
-        const auto at = states_[u].place;
-        const auto wanted = at > static_cast<std::size_t>(ahead_)
-                                ? at - static_cast<std::size_t>(ahead_)
-                                : std::size_t{0};
-        while (backward_ > wanted) start(--backward_);
-        need(u);
-    }
 
     /// Drops the units whose forward has ended, but for `except`.
     void drop_idle(std::size_t except) {
@@ -11827,7 +12034,7 @@ private:
     std::size_t forward_ = 0;        // place of the next one to gather forwards
     std::size_t backward_ = 0;       // behind the next one to gather backwards
     std::uint64_t step_ = 0;
-    bool in_pass_ = false, whole_ = false;
+    bool in_pass_ = false, backwards_ = false, whole_ = false;
 };
 
 } // namespace skein::train::detail
@@ -11943,6 +12150,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
                    make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
         });
     }
+    find_marks(module);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
@@ -11950,6 +12158,22 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
     gatherer_->drop_all();
     gatherer_->attach();
+}
+
+SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
+    mark_of_.assign(store_->segments().size(), nullptr);
+    std::vector<std::size_t> longest(mark_of_.size(), 0);
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false)) {
+        auto mark = std::dynamic_pointer_cast<const unit_mark>(item.value());
+        if (!mark) continue;
+        const auto prefix = item.key() + ".";
+        for (std::size_t i = 0; i < mark_of_.size(); ++i)
+            if (prefix.size() > longest[i] && store_->segments()[i].name.starts_with(prefix)) {
+                longest[i] = prefix.size();
+                mark_of_[i] = mark.get();
+            }
+        marks_.push_back(std::move(mark));
+    }
 }
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
@@ -12077,6 +12301,7 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
         s.launched = s.taken = false;
     }
     std::fill(ready_.begin(), ready_.end(), 0);
+    for (const auto& mark : marks_) mark->expect_nothing();
     if (gatherer_) gatherer_->begin_pass(step_);
 }
 
@@ -12084,13 +12309,14 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
 SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     const auto& s = store_->segments()[segment];
     if (phase_ == phase::idle) return;
-    if (std::exchange(ready_[segment], 1) != 0) { // its unit may be on its way already
-        if (phase_ != phase::reducing) return;
+    if (mark_of_[segment] != nullptr && mark_of_[segment]->pending() > 0) return; // more to come
+    if (std::exchange(ready_[segment], 1) != 0) {
+        if (!states_[s.unit].launched) return; // added to what is in its place
         throw error(errc::not_supported,
                     "not supported: a gradient became final twice in one backward pass")
             .with_where(s.name)
-            .with_hint("a custom function runs a backward pass inside backward, over a weight "
-                       "that is used outside of it too");
+            .with_hint("a custom function or a block that is computed again runs a backward pass "
+                       "inside backward, over a weight that is used outside of it too");
     }
     if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
     if (phase_ != phase::reducing) return;
@@ -12968,6 +13194,57 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
         i = end;
     }
     return groups;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/recompute.hpp
+// Activation checkpointing: memory for time. Between forward and backward a marked block keeps its inputs
+// only, and computes its activations again when its gradients are wanted: a third more computing, and of
+// L blocks' activations one block's at a time.
+//
+//     GPT model(options);                                    // its blocks are skein::unit
+//     skein::train::checkpoint_activations(*model);          // all of them; (*model, 2): every second
+//
+// Works under every strategy and without one. Random numbers are drawn again as they were, so losses and
+// gradients have the same bits.
+
+
+#include <cstddef>
+
+namespace skein::train {
+
+/// Blocks that are skein::unit, in order of registration: each `every`-th one is computed again in the
+/// backward pass from now on, the others are not. 0: none is.
+///   returns  how many are
+///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported for a block
+///            whose arguments hold tensors inside of other types. In a backward pass over several ranks:
+///            not_supported for a weight that such a block shares with the rest of the model
+std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/recompute.ipp
+// Bodies of <skein/train/recompute.hpp>.
+
+
+namespace skein::train {
+
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
+    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+    std::size_t units = 0, chosen = 0;
+    for (const auto& each : model.modules(/*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(each.get());
+        if (mark == nullptr) continue;
+        const bool yes = every > 0 && units++ % static_cast<std::size_t>(every) == 0;
+        mark->recompute(yes);
+        chosen += yes ? 1 : 0;
+    }
+    if (every > 0 && units == 0)
+        throw error(errc::invalid_argument, "the model has no skein::unit to compute again")
+            .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
+    return chosen;
 }
 
 } // namespace skein::train

@@ -38,6 +38,9 @@ struct recorder : sk::train::unit_hooks {
     void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) override {
         said.push_back("after " + std::to_string(unit) + " with " + std::to_string(outputs.size()));
     }
+    void before_backward(std::size_t unit) override {
+        said.push_back("backward " + std::to_string(unit));
+    }
     std::vector<std::string> said;
 };
 

@@ -3,6 +3,7 @@
 // One small model in all the shapes that make strategies stumble, and a run of it under any of them.
 
 #include <skein/train/fsdp.hpp>
+#include <skein/train/recompute.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/zero.hpp>
 
@@ -105,6 +106,7 @@ struct zoo_options {
     bool adam = true;
     int accumulation = 1;
     int steps = 20;
+    int recompute = 0; ///< every so many-th block
 };
 
 struct remember_losses {
@@ -123,6 +125,7 @@ zoo_run run_zoo(const zoo_options& o) {
         o.world,
         [&](context& ctx) {
             auto model = make_zoo(o.kind);
+            if (o.recompute > 0) (void)checkpoint_activations(*model, o.recompute);
             auto config = quiet_config("unused");
             config.max_steps = o.steps;
             config.accumulation = o.accumulation;

@@ -15,7 +15,9 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -32,6 +34,8 @@ public:
     virtual void before_forward(std::size_t unit) = 0;
     /// outputs: every tensor that forward() returned.
     virtual void after_forward(std::size_t unit, std::span<const at::Tensor> outputs) = 0;
+    /// Returns when they have their values again, until their gradients are final.
+    virtual void before_backward(std::size_t unit) = 0;
 };
 
 /// The part of unit<M> that does not depend on M.
@@ -48,6 +52,16 @@ public:
         number_ = number;
     }
 
+    /// Activations are computed again in the backward pass (recompute.hpp).
+    void recompute(bool yes) noexcept { recomputes_ = yes; }
+    [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
+
+    /// Forward passes of this step that have still to be computed again: until then a gradient of the block
+    /// is not final.
+    [[nodiscard]] int pending() const noexcept { return pending_; }
+    void expect(int more) const noexcept { pending_ += more; }
+    void expect_nothing() const noexcept { pending_ = 0; }
+
     /// Its parameters were sharded when a training failed: they have no values any more.
     void lose() noexcept { lost_ = true; }
     [[nodiscard]] bool is_lost() const noexcept { return lost_; }
@@ -55,35 +69,116 @@ public:
 protected:
     std::shared_ptr<unit_hooks> hooks_;
     std::size_t number_ = 0;
-    bool lost_ = false;
+    bool lost_ = false, recomputes_ = false;
+    mutable int pending_ = 0; // forward() may be const
 };
 
 namespace detail {
 
-inline void tensors_of(const at::Tensor& from, std::vector<at::Tensor>& all) {
-    all.push_back(from);
+// Calls visit(tensor) for every tensor in a value, in order.
+template <class Visit>
+void each_tensor(at::Tensor& value, const Visit& visit) {
+    visit(value);
 }
-template <class T>
-void tensors_of(const std::vector<T>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
+template <class T, class Visit>
+void each_tensor(std::vector<T>& value, const Visit& visit) {
+    for (auto& each : value) each_tensor(each, visit);
 }
-template <class T, std::size_t N>
-void tensors_of(const std::array<T, N>& from, std::vector<at::Tensor>& all) {
-    for (const auto& each : from) tensors_of(each, all);
+template <class T, std::size_t N, class Visit>
+void each_tensor(std::array<T, N>& value, const Visit& visit) {
+    for (auto& each : value) each_tensor(each, visit);
 }
-template <class... T>
-void tensors_of(const std::tuple<T...>& from, std::vector<at::Tensor>& all) {
-    std::apply([&](const auto&... each) { (tensors_of(each, all), ...); }, from);
+template <class... T, class Visit>
+void each_tensor(std::tuple<T...>& value, const Visit& visit) {
+    std::apply([&](auto&... each) { (each_tensor(each, visit), ...); }, value);
 }
-template <class A, class B>
-void tensors_of(const std::pair<A, B>& from, std::vector<at::Tensor>& all) {
-    tensors_of(from.first, all);
-    tensors_of(from.second, all);
+template <class A, class B, class Visit>
+void each_tensor(std::pair<A, B>& value, const Visit& visit) {
+    each_tensor(value.first, visit);
+    each_tensor(value.second, visit);
 }
 
 template <class R>
 concept holds_tensors =
-    requires(const R& result, std::vector<at::Tensor>& all) { tensors_of(result, all); };
+    requires(R& value, void (*visit)(at::Tensor&)) { each_tensor(value, visit); };
+
+/// The forward of a block with its tensors as lists.
+using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+
+/// Calls it without keeping activations; the backward pass calls it again.
+///   before_backward  is called before that
+[[nodiscard]] std::vector<at::Tensor> call_recomputed(block_call call,
+                                                      std::vector<at::Tensor> inputs,
+                                                      std::function<void()> before_backward);
+[[nodiscard]] bool gradients_are_on();
+[[noreturn]] void refuse_recompute();
+
+/// What unit<M> does around M's forward; `call` is that forward, of these arguments by reference.
+template <class R, class Call, class... Args>
+R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
+           const Call& call, Args&... args) {
+    const auto plain = [hooks, number](const auto& forward, auto&... arguments) -> R {
+        if (hooks) hooks->before_forward(number);
+        R result = forward(arguments...);
+        if (hooks) {
+            std::vector<at::Tensor> outputs;
+            each_tensor(result, [&](at::Tensor& t) { outputs.push_back(t); });
+            hooks->after_forward(number, outputs);
+        }
+        return result;
+    };
+    if (!mark.recomputes() || !gradients_are_on()) return plain(call, args...);
+
+    // Tensors travel through the autograd graph, the other arguments are copied.
+    if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>))) {
+        const auto visit_inputs = [](auto& arguments, const auto& visit) {
+            std::apply(
+                [&](auto&... each) {
+                    const auto one = [&](auto& argument) {
+                        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>,
+                                                   at::Tensor>)
+                            visit(argument);
+                    };
+                    (one(each), ...);
+                },
+                arguments);
+        };
+        auto arguments = std::make_shared<std::tuple<Args...>>(args...);
+        auto first = std::make_shared<std::optional<R>>(); // the form of what forward() returns
+        std::vector<at::Tensor> inputs;
+        visit_inputs(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
+        auto outputs = call_recomputed(
+            [=](const std::vector<at::Tensor>& given) {
+                auto with = *arguments;
+                auto next = given.begin();
+                visit_inputs(with, [&](at::Tensor& t) { t = *next++; });
+                const bool again = gradients_are_on();
+                R result = std::apply(
+                    [&](auto&... each) {
+                        // Gathered already when it is done again; the mark lives as long as its parameters.
+                        return again ? call(each...) : plain(call, each...);
+                    },
+                    with);
+                std::vector<at::Tensor> tensors;
+                each_tensor(result, [&](at::Tensor& t) { tensors.push_back(t); });
+                if (!again) *first = std::move(result);
+                return tensors;
+            },
+            std::move(inputs),
+            [hooks, number, &mark] {
+                if (mark.pending() > 0) mark.expect(-1);
+                if (hooks) hooks->before_backward(number);
+            });
+        mark.expect(1);
+        auto next = outputs.begin();
+        R result = std::move(**first);
+        first->reset();
+        each_tensor(result, [&](at::Tensor& t) { t = std::move(*next++); });
+        return result;
+    } else {
+        refuse_recompute();
+    }
+}
 
 /// One base per signature, so that forward() of unit<M> is no template.
 template <class M, class Signature>
@@ -92,21 +187,25 @@ class unit_forward;
 #define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
     template <class M, class C, class R, class... Args>                                            \
     class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
-        static_assert(holds_tensors<std::remove_cvref_t<R>>,                                       \
+        static_assert(holds_tensors<R>,                                                            \
                       "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
                       "tuples of tensors");                                                        \
                                                                                                    \
     public:                                                                                        \
         using M::M;                                                                                \
         R forward(Args... args) QUALIFIER {                                                        \
-            const auto hooks = this->hooks_;                                                       \
-            if (!hooks) return M::forward(std::forward<Args>(args)...);                            \
-            hooks->before_forward(this->number_);                                                  \
-            R result = M::forward(std::forward<Args>(args)...);                                    \
-            std::vector<at::Tensor> outputs;                                                       \
-            tensors_of(result, outputs);                                                           \
-            hooks->after_forward(this->number_, outputs);                                          \
-            return result;                                                                         \
+            if (!this->hooks_ && !this->recomputes_)                                               \
+                return M::forward(std::forward<Args>(args)...);                                    \
+            const auto call = [this](std::remove_cvref_t<Args>&... arguments) -> R {               \
+                return M::forward(static_cast<Args>(arguments)...);                                \
+            };                                                                                     \
+            return this->template run<R>(call, std::remove_cvref_t<Args>(args)...);                \
+        }                                                                                          \
+                                                                                                   \
+    private:                                                                                       \
+        template <class Result, class Call, class... Copies>                                       \
+        Result run(const Call& call, Copies... copies) const {                                     \
+            return run_unit<Result>(*this, this->hooks_, this->number_, call, copies...);          \
         }                                                                                          \
     }
 SKEIN_UNIT_FORWARD();

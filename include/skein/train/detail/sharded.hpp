@@ -18,6 +18,7 @@
 #include <skein/dist/group_memory.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/unit.hpp>
 #include <skein/train/wrap.hpp>
 
 #include <cstddef>
@@ -103,6 +104,7 @@ private:
     enum class phase : std::uint8_t { idle, passing, reducing };
 
     void build(torch::nn::Module& module, const plan_function& plan);
+    void find_marks(torch::nn::Module& module);
     void make_store(torch::nn::Module& module, const plan_function& plan);
     void spread_values();
     void broadcast(const at::Tensor& tensor);
@@ -127,7 +129,9 @@ private:
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
 
     std::vector<unit_state> states_;
-    std::vector<char> ready_;       // by segment: its hook has fired in this pass
+    std::vector<std::shared_ptr<const unit_mark>> marks_; // of the module, each once
+    std::vector<const unit_mark*> mark_of_; // by segment: the innermost block it is in, or none
+    std::vector<char> ready_;               // by segment: its hook has fired in this pass
     std::vector<std::size_t> turn_; // by unit: who has its place next, in a backward pass before it
     std::size_t left_ = 0;          // units that have not left for reduction, in this pass
     std::size_t crossed_ = 0;       // units that have not left for the replicas

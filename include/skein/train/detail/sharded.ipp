@@ -121,6 +121,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
                    make_place(store_->segments()[segment].unit, /*wait=*/!gatherer_);
         });
     }
+    find_marks(module);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
@@ -128,6 +129,22 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
     gatherer_->drop_all();
     gatherer_->attach();
+}
+
+SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
+    mark_of_.assign(store_->segments().size(), nullptr);
+    std::vector<std::size_t> longest(mark_of_.size(), 0);
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false)) {
+        auto mark = std::dynamic_pointer_cast<const unit_mark>(item.value());
+        if (!mark) continue;
+        const auto prefix = item.key() + ".";
+        for (std::size_t i = 0; i < mark_of_.size(); ++i)
+            if (prefix.size() > longest[i] && store_->segments()[i].name.starts_with(prefix)) {
+                longest[i] = prefix.size();
+                mark_of_[i] = mark.get();
+            }
+        marks_.push_back(std::move(mark));
+    }
 }
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
@@ -255,6 +272,7 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
         s.launched = s.taken = false;
     }
     std::fill(ready_.begin(), ready_.end(), 0);
+    for (const auto& mark : marks_) mark->expect_nothing();
     if (gatherer_) gatherer_->begin_pass(step_);
 }
 
@@ -262,13 +280,14 @@ SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
 SKEIN_INLINE void sharded_parallel::ready(std::size_t segment) {
     const auto& s = store_->segments()[segment];
     if (phase_ == phase::idle) return;
-    if (std::exchange(ready_[segment], 1) != 0) { // its unit may be on its way already
-        if (phase_ != phase::reducing) return;
+    if (mark_of_[segment] != nullptr && mark_of_[segment]->pending() > 0) return; // more to come
+    if (std::exchange(ready_[segment], 1) != 0) {
+        if (!states_[s.unit].launched) return; // added to what is in its place
         throw error(errc::not_supported,
                     "not supported: a gradient became final twice in one backward pass")
             .with_where(s.name)
-            .with_hint("a custom function runs a backward pass inside backward, over a weight "
-                       "that is used outside of it too");
+            .with_hint("a custom function or a block that is computed again runs a backward pass "
+                       "inside backward, over a weight that is used outside of it too");
     }
     if (--states_[s.unit].missing == 0 && gatherer_) gatherer_->unit_done(s.unit);
     if (phase_ != phase::reducing) return;

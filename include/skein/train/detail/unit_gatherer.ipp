@@ -91,6 +91,7 @@ public:
     void begin_pass(std::uint64_t step) {
         step_ = step;
         in_pass_ = true;
+        backwards_ = false;
         forward_ = 0;
         const auto kept = reshard_ ? std::size_t{1} : order_.size(); // from the forward pass
         backward_ = order_.size() > kept ? order_.size() - kept : 0;
@@ -157,8 +158,21 @@ public:
                         if (const auto me = weak.lock()) me->before_backward(u);
                     });
                 }
-        // The last one waits for its backward, which comes next.
-        if (reshard_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
+        // The last one waits for its backward, which comes next. Inside of a backward pass a block is
+        // computed again, and waits for its gradients.
+        if (reshard_ && !backwards_ && states_[u].place + 1 != order_.size()) idle_.push_back(u);
+    }
+
+    void before_backward(std::size_t u) override {
+        if (whole_ || !in_pass_) return;
+        flush_forward();
+        backwards_ = true;
+        const auto at = states_[u].place;
+        const auto wanted = at > static_cast<std::size_t>(ahead_)
+                                ? at - static_cast<std::size_t>(ahead_)
+                                : std::size_t{0};
+        while (backward_ > wanted) start(--backward_);
+        need(u);
     }
 
 private:
@@ -169,17 +183,6 @@ private:
         enum place is = place::here;
         dist::ticket gathered;
     };
-
-    void before_backward(std::size_t u) {
-        if (whole_ || !in_pass_) return;
-        flush_forward();
-        const auto at = states_[u].place;
-        const auto wanted = at > static_cast<std::size_t>(ahead_)
-                                ? at - static_cast<std::size_t>(ahead_)
-                                : std::size_t{0};
-        while (backward_ > wanted) start(--backward_);
-        need(u);
-    }
 
     /// Drops the units whose forward has ended, but for `except`.
     void drop_idle(std::size_t except) {
@@ -251,7 +254,7 @@ private:
     std::size_t forward_ = 0;        // place of the next one to gather forwards
     std::size_t backward_ = 0;       // behind the next one to gather backwards
     std::uint64_t step_ = 0;
-    bool in_pass_ = false, whole_ = false;
+    bool in_pass_ = false, backwards_ = false, whole_ = false;
 };
 
 } // namespace skein::train::detail

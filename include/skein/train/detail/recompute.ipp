@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/recompute.hpp>.
+
+#include <skein/core/check.hpp>
+#include <skein/core/error.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/unit.hpp>
+
+namespace skein::train {
+
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
+    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+    std::size_t units = 0, chosen = 0;
+    for (const auto& each : model.modules(/*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(each.get());
+        if (mark == nullptr) continue;
+        const bool yes = every > 0 && units++ % static_cast<std::size_t>(every) == 0;
+        mark->recompute(yes);
+        chosen += yes ? 1 : 0;
+    }
+    if (every > 0 && units == 0)
+        throw error(errc::invalid_argument, "the model has no skein::unit to compute again")
+            .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
+    return chosen;
+}
+
+} // namespace skein::train

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Activation checkpointing: memory for time. Between forward and backward a marked block keeps its inputs
+// only, and computes its activations again when its gradients are wanted: a third more computing, and of
+// L blocks' activations one block's at a time.
+//
+//     GPT model(options);                                    // its blocks are skein::unit
+//     skein::train::checkpoint_activations(*model);          // all of them; (*model, 2): every second
+//
+// Works under every strategy and without one. Random numbers are drawn again as they were, so losses and
+// gradients have the same bits.
+
+#include <skein/torch/tensor.hpp>
+
+#include <cstddef>
+
+namespace skein::train {
+
+/// Blocks that are skein::unit, in order of registration: each `every`-th one is computed again in the
+/// backward pass from now on, the others are not. 0: none is.
+///   returns  how many are
+///   errors   invalid_argument when the model has no skein::unit. In a forward pass: not_supported for a block
+///            whose arguments hold tensors inside of other types. In a backward pass over several ranks:
+///            not_supported for a weight that such a block shares with the rest of the model
+std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
+
+} // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/recompute.ipp>
+#endif
