@@ -10800,71 +10800,79 @@ using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::T
 [[nodiscard]] bool gradients_are_on();
 [[noreturn]] void refuse_recompute();
 
-/// What unit<M> does around M's forward; `call` is that forward, of these arguments by reference.
-template <class R, class Call, class... Args>
-R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
-           const Call& call, Args&... args) {
-    const auto plain = [hooks, number](const auto& forward, auto&... arguments) -> R {
-        if (hooks) hooks->before_forward(number);
-        R result = forward(arguments...);
-        if (hooks) {
-            std::vector<at::Tensor> outputs;
-            each_tensor(result, [&](at::Tensor& t) { outputs.push_back(t); });
-            hooks->after_forward(number, outputs);
-        }
-        return result;
-    };
-    if (!mark.recomputes() || !gradients_are_on()) return plain(call, args...);
-
-    // Tensors travel through the autograd graph, the other arguments are copied.
-    if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>))) {
-        const auto visit_inputs = [](auto& arguments, const auto& visit) {
-            std::apply(
-                [&](auto&... each) {
-                    const auto one = [&](auto& argument) {
-                        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>,
-                                                   at::Tensor>)
-                            visit(argument);
-                    };
-                    (one(each), ...);
-                },
-                arguments);
-        };
-        auto arguments = std::make_shared<std::tuple<Args...>>(args...);
-        auto first = std::make_shared<std::optional<R>>(); // the form of what forward() returns
-        std::vector<at::Tensor> inputs;
-        visit_inputs(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
-        auto outputs = call_recomputed(
-            [=](const std::vector<at::Tensor>& given) {
-                auto with = *arguments;
-                auto next = given.begin();
-                visit_inputs(with, [&](at::Tensor& t) { t = *next++; });
-                const bool again = gradients_are_on();
-                R result = std::apply(
-                    [&](auto&... each) {
-                        // Gathered already when it is done again; the mark lives as long as its parameters.
-                        return again ? call(each...) : plain(call, each...);
-                    },
-                    with);
-                std::vector<at::Tensor> tensors;
-                each_tensor(result, [&](at::Tensor& t) { tensors.push_back(t); });
-                if (!again) *first = std::move(result);
-                return tensors;
-            },
-            std::move(inputs),
-            [hooks, number, &mark] {
-                if (mark.pending() > 0) mark.expect(-1);
-                if (hooks) hooks->before_backward(number);
-            });
-        mark.expect(1);
-        auto next = outputs.begin();
-        R result = std::move(**first);
-        first->reset();
-        each_tensor(result, [&](at::Tensor& t) { t = std::move(*next++); });
-        return result;
-    } else {
-        refuse_recompute();
+/// forward(arguments...) between the hooks.
+template <class R, class Forward, class... Args>
+R run_hooked(const std::shared_ptr<unit_hooks>& hooks, std::size_t number, const Forward& forward,
+             Args&... arguments) {
+    if (hooks) hooks->before_forward(number);
+    R result = forward(arguments...);
+    if (hooks) {
+        std::vector<at::Tensor> outputs;
+        each_tensor(result, [&](at::Tensor& t) { outputs.push_back(t); });
+        hooks->after_forward(number, outputs);
     }
+    return result;
+}
+
+/// The arguments that are tensors, in order.
+template <class... Args, class Visit>
+void each_input(std::tuple<Args...>& arguments, const Visit& visit) {
+    const auto one = [&](auto& argument) {
+        if constexpr (std::same_as<std::remove_cvref_t<decltype(argument)>, at::Tensor>)
+            visit(argument);
+    };
+    std::apply([&](auto&... each) { (one(each), ...); }, arguments);
+}
+
+/// forward(arguments...), computed again in the backward pass. Tensors travel through the autograd graph,
+/// the other arguments are copied. The mark lives as long as the parameters of its block.
+template <class R, class Forward, class... Args>
+R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks,
+                 std::size_t number, const Forward& forward, Args&... args) {
+    auto arguments = std::make_shared<std::tuple<Args...>>(args...);
+    auto form = std::make_shared<std::optional<R>>(); // of what forward() returns
+    std::vector<at::Tensor> inputs;
+    each_input(*arguments, [&](at::Tensor& t) { inputs.push_back(std::exchange(t, {})); });
+    auto outputs = call_recomputed(
+        [=](const std::vector<at::Tensor>& given) {
+            auto with = *arguments;
+            auto next = given.begin();
+            each_input(with, [&](at::Tensor& t) { t = *next++; });
+            const bool again = gradients_are_on(); // then it is gathered already
+            R result = std::apply(
+                [&](auto&... each) {
+                    return again ? forward(each...)
+                                 : run_hooked<R>(hooks, number, forward, each...);
+                },
+                with);
+            std::vector<at::Tensor> tensors;
+            each_tensor(result, [&](at::Tensor& t) { tensors.push_back(t); });
+            if (!again) *form = std::move(result);
+            return tensors;
+        },
+        std::move(inputs),
+        [hooks, number, &mark] {
+            if (mark.pending() > 0) mark.expect(-1);
+            if (hooks) hooks->before_backward(number);
+        });
+    mark.expect(1);
+    auto next = outputs.begin();
+    R result = std::move(**form);
+    form->reset();
+    each_tensor(result, [&](at::Tensor& t) { t = std::move(*next++); });
+    return result;
+}
+
+/// What unit<M> does around M's forward.
+template <class R, class Forward, class... Args>
+R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
+           const Forward& forward, Args&... args) {
+    if (!mark.recomputes() || !gradients_are_on())
+        return run_hooked<R>(hooks, number, forward, args...);
+    if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
+        return run_recomputed<R>(mark, hooks, number, forward, args...);
+    else
+        refuse_recompute();
 }
 
 /// One base per signature, so that forward() of unit<M> is no template.
