@@ -43,7 +43,7 @@ class unit_mark {
 public:
     unit_mark() = default;
     unit_mark(const unit_mark&) noexcept {} // a copy of a module belongs to nobody
-    unit_mark& operator=(const unit_mark&) noexcept { return *this; }
+    unit_mark& operator=(const unit_mark&) = delete;
     virtual ~unit_mark();
 
     /// From now on `hooks` are asked, with this number. Null: nobody is.
@@ -188,37 +188,57 @@ R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std:
         refuse_recompute();
 }
 
+/// What does not depend on the arguments.
+template <class M, class R>
+class unit_base : public M, public unit_mark {
+    static_assert(holds_tensors<R>,
+                  "the forward of a unit returns a tensor, or vectors, arrays, pairs or tuples of "
+                  "tensors");
+
+public:
+    using M::M;
+
+protected:
+    [[nodiscard]] bool is_plain() const noexcept { return !this->hooks_ && !this->recomputes_; }
+    template <class Call, class... Copies>
+    R run(const Call& call, Copies... copies) const {
+        return run_unit<R>(*this, this->hooks_, this->number_, call, copies...);
+    }
+};
+
 /// One base per signature, so that forward() of unit<M> is no template.
 template <class M, class Signature>
 class unit_forward;
 
-#define SKEIN_UNIT_FORWARD(QUALIFIER)                                                              \
-    template <class M, class C, class R, class... Args>                                            \
-    class unit_forward<M, R (C::*)(Args...) QUALIFIER> : public M, public unit_mark {              \
-        static_assert(holds_tensors<R>,                                                            \
-                      "the forward of a unit returns a tensor, or vectors, arrays, pairs or "      \
-                      "tuples of tensors");                                                        \
-                                                                                                   \
-    public:                                                                                        \
-        using M::M;                                                                                \
-        R forward(Args... args) QUALIFIER {                                                        \
-            if (!this->hooks_ && !this->recomputes_)                                               \
-                return M::forward(std::forward<Args>(args)...);                                    \
-            const auto call = [this](std::remove_cvref_t<Args>&... arguments) -> R {               \
-                return M::forward(static_cast<Args>(arguments)...);                                \
-            };                                                                                     \
-            return this->template run<R>(call, std::remove_cvref_t<Args>(args)...);                \
-        }                                                                                          \
-                                                                                                   \
-    private:                                                                                       \
-        template <class Result, class Call, class... Copies>                                       \
-        Result run(const Call& call, Copies... copies) const {                                     \
-            return run_unit<Result>(*this, this->hooks_, this->number_, call, copies...);          \
-        }                                                                                          \
+template <class M, class C, class R, class... Args>
+class unit_forward<M, R (C::*)(Args...)> : public unit_base<M, R> {
+    using base = unit_base<M, R>;
+
+public:
+    using base::base;
+    R forward(Args... args) {
+        if (this->is_plain()) return M::forward(std::forward<Args>(args)...);
+        const auto call = [this](std::remove_cvref_t<Args>&... arguments) -> R {
+            return M::forward(static_cast<Args>(arguments)...);
+        };
+        return this->run(call, std::remove_cvref_t<Args>(args)...);
     }
-SKEIN_UNIT_FORWARD();
-SKEIN_UNIT_FORWARD(const);
-#undef SKEIN_UNIT_FORWARD
+};
+
+template <class M, class C, class R, class... Args>
+class unit_forward<M, R (C::*)(Args...) const> : public unit_base<M, R> {
+    using base = unit_base<M, R>;
+
+public:
+    using base::base;
+    R forward(Args... args) const {
+        if (this->is_plain()) return M::forward(std::forward<Args>(args)...);
+        const auto call = [this](std::remove_cvref_t<Args>&... arguments) -> R {
+            return M::forward(static_cast<Args>(arguments)...);
+        };
+        return this->run(call, std::remove_cvref_t<Args>(args)...);
+    }
+};
 
 } // namespace detail
 } // namespace skein::train
