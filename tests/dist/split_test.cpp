@@ -17,14 +17,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-void expect(bool good, const std::string& what) {
+void must_hold(bool good, const std::string& what) {
     if (!good) throw error(errc::internal, what);
 }
 
 double sum_of(comm_thread& comm, double value) {
     std::vector<double> v(3000, value);
     comm.all_reduce(view_of(std::span(v)), reduce_op::sum).wait();
-    expect(v.front() == v.back(), "elements differ");
+    must_hold(v.front() == v.back(), "elements differ");
     return v.front();
 }
 
@@ -75,16 +75,16 @@ TEST_CASE("groups inside and across hosts work at the same time") {
     const auto errors = ranks::each(4, [&](int r) {
         auto local = split(world.at(r), r / 2, {.name = "local"});
         auto cross = split(world.at(r), r % 2, {.name = "cross"});
-        expect(local->name() == "shm x2" && cross->name() == "ring x2", local->name());
-        expect(local->rank() == r % 2 && cross->rank() == r / 2, "rank");
+        must_hold(local->name() == "shm x2" && cross->name() == "ring x2", local->name());
+        must_hold(local->rank() == r % 2 && cross->rank() == r / 2, "rank");
         for (int round = 0; round < 10; ++round) {
             std::vector<double> v(50000, r), w(50000, r);
             auto one = local->all_reduce(view_of(std::span(v)), reduce_op::sum);
             auto two = cross->all_reduce(view_of(std::span(w)), reduce_op::sum);
             one.wait();
             two.wait();
-            expect(v.back() == (r < 2 ? 1.0 : 5.0), "sum inside a host");
-            expect(w.back() == (r % 2 == 0 ? 2.0 : 4.0), "sum across hosts");
+            must_hold(v.back() == (r < 2 ? 1.0 : 5.0), "sum inside a host");
+            must_hold(w.back() == (r % 2 == 0 ? 2.0 : 4.0), "sum across hosts");
         }
     });
     INFO(ranks::first_error(errors));
@@ -96,10 +96,10 @@ TEST_CASE("groups may have any sizes, one rank and none included") {
     const std::vector<int> colors = {7, -1, 7, 3, 7, 0};
     const auto errors = ranks::each(6, [&](int r) {
         const auto comm = split(world.at(r), colors[static_cast<std::size_t>(r)], {.name = "odd"});
-        if (r == 1) return expect(comm == nullptr, "no color, no communicator");
+        if (r == 1) return must_hold(comm == nullptr, "no color, no communicator");
         const bool alone = r == 3 || r == 5;
-        expect(comm->name() == (alone ? "single" : "shm x3"), comm->name());
-        expect(sum_of(*comm, r) == (alone ? r : 6.0), "sum");
+        must_hold(comm->name() == (alone ? "single" : "shm x3"), comm->name());
+        must_hold(sum_of(*comm, r) == (alone ? r : 6.0), "sum");
     });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
@@ -115,13 +115,13 @@ TEST_CASE("every model works in a group, and calls the ranks as the world does")
         const bool member = r % 2 == 1 || r == 6; // 1 3 5 6
         const auto comm = split(world.at(r), member ? 0 : -1, {.model = model, .name = "part"});
         if (!member) return;
-        expect(sum_of(*comm, r) == 15.0, "sum");
+        must_hold(sum_of(*comm, r) == 15.0, "sum");
         std::vector<float> v(100, static_cast<float>(r));
         const int me = comm->rank();
         if (me == 0) comm->send(view_of(std::span(v)), 3).wait();
         if (me == 3) {
             comm->recv(view_of(std::span(v)), 0).wait();
-            expect(v[0] == 1.0f, "message");
+            must_hold(v[0] == 1.0f, "message");
         }
         const collective_tag tag{.unit = r == 6 ? 2u : 1u, .phase = tag_phase::reduce};
         comm->all_reduce(view_of(std::span(v)), reduce_op::sum, tag).wait();
@@ -199,7 +199,7 @@ TEST_CASE("a new generation splits the same way under the same name") {
             later now(world.at(r), generation);
             auto local = split(now, r / 2, {.name = "local"});
             auto cross = split(now, r % 2, {.name = "cross"});
-            expect(sum_of(*local, 1) == 2.0 && sum_of(*cross, 1) == 2.0, "sum");
+            must_hold(sum_of(*local, 1) == 2.0 && sum_of(*cross, 1) == 2.0, "sum");
         }
     });
     INFO(ranks::first_error(errors));

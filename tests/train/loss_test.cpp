@@ -25,14 +25,14 @@ const auto weighted = [](auto& m, const sample_batch& b) -> sk::weighted_loss {
     return {(each * counts).sum(), counts.sum()};
 };
 
-struct outcome {
+struct weighted_run {
     std::vector<float> weights;
     double loss = 0, val_loss = 0;
 };
 
 template <class Strategy>
-outcome train(int world, int accumulation, double clip = 0.2) {
-    outcome out;
+weighted_run run_weighted(int world, int accumulation, double clip = 0.2) {
+    weighted_run out;
     run_world(world, [&](context& ctx) {
         auto net = make_net();
         auto config = quiet_config("unused");
@@ -51,10 +51,10 @@ outcome train(int world, int accumulation, double clip = 0.2) {
 
 TEST_CASE(
     "a weighted loss is the mean over all weights, however samples fall on ranks and batches") {
-    const auto whole = train<sk::Single>(1, 1);
+    const auto whole = run_weighted<sk::Single>(1, 1);
     for (const auto& [world, accumulation] : {std::pair{1, 4}, {2, 1}, {3, 2}, {5, 1}}) {
         INFO(world << " ranks, accumulation " << accumulation);
-        const auto got = train<sk::DDP<tiny_buckets>>(world, accumulation);
+        const auto got = run_weighted<sk::DDP<tiny_buckets>>(world, accumulation);
         CHECK(relative_error(got.weights, whole.weights) < 2e-6);
         CHECK(std::abs(got.loss / whole.loss - 1) < 1e-6);
         CHECK(std::abs(got.val_loss / whole.val_loss - 1) < 1e-6);
@@ -73,7 +73,7 @@ TEST_CASE("a weighted loss steps and clips as torch does with the mean over the 
         torch::nn::utils::clip_grad_norm_(net->parameters(), 0.2);
         optimizer.step();
     }
-    CHECK(relative_error(train<sk::Single>(1, 1).weights, weights(*net)) < 2e-6);
+    CHECK(relative_error(run_weighted<sk::Single>(1, 1).weights, weights(*net)) < 2e-6);
 }
 
 TEST_CASE("weights that are all zero, negative or no numbers end the run with the reason") {
