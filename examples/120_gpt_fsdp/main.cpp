@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
             ->check(CLI::IsMember(strategies));
         app.add_option("--checkpoint-activations", options.recompute,
                        "compute every so many-th block again in the backward pass, 0: none")
-            ->check(CLI::NonNegativeNumber);
+            ->check(CLI::Range(0, 1000));
     });
     if (code) return *code;
     return gpt::run_program(options, strategies.at(strategy));

@@ -10893,6 +10893,11 @@ protected:
     }
 };
 
+/// Arguments are copied for the second call: nothing may be handed back through them.
+template <class Arg>
+constexpr bool takes_values =
+    !std::is_lvalue_reference_v<Arg> || std::is_const_v<std::remove_reference_t<Arg>>;
+
 /// One base per signature, so that forward() of unit<M> is no template.
 template <class M, class Signature>
 class unit_forward;
@@ -10900,6 +10905,7 @@ class unit_forward;
 template <class M, class C, class R, class... Args>
 class unit_forward<M, R (C::*)(Args...)> : public unit_base<M, R> {
     using base = unit_base<M, R>;
+    static_assert((... && takes_values<Args>), "the forward of a unit writes to no argument");
 
 public:
     using base::base;
@@ -10915,6 +10921,7 @@ public:
 template <class M, class C, class R, class... Args>
 class unit_forward<M, R (C::*)(Args...) const> : public unit_base<M, R> {
     using base = unit_base<M, R>;
+    static_assert((... && takes_values<Args>), "the forward of a unit writes to no argument");
 
 public:
     using base::base;
@@ -11708,6 +11715,12 @@ struct shard_policy {
 
 class unit_gatherer;
 
+/// Elements of each sharding rank, for the collectives.
+[[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
+/// Starts to gather the parameters of a unit in their place.
+[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+                                       const flat_unit& unit, dist::collective_tag tag);
+
 /// The groups of one strategy; null where there is nobody else.
 struct shard_groups {
     shard_groups(const context& ctx, const shard_policy& policy);
@@ -11851,6 +11864,21 @@ SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
         (at + static_cast<std::uintptr_t>(range.begin) * sizeof(float) + page - 1) / page * page;
     const auto end = (at + static_cast<std::uintptr_t>(range.end) * sizeof(float)) / page * page;
     if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
+    std::vector<std::size_t> counts;
+    for (const auto& shard : unit.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
+    return counts;
+}
+
+SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+                                      const flat_unit& unit, dist::collective_tag tag) {
+    auto* const all = static_cast<float*>(store.params_P().mutable_data_ptr());
+    const auto view = [&](flat_range r) {
+        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
+    };
+    return comm.all_gather_v(view(unit.own), view(unit.place), counts_of(unit), tag);
 }
 
 class unit_gatherer final : public unit_hooks, public std::enable_shared_from_this<unit_gatherer> {
@@ -12040,16 +12068,8 @@ private:
     }
 
     dist::ticket gather(std::size_t u, dist::tag_phase phase) {
-        const auto& unit = store_->units()[u];
-        auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
-        std::vector<std::size_t> counts;
-        for (const auto& shard : unit.shards)
-            counts.push_back(static_cast<std::size_t>(shard.size()));
-        const auto view = [&](flat_range r) {
-            return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-        };
-        return comm_->all_gather_v(view(unit.own), view(unit.place), std::move(counts),
-                                   {static_cast<std::uint32_t>(u), phase, step_});
+        return gather_unit(*comm_, *store_, store_->units()[u],
+                           {static_cast<std::uint32_t>(u), phase, step_});
     }
 
     flat_store* store_;
@@ -12385,9 +12405,7 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
                                                  tag(unit, dist::tag_phase::reduce));
         return;
     }
-    std::vector<std::size_t> counts;
-    for (const auto& shard : u.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
-    s.reduced = groups_.shard->reduce_scatter_v(view, std::move(counts), dist::reduce_op::sum,
+    s.reduced = groups_.shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
                                                 tag(unit, dist::tag_phase::reduce));
 }
 
@@ -12464,19 +12482,10 @@ SKEIN_INLINE void sharded_parallel::publish() {
 
 /// The new values of every unit; all ranks keep all.
 SKEIN_INLINE void sharded_parallel::gather_all() {
-    auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
-    const auto view = [&](flat_range r) {
-        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-    };
     std::vector<dist::ticket> ends;
-    for (std::size_t u = 0; u < states_.size(); ++u) {
-        const auto& unit = store_->units()[u];
-        std::vector<std::size_t> counts;
-        for (const auto& shard : unit.shards)
-            counts.push_back(static_cast<std::size_t>(shard.size()));
-        ends.push_back(groups_.shard->all_gather_v(
-            view(unit.own), view(unit.place), std::move(counts), tag(u, dist::tag_phase::publish)));
-    }
+    for (std::size_t u = 0; u < states_.size(); ++u)
+        ends.push_back(gather_unit(*groups_.shard, *store_, store_->units()[u],
+                                   tag(u, dist::tag_phase::publish)));
     for (const auto& end : ends) end.wait();
 }
 

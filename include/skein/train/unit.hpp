@@ -206,6 +206,11 @@ protected:
     }
 };
 
+/// Arguments are copied for the second call: nothing may be handed back through them.
+template <class Arg>
+constexpr bool takes_values =
+    !std::is_lvalue_reference_v<Arg> || std::is_const_v<std::remove_reference_t<Arg>>;
+
 /// One base per signature, so that forward() of unit<M> is no template.
 template <class M, class Signature>
 class unit_forward;
@@ -213,6 +218,7 @@ class unit_forward;
 template <class M, class C, class R, class... Args>
 class unit_forward<M, R (C::*)(Args...)> : public unit_base<M, R> {
     using base = unit_base<M, R>;
+    static_assert((... && takes_values<Args>), "the forward of a unit writes to no argument");
 
 public:
     using base::base;
@@ -228,6 +234,7 @@ public:
 template <class M, class C, class R, class... Args>
 class unit_forward<M, R (C::*)(Args...) const> : public unit_base<M, R> {
     using base = unit_base<M, R>;
+    static_assert((... && takes_values<Args>), "the forward of a unit writes to no argument");
 
 public:
     using base::base;

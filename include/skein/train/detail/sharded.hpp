@@ -42,6 +42,12 @@ struct shard_policy {
 
 class unit_gatherer;
 
+/// Elements of each sharding rank, for the collectives.
+[[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
+/// Starts to gather the parameters of a unit in their place.
+[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+                                       const flat_unit& unit, dist::collective_tag tag);
+
 /// The groups of one strategy; null where there is nobody else.
 struct shard_groups {
     shard_groups(const context& ctx, const shard_policy& policy);

@@ -328,9 +328,7 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
                                                  tag(unit, dist::tag_phase::reduce));
         return;
     }
-    std::vector<std::size_t> counts;
-    for (const auto& shard : u.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
-    s.reduced = groups_.shard->reduce_scatter_v(view, std::move(counts), dist::reduce_op::sum,
+    s.reduced = groups_.shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
                                                 tag(unit, dist::tag_phase::reduce));
 }
 
@@ -407,19 +405,10 @@ SKEIN_INLINE void sharded_parallel::publish() {
 
 /// The new values of every unit; all ranks keep all.
 SKEIN_INLINE void sharded_parallel::gather_all() {
-    auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
-    const auto view = [&](flat_range r) {
-        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-    };
     std::vector<dist::ticket> ends;
-    for (std::size_t u = 0; u < states_.size(); ++u) {
-        const auto& unit = store_->units()[u];
-        std::vector<std::size_t> counts;
-        for (const auto& shard : unit.shards)
-            counts.push_back(static_cast<std::size_t>(shard.size()));
-        ends.push_back(groups_.shard->all_gather_v(
-            view(unit.own), view(unit.place), std::move(counts), tag(u, dist::tag_phase::publish)));
-    }
+    for (std::size_t u = 0; u < states_.size(); ++u)
+        ends.push_back(gather_unit(*groups_.shard, *store_, store_->units()[u],
+                                   tag(u, dist::tag_phase::publish)));
     for (const auto& end : ends) end.wait();
 }
 

@@ -45,6 +45,21 @@ SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
     if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
+    std::vector<std::size_t> counts;
+    for (const auto& shard : unit.shards) counts.push_back(static_cast<std::size_t>(shard.size()));
+    return counts;
+}
+
+SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+                                      const flat_unit& unit, dist::collective_tag tag) {
+    auto* const all = static_cast<float*>(store.params_P().mutable_data_ptr());
+    const auto view = [&](flat_range r) {
+        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
+    };
+    return comm.all_gather_v(view(unit.own), view(unit.place), counts_of(unit), tag);
+}
+
 class unit_gatherer final : public unit_hooks, public std::enable_shared_from_this<unit_gatherer> {
 public:
     unit_gatherer(torch::nn::Module& module, flat_store& store,
@@ -232,16 +247,8 @@ private:
     }
 
     dist::ticket gather(std::size_t u, dist::tag_phase phase) {
-        const auto& unit = store_->units()[u];
-        auto* const all = static_cast<float*>(store_->params_P().mutable_data_ptr());
-        std::vector<std::size_t> counts;
-        for (const auto& shard : unit.shards)
-            counts.push_back(static_cast<std::size_t>(shard.size()));
-        const auto view = [&](flat_range r) {
-            return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-        };
-        return comm_->all_gather_v(view(unit.own), view(unit.place), std::move(counts),
-                                   {static_cast<std::uint32_t>(u), phase, step_});
+        return gather_unit(*comm_, *store_, store_->units()[u],
+                           {static_cast<std::uint32_t>(u), phase, step_});
     }
 
     flat_store* store_;
