@@ -5,10 +5,12 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
+#include <skein/train/build.hpp>
 #include <skein/train/detail/session.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/optimizer.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/training_state.hpp>
@@ -16,8 +18,10 @@
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 
+#include <skein/train/detail/build.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/optimizer.ipp>
+#include <skein/train/detail/precision.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
 #include <skein/train/detail/session_parts.ipp>

@@ -3,6 +3,7 @@
 // A small decoder-only transformer over bytes. Plain LibTorch but for one line: the mark of a block, which
 // lets FSDP gather and drop it and costs nothing elsewhere.
 
+#include <skein/train/build.hpp>
 #include <skein/train/unit.hpp>
 
 #include <torch/torch.h>
@@ -88,16 +89,15 @@ struct GPTImpl : torch::nn::Module {
     void initialize() {
         torch::NoGradGuard no_grad;
         const double deep = 0.02 / std::sqrt(2.0 * static_cast<double>(options.layers));
-        for (auto& item : named_parameters()) {
-            auto& p = item.value();
-            const auto& name = item.key();
+        const auto draw = [&](const std::string& name, torch::Tensor& p) {
             const bool writes =
                 name.find("mix.weight") != name.npos || name.find("down.weight") != name.npos;
             if (p.dim() >= 2)
                 torch::nn::init::normal_(p, 0.0, writes ? deep : 0.02);
             else if (name.find("bias") != name.npos)
                 torch::nn::init::zeros_(p);
-        }
+        };
+        skein::train::for_each_parameter(*this, draw);
     }
 
     model_options options;
@@ -110,7 +110,7 @@ TORCH_MODULE(GPT);
 /// Mean cross entropy in nats per byte.
 inline torch::Tensor next_byte_loss(GPT& model, const torch::Tensor& inputs_BT,
                                     const torch::Tensor& targets_BT) {
-    const auto logits_BTV = model(inputs_BT);
+    const auto logits_BTV = model(inputs_BT).to(torch::kFloat);
     return torch::nn::functional::cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten());
 }
 

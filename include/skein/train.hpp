@@ -8,6 +8,7 @@
 #include <skein/report.hpp>
 #include <skein/skein.hpp>
 #include <skein/torch.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
@@ -19,6 +20,7 @@
 #include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/optimizer.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/run_config.hpp>

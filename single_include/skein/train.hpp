@@ -7813,136 +7813,29 @@ struct Node;
 static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6),
               "skein needs LibTorch >= 2.6 (2.11 is what its tests run on)");
 
-// ======== skein/train/callbacks.hpp
-// What a Trainer tells while it runs, and how callbacks are found.
+// ======== skein/train/build.hpp
+// Building a model that is too large for one rank: each block is cut up as soon as it is built.
 //
-// A callback is any object with one or more of the members below; a member that is absent costs
-// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
+//     auto model = trainer.build([&] { return GPT(options); });      // instead of: GPT model(options);
+//     trainer.fit(model, ...);
 //
-//     struct log_loss {
-//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
-//     };
-//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+// When the constructor of a block (skein::unit) has ended, only the rows that this rank owns are kept, and
+// the block's parameters are empty tensors until fit(). All ranks draw the same initial values, from
+// generators in the same state, so the result equals a model that was built whole, bit for bit; the most
+// memory in use is the owned rows, what belongs to no block, and one block.
+//
+// A model whose root draws the values of its blocks does that with for_each_parameter(), which puts one
+// parameter together at a time. C++ modules take no device, so there is no meta device to build on.
 
 
-#include <cstdint>
-#include <string>
-#include <vector>
+// ======== skein/train/collective.hpp
+// The few blocking exchanges that training needs besides gradients, the same for one rank and many.
+//
+// All are collective: every rank calls them in the same order. In a world of one they cost nothing.
+//
+//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
+//     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
 
-namespace skein::train {
-
-/// Before the first step.
-struct start_info {
-    int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0; ///< trainable elements
-    std::string run_path{};
-    std::string resumed_from{}; ///< a checkpoint, or empty
-    std::string strategy{};     ///< "DDP"; empty for one without a name
-};
-
-/// After every optimizer step.
-struct step_info {
-    int rank = 0;
-    std::uint64_t step = 0; ///< finished steps, this one included
-    double loss = 0.0;      ///< mean over the global batch
-    double lr = 0.0;
-    double grad_norm = 0.0;    ///< before clipping
-    double seconds = 0.0;      ///< of this step
-    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< everything reported, merged over ranks
-};
-
-/// After every evaluation.
-struct eval_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    const std::vector<report::metric_value>* metrics =
-        nullptr; ///< "val_loss" and what the loss reported
-    double seconds = 0.0;
-};
-
-/// After every checkpoint that is durable.
-struct checkpoint_info {
-    int rank = 0;
-    std::uint64_t step = 0;
-    std::string path{};
-    std::uint64_t bytes = 0;
-    double seconds = 0.0;
-};
-
-/// How a run ended; also what fit() returns.
-struct fit_result {
-    int rank = 0;
-    std::uint64_t first_step = 0; ///< where this start of the program began
-    std::uint64_t steps = 0;      ///< finished
-    double loss = 0.0;            ///< of the last step
-    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
-    std::uint64_t val_step = 0;   ///< after which step that was
-    double seconds = 0.0;         ///< of this start, evaluation and saving included
-    double tokens_per_s = 0.0;    ///< of the training steps of this start
-    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
-    std::string run_name{}, run_path{}, checkpoint{};
-    bool stopped = false; ///< ended early because it was asked to
-    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
-};
-
-/// Has at least one of the members; whether they fit is checked where they are called.
-template <class C>
-concept callback =
-    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
-    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
-    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
-    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
-    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
-    requires { &C::on_end; };
-
-namespace detail {
-
-// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
-template <class C>
-void tell(C& c, const start_info& info) {
-    if constexpr (requires { c.on_start(info); })
-        c.on_start(info);
-    else
-        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
-}
-template <class C>
-void tell(C& c, const step_info& info) {
-    if constexpr (requires { c.on_step(info); })
-        c.on_step(info);
-    else
-        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
-}
-template <class C>
-void tell(C& c, const eval_info& info) {
-    if constexpr (requires { c.on_eval(info); })
-        c.on_eval(info);
-    else
-        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
-}
-template <class C>
-void tell(C& c, const checkpoint_info& info) {
-    if constexpr (requires { c.on_checkpoint(info); })
-        c.on_checkpoint(info);
-    else
-        static_assert(
-            !requires { &C::on_checkpoint; },
-            "on_checkpoint must take const train::checkpoint_info&");
-}
-template <class C>
-void tell(C& c, const fit_result& info) {
-    if constexpr (requires { c.on_end(info); })
-        c.on_end(info);
-    else
-        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
-}
-
-} // namespace detail
-
-} // namespace skein::train
 
 // ======== skein/train/checkpoint.hpp
 // Checkpoints that are either whole or not there, for any number of writers and readers.
@@ -9849,15 +9742,6 @@ SKEIN_INLINE void checkpointer::retire() const {
 
 } // namespace skein::train
 
-// ======== skein/train/collective.hpp
-// The few blocking exchanges that training needs besides gradients, the same for one rank and many.
-//
-// All are collective: every rank calls them in the same order. In a world of one they cost nothing.
-//
-//     auto merged = merge(ctx, metrics);               // every metric of every rank, reduced by kind
-//     require_same(ctx, hash, "the model");            // errc::mismatch names the odd rank
-
-
 // ======== skein/train/context.hpp
 // Where a training program runs: which rank of how many, and what connects the ranks.
 //
@@ -10318,49 +10202,6 @@ SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration
 
 } // namespace skein::train
 
-// ======== skein/train/ddp.hpp
-// Data parallel training: every rank holds the whole model and sees its share of each batch.
-//
-// The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
-// complete, and all before it are on their way, its all-reduce starts on the communication thread while
-// the backward pass goes on. Buckets leave in the same order on every rank whatever the order of hooks,
-// so parameters that a rank does not use cannot hang the others.
-//
-//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
-//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
-//
-//   source: Li et al. 2020 (arXiv 2006.15704)
-
-
-// ======== skein/train/detail/sharded.hpp
-// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
-// over, where its parameters are, and when both travel.
-//
-//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
-//     Zero1    shard group: all         replicas: none         everybody updates its part
-//     Zero2    the same, and of the reduced gradients everybody keeps its part only
-//     FSDP     the same, and of the parameters too, between uses
-//     Hybrid   shard group: the host    replicas: one rank of each host
-//
-// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
-// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
-// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
-// gathered, and nothing is dropped, because there is one copy only.
-
-
-// ======== skein/train/flat.hpp
-// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
-//
-// Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
-// hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
-// objects (their data is re-pointed), so user code sees ordinary parameters.
-//
-// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
-// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
-// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
-// checkpoints walk what is owned and never ask which strategy it is.
-
-
 // ======== skein/train/shard_layout.hpp
 // Where the parameters of a unit lie in a flat buffer, and where the buffer is cut between ranks.
 //
@@ -10467,226 +10308,6 @@ SKEIN_INLINE std::vector<flat_range> cut_unit(std::span<const placed_parameter> 
 
 } // namespace skein::train
 
-
-// ======== skein/train/flat.hpp, continued
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-// P elements of a flat buffer, padding included
-
-/// Zeroed float32 storage straight from the system, given back when the last view is gone. Pages cost
-/// memory when they are first touched.
-[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements);
-
-/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
-/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
-/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
-void keep_freed_memory() noexcept;
-
-/// The sum of the squares, in double and in an order that does not depend on the number of threads.
-///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
-///          long row of numbers is cut into parts makes no difference to the bits
-/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
-[[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
-[[nodiscard]] double squared_norm(const at::Tensor& flat_P);
-
-/// One trainable parameter inside the flat buffers.
-struct flat_segment {
-    std::string name;                ///< as in named_parameters(); of tied parameters the first
-    at::Tensor parameter;            ///< the module's own tensor
-    std::vector<std::int64_t> shape; ///< its own, also while its unit is not gathered
-    std::int64_t offset = 0;         ///< elements; a multiple of flat_alignment
-    std::int64_t count = 0;          ///< elements of the parameter
-    std::int64_t padded = 0;         ///< elements up to the next segment
-    std::int64_t row = 1;            ///< elements that one index of dimension 0 spans
-    std::size_t unit = 0;
-    std::size_t registered = 0; ///< its number among the trainable parameters of the module
-};
-
-/// What is gathered, reduced and dropped together.
-struct flat_unit {
-    std::string name;                 ///< of the module, or of its first parameter; empty: the root
-    std::size_t first = 0, last = 0;  ///< its segments
-    flat_range place;                 ///< in the parameters, padding included
-    std::vector<flat_range> shards{}; ///< of each sharding rank: adjacent, together `place`
-    flat_range own;                   ///< this rank's, also in the parameters
-    std::int64_t own_at = 0;          ///< where it begins in the owned layout
-    std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
-};
-
-/// What this rank owns of one parameter: whole rows of it.
-struct owned_piece {
-    std::size_t segment = 0;
-    std::int64_t first = 0;  ///< element of the parameter
-    std::int64_t count = 0;  ///< elements, without padding
-    std::int64_t padded = 0; ///< with the padding behind it that is owned, too
-    std::int64_t flat = 0;   ///< in the parameters
-    std::int64_t at =
-        0; ///< in the owned layout: optimizer states have this many elements before it
-};
-
-/// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
-struct fixed_tensor {
-    std::string name;
-    at::Tensor tensor;
-    bool is_buffer = false;
-};
-
-/// How parameters form units, in the order in which a forward pass comes to them.
-struct unit_plan {
-    std::vector<std::string> names;   ///< of the units
-    std::vector<std::size_t> unit_of; ///< by trainable parameter, in order of registration
-};
-
-/// A trainable parameter before it is placed.
-struct plan_parameter {
-    std::string name;                 ///< the first it is registered under
-    std::vector<std::string> aliases; ///< the others, of a tied one
-    std::int64_t count = 0;           ///< elements
-};
-
-/// What a strategy decides about a store.
-struct store_options {
-    /// Groups parameters; none: all are one unit, the root.
-    std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)> plan = {};
-    int shards = 1; ///< ranks that every unit is cut between
-    int shard = 0;  ///< this one's number among them
-    /// Where flat buffers of so many elements come from; none: make_flat_buffer().
-    std::function<at::Tensor(std::int64_t)> parameter_memory = {}, gradient_memory = {};
-    /// The module's values go into the store. False: another rank that shares the memory brings them.
-    bool brings_values = true;
-    /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
-    bool saved_elsewhere = false;
-    /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
-    bool only_layout = false;
-    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
-    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
-    int gradient_places = 0;
-};
-
-namespace detail {
-struct settle_hook;
-}
-
-/// The flat parameters and gradients of one module. Not thread-safe.
-///
-/// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
-/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
-/// to the place itself.
-class flat_store {
-public:
-    static constexpr std::int64_t alignment = flat_alignment;
-
-    /// Moves the module's trainable parameters into the store.
-    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
-    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
-    explicit flat_store(torch::nn::Module& module, const store_options& options = {});
-    flat_store(const flat_store&) = delete;
-    flat_store& operator=(const flat_store&) = delete;
-    ~flat_store();
-
-    /// Elements of all parameters, padding included.
-    [[nodiscard]] std::int64_t size() const noexcept { return size_; }
-    /// Trainable elements, without padding.
-    [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
-    /// Elements that this rank updates, padding included: the size of an optimizer state.
-    [[nodiscard]] std::int64_t owned() const noexcept { return owned_; }
-    /// Ranks that it is cut between.
-    [[nodiscard]] int shards() const noexcept { return shards_; }
-    [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
-    [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
-
-    [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
-    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
-    [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
-    [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
-    /// In the order of the parameters' buffer.
-    [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
-    [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
-    /// Everything this rank owns, in the order of both layouts.
-    [[nodiscard]] const std::vector<owned_piece>& pieces() const noexcept { return pieces_; }
-
-    /// All of a segment, in the parameter's shape, in a buffer of the layout of params_P().
-    [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
-    /// The gradients of a whole unit.
-    [[nodiscard]] at::Tensor grads_of(const flat_unit& unit) const;
-    /// The gradients of an owned piece with its padding.
-    [[nodiscard]] at::Tensor own_grads(const owned_piece& piece) const;
-    /// The sum of the squares of all owned gradients, in an order that does not depend on units.
-    [[nodiscard]] double own_squared_norm() const;
-
-    /// Before the first backward pass of a step: what the buffer holds is over.
-    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
-    ///           now. One that was frozen since then is left out, as one that no loss depends on
-    void expect_gradients();
-    /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
-    void settle_gradients(const flat_unit& unit);
-    /// The same for all units.
-    void settle_gradients();
-    /// With shared places: the reduced gradients of what is owned move out of the unit's place, and its
-    /// parameters have no gradient any more.
-    ///   add  to those of the micro-batches before
-    void take_gradients(const flat_unit& unit, bool add);
-    /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
-    [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
-    /// Called with a segment's number when a backward pass is done with its gradient; one listener.
-    void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
-    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
-    /// stays where the backward pass made it, until settle_gradients().
-    void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
-
-    /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
-    void show(const flat_unit& unit, bool visible);
-
-    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
-    /// whose parameters several ranks share.
-    void leave_shared_memory();
-
-    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
-    /// depend on units.
-    [[nodiscard]] std::uint64_t layout_hash() const;
-
-private:
-    friend struct detail::settle_hook;
-    void collect(torch::nn::Module& module, std::vector<plan_parameter>& found);
-    void place(const unit_plan& plan, const store_options& options);
-    void place_gradients(int places);
-    void own(const flat_unit& unit);
-    void adopt_parameters(bool brings_values);
-    void settle(std::size_t i);
-    void passed(std::size_t i, bool has_gradient);
-    [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
-    [[nodiscard]] const void* place_of(const flat_segment& s) const;
-
-    std::vector<flat_segment> segments_;
-    std::vector<flat_unit> units_;
-    std::vector<owned_piece> pieces_;
-    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
-    std::function<void(std::size_t)> final_;
-    std::function<bool(std::size_t)> may_settle_;
-    std::vector<double> touched_;
-    std::vector<fixed_tensor> fixed_;
-    std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
-    int shards_ = 1;
-    bool saved_elsewhere_ = false;
-    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/flat.ipp
-// Bodies of <skein/train/flat.hpp>.
-
-
 // ======== skein/train/unit.hpp
 // The mark of a block whose parameters are gathered when its forward begins and dropped when it has ended.
 //
@@ -10725,6 +10346,15 @@ public:
     virtual void before_backward(std::size_t unit) = 0;
 };
 
+/// A parameter of which only a part was kept when its block had been built (build.hpp).
+struct cut_parameter {
+    at::Tensor parameter;              ///< the module's own, empty meanwhile
+    std::vector<std::int64_t> shape;   ///< that it has when it is whole
+    std::int64_t first = 0, count = 0; ///< the elements that were kept
+    at::Tensor values{};               ///< these
+    std::int64_t version = 0; ///< of the parameter; another one: somebody has written to it
+};
+
 /// The part of unit<M> that does not depend on M.
 class unit_mark {
 public:
@@ -10739,6 +10369,10 @@ public:
         number_ = number;
     }
 
+    /// Floating-point tensors that it is called with are cast to this type first (precision.hpp).
+    void compute_in(std::optional<at::ScalarType> type) noexcept { type_ = type; }
+    [[nodiscard]] std::optional<at::ScalarType> computes_in() const noexcept { return type_; }
+
     /// Activations are computed again in the backward pass (recompute.hpp).
     void recompute(bool yes) noexcept { recomputes_ = yes; }
     [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
@@ -10749,6 +10383,9 @@ public:
     void expect(int more) const noexcept { pending_ += more; }
     void expect_nothing() const noexcept { pending_ = 0; }
 
+    /// Parameters of this block, without those of blocks inside, that are there in part only.
+    [[nodiscard]] std::vector<cut_parameter>& cut() noexcept { return cut_; }
+
     /// Its parameters were sharded when a training failed: they have no values any more.
     void lose() noexcept { lost_ = true; }
     [[nodiscard]] bool is_lost() const noexcept { return lost_; }
@@ -10757,6 +10394,8 @@ protected:
     std::shared_ptr<unit_hooks> hooks_;
     std::size_t number_ = 0;
     bool lost_ = false, recomputes_ = false;
+    std::optional<at::ScalarType> type_;
+    std::vector<cut_parameter> cut_;
     mutable int pending_ = 0; // forward() may be const
 };
 
@@ -10788,6 +10427,21 @@ void each_tensor(std::pair<A, B>& value, const Visit& visit) {
 template <class R>
 concept holds_tensors =
     requires(R& value, void (*visit)(at::Tensor&)) { each_tensor(value, visit); };
+
+/// Part of the graph of gradients; the tensor itself when it has the type, or holds no fractions.
+[[nodiscard]] at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType type);
+
+/// The block has been built: build.hpp may cut it up.
+void tell_build_scope(torch::nn::Module& block, unit_mark& mark);
+
+/// The last member of a unit: its constructor runs when the block's has ended. A copy was built before.
+struct end_of_construction {
+    end_of_construction(torch::nn::Module& block, unit_mark& mark) {
+        tell_build_scope(block, mark);
+    }
+    end_of_construction(const end_of_construction&) noexcept = default;
+    end_of_construction& operator=(const end_of_construction&) noexcept = default;
+};
 
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
@@ -10867,6 +10521,13 @@ R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks
 template <class R, class Forward, class... Args>
 R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
            const Forward& forward, Args&... args) {
+    if (const auto type = mark.computes_in()) {
+        const auto cast = [&](auto& argument) {
+            if constexpr (holds_tensors<std::remove_reference_t<decltype(argument)>>)
+                each_tensor(argument, [&](at::Tensor& t) { t = cast_to(t, *type); });
+        };
+        (cast(args), ...);
+    }
     if (!mark.recomputes() || !gradients_are_on())
         return run_hooked<R>(hooks, number, forward, args...);
     if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
@@ -10886,7 +10547,9 @@ public:
     using M::M;
 
 protected:
-    [[nodiscard]] bool is_plain() const noexcept { return !this->hooks_ && !this->recomputes_; }
+    [[nodiscard]] bool is_plain() const noexcept {
+        return !this->hooks_ && !this->recomputes_ && !this->type_;
+    }
     template <class Call, class... Copies>
     R run(const Call& call, Copies... copies) const {
         return run_unit<R>(*this, this->hooks_, this->number_, call, copies...);
@@ -10946,6 +10609,9 @@ class unit : public train::detail::unit_forward<M, decltype(&M::forward)> {
 
 public:
     using base::base;
+
+private:
+    [[no_unique_address]] train::detail::end_of_construction built_{*this, *this};
 };
 
 } // namespace skein
@@ -10969,6 +10635,12 @@ SKEIN_INLINE unit_mark::~unit_mark() = default;
 namespace detail {
 
 SKEIN_INLINE bool gradients_are_on() { return torch::GradMode::is_enabled(); }
+
+SKEIN_INLINE at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType type) {
+    const bool fits =
+        !tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == type;
+    return fits ? tensor : tensor.to(type);
+}
 
 SKEIN_INLINE void refuse_recompute() {
     throw error(
@@ -11064,10 +10736,815 @@ SKEIN_INLINE std::vector<at::Tensor> call_recomputed(block_call call,
 } // namespace skein::train
 
 
-// ======== skein/train/detail/flat.ipp, continued
+// ======== skein/train/build.hpp, continued
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace skein::train {
+
+/// Calls visit(name, parameter) for every parameter in order of registration, each once. Parameters of blocks
+/// that are cut up already are whole meanwhile: what visit writes to them is kept. What was there before is
+/// there only in the rows that this rank owns.
+void for_each_parameter(torch::nn::Module& module,
+                        const std::function<void(const std::string&, torch::Tensor&)>& visit);
+
+namespace detail {
+
+/// Which part of every block a rank keeps.
+struct build_plan {
+    int shards = 1; ///< 1: models are built whole
+    int shard = 0;
+    std::function<bool(const torch::nn::Module&)> is_block = {};
+    /// Modules inside of blocks that stay whole: keep_f32.
+    std::function<bool(const torch::nn::Module&)> stays_whole = {};
+};
+
+/// Blocks that are built on this thread while it lives are cut up. One at a time per thread.
+class build_scope {
+public:
+    explicit build_scope(build_plan plan);
+    build_scope(const build_scope&) = delete;
+    build_scope& operator=(const build_scope&) = delete;
+    ~build_scope();
+
+    /// The one of this thread, or null.
+    [[nodiscard]] static build_scope* current() noexcept;
+    /// The constructor of a block has ended.
+    void cut(torch::nn::Module& block, unit_mark& mark);
+    /// Of all values before they were cut.
+    [[nodiscard]] std::uint64_t checksum() const noexcept { return checksum_; }
+
+private:
+    [[nodiscard]] bool stays_whole(torch::nn::Module& block, const std::string& name) const;
+    void keep_own_rows(unit_mark& mark);
+
+    build_plan plan_;
+    std::uint64_t checksum_ = 0;
+};
+
+/// Parameters that were cut up, by tensor.
+[[nodiscard]] std::unordered_map<const void*, cut_parameter*> cut_parameters(
+    torch::nn::Module& module);
+/// They are in a store now.
+void forget_cuts(torch::nn::Module& module);
+
+} // namespace detail
+
+/// What make() returns, built for a strategy: see Trainer::build(). Collective.
+///   errors  mismatch when ranks drew different values
+template <class Strategy, class Make>
+[[nodiscard]] auto build_for(const context& ctx, Make make) {
+    if constexpr (requires { Strategy::plan_build(ctx); }) {
+        detail::build_scope scope(Strategy::plan_build(ctx));
+        auto model = make();
+        require_same(ctx, scope.checksum(), "the initial values of the model");
+        return model;
+    } else {
+        return make();
+    }
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/build.ipp
+// Bodies of <skein/train/build.hpp>.
+
+
+#include <unordered_set>
+#include <vector>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE build_scope*& this_threads_scope() noexcept {
+    thread_local build_scope* scope = nullptr;
+    return scope;
+}
+
+SKEIN_INLINE build_scope* build_scope::current() noexcept { return this_threads_scope(); }
+
+SKEIN_INLINE build_scope::build_scope(build_plan plan) : plan_(std::move(plan)) {
+    SKEIN_CHECK(current() == nullptr, "a model built inside of another one's build()");
+    this_threads_scope() = this;
+}
+
+SKEIN_INLINE build_scope::~build_scope() { this_threads_scope() = nullptr; }
+
+/// The part that is kept is all of a parameter that there is from now on.
+SKEIN_INLINE void keep_part(cut_parameter& cut) {
+    at::NoGradGuard no_grad;
+    auto whole = cut.parameter.detach().contiguous().view({-1});
+    cut.values = whole.narrow(0, cut.first, cut.count).clone();
+    cut.parameter.set_data(at::empty({0}, cut.parameter.options()));
+    cut.version = cut.parameter._version();
+}
+
+SKEIN_INLINE bool build_scope::stays_whole(torch::nn::Module& block,
+                                           const std::string& name) const {
+    if (!plan_.stays_whole) return false;
+    for (const auto& inside : block.named_modules(std::string(), /*include_self=*/false))
+        if (name.starts_with(inside.key() + ".") && plan_.stays_whole(*inside.value())) return true;
+    return plan_.stays_whole(block);
+}
+
+SKEIN_INLINE void build_scope::cut(torch::nn::Module& block, unit_mark& mark) {
+    if (plan_.shards == 1 || !plan_.is_block(block)) return;
+    auto seen = cut_parameters(block); // of blocks inside
+    for (const auto& item : block.named_parameters(true)) {
+        const auto& p = item.value();
+        if (!p.defined() || !p.requires_grad() || p.scalar_type() != at::kFloat ||
+            stays_whole(block, item.key()) ||
+            !seen.emplace(p.unsafeGetTensorImpl(), nullptr).second)
+            continue;
+        mark.cut().push_back({.parameter = p, .shape = p.sizes().vec()});
+    }
+    keep_own_rows(mark);
+}
+
+SKEIN_INLINE void build_scope::keep_own_rows(unit_mark& mark) {
+    std::vector<placed_parameter> placed;
+    std::int64_t size = 0;
+    for (const auto& cut : mark.cut()) {
+        const auto& p = cut.parameter;
+        const auto row =
+            std::max<std::int64_t>(1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1);
+        placed.push_back({size, p.numel(), row});
+        size += padded_count(p.numel());
+        const auto values = p.detach().contiguous();
+        checksum_ =
+            crc32c({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()},
+                   static_cast<std::uint32_t>(checksum_));
+    }
+    const auto own =
+        cut_unit(placed, {0, size}, plan_.shards)[static_cast<std::size_t>(plan_.shard)];
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+        const auto mine = overlap({placed[i].offset, placed[i].offset + placed[i].count}, own);
+        auto& cut = mark.cut()[i];
+        cut.first = mine.begin - placed[i].offset;
+        cut.count = mine.size();
+        keep_part(cut);
+    }
+}
+
+SKEIN_INLINE std::unordered_map<const void*, cut_parameter*> cut_parameters(
+    torch::nn::Module& module) {
+    std::unordered_map<const void*, cut_parameter*> all;
+    const auto add = [&](unit_mark* mark) {
+        if (mark == nullptr) return;
+        for (auto& cut : mark->cut()) all.emplace(cut.parameter.unsafeGetTensorImpl(), &cut);
+    };
+    add(dynamic_cast<unit_mark*>(&module));
+    for (const auto& each : module.modules(/*include_self=*/false))
+        add(dynamic_cast<unit_mark*>(each.get()));
+    return all;
+}
+
+SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
+    const auto forget = [](unit_mark* mark) {
+        if (mark != nullptr) mark->cut().clear();
+    };
+    forget(dynamic_cast<unit_mark*>(&module));
+    for (const auto& each : module.modules(/*include_self=*/false))
+        forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
+    if (auto* const scope = build_scope::current()) scope->cut(block, mark);
+}
+
+} // namespace detail
+
+SKEIN_INLINE void for_each_parameter(
+    torch::nn::Module& module,
+    const std::function<void(const std::string&, torch::Tensor&)>& visit) {
+    const auto cut = detail::cut_parameters(module);
+    std::unordered_set<const void*> seen;
+    for (auto& item : module.named_parameters(true)) {
+        auto p = item.value();
+        if (!p.defined() || !seen.insert(p.unsafeGetTensorImpl()).second) continue;
+        const auto found = cut.find(p.unsafeGetTensorImpl());
+        if (found == cut.end()) {
+            visit(item.key(), p);
+            continue;
+        }
+        auto& part = *found->second;
+        {
+            at::NoGradGuard no_grad;
+            auto whole = at::zeros(part.shape, p.options());
+            whole.view({-1}).narrow(0, part.first, part.count).copy_(part.values);
+            p.set_data(whole);
+        }
+        visit(item.key(), p);
+        detail::keep_part(part);
+    }
+}
+
+} // namespace skein::train
+
+// ======== skein/train/callbacks.hpp
+// What a Trainer tells while it runs, and how callbacks are found.
+//
+// A callback is any object with one or more of the members below; a member that is absent costs
+// nothing, one with the wrong parameter is refused at compile time. Every rank calls its callbacks.
+//
+//     struct log_loss {
+//         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
+//     };
+//     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace skein::train {
+
+/// Before the first step.
+struct start_info {
+    int rank = 0, world_size = 1;
+    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0;
+    std::int64_t parameters = 0; ///< trainable elements
+    std::string run_path{};
+    std::string resumed_from{}; ///< a checkpoint, or empty
+    std::string strategy{};     ///< "DDP"; empty for one without a name
+};
+
+/// After every optimizer step.
+struct step_info {
+    int rank = 0;
+    std::uint64_t step = 0; ///< finished steps, this one included
+    double loss = 0.0;      ///< mean over the global batch
+    double lr = 0.0;
+    double grad_norm = 0.0;    ///< before clipping
+    double seconds = 0.0;      ///< of this step
+    double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< everything reported, merged over ranks
+};
+
+/// After every evaluation.
+struct eval_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    const std::vector<report::metric_value>* metrics =
+        nullptr; ///< "val_loss" and what the loss reported
+    double seconds = 0.0;
+};
+
+/// After every checkpoint that is durable.
+struct checkpoint_info {
+    int rank = 0;
+    std::uint64_t step = 0;
+    std::string path{};
+    std::uint64_t bytes = 0;
+    double seconds = 0.0;
+};
+
+/// How a run ended; also what fit() returns.
+struct fit_result {
+    int rank = 0;
+    std::uint64_t first_step = 0; ///< where this start of the program began
+    std::uint64_t steps = 0;      ///< finished
+    double loss = 0.0;            ///< of the last step
+    double val_loss = 0.0;        ///< of the last evaluation; NaN without one
+    std::uint64_t val_step = 0;   ///< after which step that was
+    double seconds = 0.0;         ///< of this start, evaluation and saving included
+    double tokens_per_s = 0.0;    ///< of the training steps of this start
+    double peak_rss_bytes = 0.0;  ///< the largest of all ranks
+    std::string run_name{}, run_path{}, checkpoint{};
+    bool stopped = false; ///< ended early because it was asked to
+    int stop_signal = 0;  ///< by SIGINT or SIGTERM on some rank; 0 when it was no signal
+};
+
+/// Has at least one of the members; whether they fit is checked where they are called.
+template <class C>
+concept callback =
+    requires(C& c, const start_info& e) { c.on_start(e); } || requires { &C::on_start; } ||
+    requires(C& c, const step_info& e) { c.on_step(e); } || requires { &C::on_step; } ||
+    requires(C& c, const eval_info& e) { c.on_eval(e); } || requires { &C::on_eval; } ||
+    requires(C& c, const checkpoint_info& e) { c.on_checkpoint(e); } ||
+    requires { &C::on_checkpoint; } || requires(C& c, const fit_result& e) { c.on_end(e); } ||
+    requires { &C::on_end; };
+
+namespace detail {
+
+// One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+template <class C>
+void tell(C& c, const start_info& info) {
+    if constexpr (requires { c.on_start(info); })
+        c.on_start(info);
+    else
+        static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
+}
+template <class C>
+void tell(C& c, const step_info& info) {
+    if constexpr (requires { c.on_step(info); })
+        c.on_step(info);
+    else
+        static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+}
+template <class C>
+void tell(C& c, const eval_info& info) {
+    if constexpr (requires { c.on_eval(info); })
+        c.on_eval(info);
+    else
+        static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+}
+template <class C>
+void tell(C& c, const checkpoint_info& info) {
+    if constexpr (requires { c.on_checkpoint(info); })
+        c.on_checkpoint(info);
+    else
+        static_assert(
+            !requires { &C::on_checkpoint; },
+            "on_checkpoint must take const train::checkpoint_info&");
+}
+template <class C>
+void tell(C& c, const fit_result& info) {
+    if constexpr (requires { c.on_end(info); })
+        c.on_end(info);
+    else
+        static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
+}
+
+} // namespace detail
+
+} // namespace skein::train
+
+// ======== skein/train/ddp.hpp
+// Data parallel training: every rank holds the whole model and sees its share of each batch.
+//
+// The gradients are cut into buckets. Every gradient that is settled counts down; when a bucket is
+// complete, and all before it are on their way, its all-reduce starts on the communication thread while
+// the backward pass goes on. Buckets leave in the same order on every rank whatever the order of hooks,
+// so parameters that a rank does not use cannot hang the others.
+//
+//     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
+//     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
+//     Trainer<DDP<bucket<>, precision<bf16>>> half(ctx, config);
+//
+//   source: Li et al. 2020 (arXiv 2006.15704)
+
+
+// ======== skein/train/detail/sharded.hpp
+// One implementation behind every strategy of several ranks: which groups a unit's gradients are reduced
+// over, where its parameters are, and when both travel.
+//
+//     DDP      shard group: none        replicas: all ranks    gradients summed, everybody updates all
+//     Zero1    shard group: all         replicas: none         everybody updates its part
+//     Zero2    the same, and of the reduced gradients everybody keeps its part only
+//     FSDP     the same, and of the parameters too, between uses
+//     Hybrid   shard group: the host    replicas: one rank of each host
+//
+// Units leave for reduction in one fixed order, from the last to the first, whatever a rank leaves unused;
+// for gathering in the order of the forward pass and then backwards, on a group of their own. When all
+// ranks of the shard group are on one host, the parameters are one memory for all of them: nothing is
+// gathered, and nothing is dropped, because there is one copy only.
+
+
+// ======== skein/train/flat.hpp
+// The flat store: all trainable parameters of a module are views of one buffer, all gradients of another.
+//
+// Optimizer, clipping, gradient exchange and checkpoints then work on a few long arrays and not on
+// hundreds of small tensors, without a copy in either direction. The module keeps its own Tensor
+// objects (their data is re-pointed), so user code sees ordinary parameters.
+//
+// Parameters are grouped into units: what is gathered, reduced and dropped together. Inside a unit they
+// lie in order of registration, each at a multiple of 64 bytes; the padding stays zero. Of every unit
+// this rank owns a range (all of it, unless the store is cut between ranks): the optimizer, the norm and
+// checkpoints walk what is owned and never ask which strategy it is.
+
+
+// ======== skein/train/precision.hpp
+// Mixed precision: a model that computes in 16 bits, trained in float32.
+//
+//     FSDP<auto_wrap<Block>, precision<bf16>>              gradients are summed in float32
+//     FSDP<auto_wrap<Block>, precision<bf16, bf16>>        and in bfloat16: half the traffic
+//     DDP<bucket<>, precision<bf16>, keep_f32<torch::nn::BatchNorm2d>>
+//
+// What the optimizer updates is a float32 master copy of the rows that a rank owns; the parameters that the
+// model sees are a 16-bit view of all rows, filled by one cast after every step. Checkpoints hold the
+// masters, so a run goes on in any precision. After fit() the module has its float32 values.
+//
+// A block that is skein::unit casts the floating-point tensors it is called with; what reaches other
+// layers the model casts itself (x.to(weight.dtype())). Take the loss of float32: logits.to(torch::kFloat).
+//
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740); bfloat16: Kalamkar et al. 2019 (arXiv 1905.12322);
+//   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
+
+
+#include <functional>
+#include <string>
+#include <type_traits>
+
+namespace skein {
+
+// Element types of parameters and sums.
+struct f32 {
+    static constexpr at::ScalarType type = at::kFloat;
+};
+struct bf16 {
+    static constexpr at::ScalarType type = at::kBFloat16;
+};
+/// IEEE half: five bits of exponent, so small gradients vanish unless the loss is scaled up. The trainer
+/// does that by itself (train::loss_scale).
+struct f16 {
+    static constexpr at::ScalarType type = at::kHalf;
+};
+
+namespace train {
+
+/// What a strategy computes and sums in.
+struct precision_policy {
+    at::ScalarType compute = at::kFloat; ///< of parameters and activations
+    at::ScalarType reduce = at::kFloat;  ///< of gradients, while ranks and micro-batches are added
+    /// Modules whose parameters stay float32; none: no module.
+    std::function<bool(const torch::nn::Module&)> keeps_f32 = {};
+
+    [[nodiscard]] bool is_mixed() const noexcept { return compute != at::kFloat; }
+};
+
+/// "bfloat16, sums in float32"; empty when everything is float32.
+[[nodiscard]] std::string describe(const precision_policy& policy);
+
+/// What a person should know of this type on this processor; mostly nothing.
+[[nodiscard]] std::string precision_notice(const precision_policy& policy);
+
+/// One of precision<> and keep_f32<>.
+template <class S>
+concept precision_setting = requires(precision_policy& policy) { S::set_precision(policy); };
+
+/// The policy of some settings, of which others are passed over.
+template <class... Settings>
+[[nodiscard]] precision_policy precision_of() {
+    precision_policy policy;
+    const auto set = [&]<class S>(std::type_identity<S>) {
+        if constexpr (precision_setting<S>) S::set_precision(policy);
+    };
+    (set(std::type_identity<Settings>{}), ...);
+    return policy;
+}
+
+} // namespace train
+
+/// Parameters and activations in Compute, gradients added up in Reduce: f32 or the same.
+template <class Compute, class Reduce = f32>
+struct precision {
+    static_assert(std::is_same_v<Compute, f32> || std::is_same_v<Compute, bf16> ||
+                      std::is_same_v<Compute, f16>,
+                  "precision<> takes f32, bf16 or f16");
+    static_assert(std::is_same_v<Reduce, f32> || std::is_same_v<Reduce, Compute>,
+                  "gradients are summed in f32 or in the type that they are computed in");
+    static void set_precision(train::precision_policy& policy) {
+        policy.compute = Compute::type;
+        policy.reduce = Reduce::type;
+    }
+};
+
+/// Parameters of modules of these types (holders or classes) stay float32: norms that keep statistics, a
+/// head that has to be exact. They are never dropped between uses.
+template <class... Modules>
+struct keep_f32 {
+    template <class M>
+    struct held {
+        using type = M;
+    };
+    template <class M>
+        requires requires { typename M::ContainedType; }
+    struct held<M> {
+        using type = typename M::ContainedType;
+    };
+    static void set_precision(train::precision_policy& policy) {
+        policy.keeps_f32 = [](const torch::nn::Module& m) {
+            return ((dynamic_cast<const typename held<Modules>::type*>(&m) != nullptr) || ...);
+        };
+    }
+};
+
+} // namespace skein
+
+
+// ======== skein/train/detail/precision.ipp
+// Bodies of <skein/train/precision.hpp>.
+
+
+#include <fmt/core.h>
+
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+namespace skein::train {
+
+namespace detail {
+
+[[nodiscard]] SKEIN_INLINE const char* name_of(at::ScalarType type) {
+    return type == at::kBFloat16 ? "bfloat16" : type == at::kHalf ? "float16" : "float32";
+}
+
+/// Whether the processor multiplies bfloat16 numbers itself.
+[[nodiscard]] SKEIN_INLINE bool has_bf16_instructions() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16") != 0;
+#elif defined(__linux__) && defined(__aarch64__)
+    constexpr unsigned long hwcap2_bf16 = 1ul << 14;
+    return (::getauxval(AT_HWCAP2) & hwcap2_bf16) != 0;
+#else
+    return false;
+#endif
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::string describe(const precision_policy& policy) {
+    if (!policy.is_mixed()) return {};
+    return fmt::format("{}, sums in {}{}", detail::name_of(policy.compute),
+                       detail::name_of(policy.reduce),
+                       policy.keeps_f32 ? ", some modules in float32" : "");
+}
+
+SKEIN_INLINE std::string precision_notice(const precision_policy& policy) {
+    if (policy.compute == at::kHalf)
+        return "float16 on a processor is several times slower than float32; bfloat16 needs no "
+               "loss "
+               "scaling either";
+    if (policy.compute == at::kBFloat16 && !detail::has_bf16_instructions())
+        return "this processor has no bfloat16 instructions: the run needs less memory than in "
+               "float32, and more time";
+    return {};
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/flat.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+// P elements of a flat buffer, padding included
+
+/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost memory when
+/// they are first touched.
+[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
+
+/// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
+/// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
+/// (measured: 4 % of a step of the GPT example). For the whole process; glibc only.
+void keep_freed_memory() noexcept;
+
+/// The sum of the squares, in double and in an order that does not depend on the number of threads.
+///   parts  float32, contiguous, on the CPU; all but the last a multiple of flat_alignment long. How one
+///          long row of numbers is cut into parts makes no difference to the bits
+/// Tensor::norm() adds float32 numbers in a few lanes: over 124 million gradients it is 1.3 % too small.
+[[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
+[[nodiscard]] double squared_norm(const at::Tensor& flat_P);
+
+struct cut_parameter; // unit.hpp
+
+/// One trainable parameter inside the flat buffers.
+struct flat_segment {
+    std::string name;                ///< as in named_parameters(); of tied parameters the first
+    at::Tensor parameter;            ///< the module's own tensor
+    std::vector<std::int64_t> shape; ///< its own, also while its unit is not gathered
+    std::int64_t offset = 0;         ///< elements; a multiple of flat_alignment
+    std::int64_t count = 0;          ///< elements of the parameter
+    std::int64_t padded = 0;         ///< elements up to the next segment
+    std::int64_t row = 1;            ///< elements that one index of dimension 0 spans
+    std::size_t unit = 0;
+    std::size_t registered = 0;   ///< its number among the trainable parameters of the module
+    cut_parameter* cut = nullptr; ///< until it is placed, of one that was built in parts
+};
+
+/// What is gathered, reduced and dropped together.
+struct flat_unit {
+    std::string name;                 ///< of the module, or of its first parameter; empty: the root
+    std::size_t first = 0, last = 0;  ///< its segments
+    flat_range place;                 ///< in the parameters, padding included
+    std::vector<flat_range> shards{}; ///< of each sharding rank: adjacent, together `place`
+    flat_range own;                   ///< this rank's, also in the parameters
+    std::int64_t own_at = 0;          ///< where it begins in the owned layout
+    std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
+    at::ScalarType type = at::kFloat; ///< in which the module computes with it
+    bool in_parts = false;            ///< every rank has brought the values that it owns
+};
+
+/// What this rank owns of one parameter: whole rows of it.
+struct owned_piece {
+    std::size_t segment = 0;
+    std::int64_t first = 0;  ///< element of the parameter
+    std::int64_t count = 0;  ///< elements, without padding
+    std::int64_t padded = 0; ///< with the padding behind it that is owned, too
+    std::int64_t flat = 0;   ///< in the parameters
+    std::int64_t at =
+        0; ///< in the owned layout: optimizer states have this many elements before it
+};
+
+/// A tensor that is saved and broadcast but not trained: a frozen parameter or a buffer.
+struct fixed_tensor {
+    std::string name;
+    at::Tensor tensor;
+    bool is_buffer = false;
+    at::Tensor parameter = {}; ///< the module's own tensor, of a frozen parameter
+};
+
+/// How parameters form units, in the order in which a forward pass comes to them.
+struct unit_plan {
+    std::vector<std::string> names;   ///< of the units
+    std::vector<std::size_t> unit_of; ///< by trainable parameter, in order of registration
+};
+
+/// A trainable parameter before it is placed.
+struct plan_parameter {
+    std::string name;                 ///< the first it is registered under
+    std::vector<std::string> aliases; ///< the others, of a tied one
+    std::int64_t count = 0;           ///< elements
+};
+
+/// What a strategy decides about a store.
+struct store_options {
+    /// Groups parameters; none: all are one unit, the root.
+    std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)> plan = {};
+    int shards = 1; ///< ranks that every unit is cut between
+    int shard = 0;  ///< this one's number among them
+    /// Where flat buffers of so many elements come from; none: make_flat_buffer().
+    std::function<at::Tensor(std::int64_t, at::ScalarType)> parameter_memory = {},
+                                                            gradient_memory = {};
+    precision_policy precision = {};
+    /// The module's values go into the store. False: another rank that shares the memory brings them.
+    bool brings_values = true;
+    /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
+    bool saved_elsewhere = false;
+    /// Nothing is moved and no memory is made: for layout_hash() and units() alone.
+    bool only_layout = false;
+    /// 0: every unit has a place of its own for its gradients. Else units share so many places in turn
+    /// (the root keeps its own), and what is owned is kept apart: see take_gradients().
+    int gradient_places = 0;
+};
+
+namespace detail {
+struct settle_hook;
+}
+
+/// The flat parameters and gradients of one module. Not thread-safe.
+///
+/// A step: expect_gradients(); any number of backward passes; settle_gradients(). The first pass
+/// hands over fresh gradients, which are copied into place while they are in the cache; later ones add
+/// to the place itself.
+class flat_store {
+public:
+    static constexpr std::int64_t alignment = flat_alignment;
+
+    /// Moves the module's trainable parameters into the store.
+    ///   errors: errc::not_supported for a trainable parameter that is not float32 on the CPU, or for
+    ///   two different parameters that share memory; errc::invalid_argument when nothing is trainable
+    explicit flat_store(torch::nn::Module& module, const store_options& options = {});
+    flat_store(const flat_store&) = delete;
+    flat_store& operator=(const flat_store&) = delete;
+    ~flat_store();
+
+    /// Elements of all parameters, padding included.
+    [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+    /// Trainable elements, without padding.
+    [[nodiscard]] std::int64_t trainable() const noexcept { return trainable_; }
+    /// Elements that this rank updates, padding included: the size of an optimizer state.
+    [[nodiscard]] std::int64_t owned() const noexcept { return owned_; }
+    /// Ranks that it is cut between.
+    [[nodiscard]] int shards() const noexcept { return shards_; }
+    [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
+    [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
+
+    /// The parameters in float32. What this rank does not own is there only while they are whole, and not
+    /// at all of units that are computed in another type.
+    [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    /// What the module computes with: params_P(), or their values in the unit's type.
+    [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
+        return unit.type == at::kFloat ? params_P_ : compute_P_;
+    }
+    /// Some unit is computed in another type than float32.
+    [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
+    /// The module's values of what this rank owns become those of params_P(). Of all that there is: when
+    /// params_P() is whole. Of frozen parameters: after fixed() was written to.
+    void cast_owned();
+    void cast_all();
+    void cast_fixed();
+    /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
+    [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
+    [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
+    /// In the order of the parameters' buffer.
+    [[nodiscard]] const std::vector<flat_segment>& segments() const noexcept { return segments_; }
+    [[nodiscard]] const std::vector<fixed_tensor>& fixed() const noexcept { return fixed_; }
+    /// Everything this rank owns, in the order of both layouts.
+    [[nodiscard]] const std::vector<owned_piece>& pieces() const noexcept { return pieces_; }
+
+    /// All of a segment, in the parameter's shape, in a buffer of the layout of params_P().
+    [[nodiscard]] static at::Tensor view_of(const at::Tensor& flat_P, const flat_segment& s);
+    /// The gradients of a whole unit.
+    [[nodiscard]] at::Tensor grads_of(const flat_unit& unit) const;
+    /// The gradients of an owned piece with its padding.
+    [[nodiscard]] at::Tensor own_grads(const owned_piece& piece) const;
+    /// The sum of the squares of all owned gradients, in an order that does not depend on units.
+    [[nodiscard]] double own_squared_norm() const;
+
+    /// Before the first backward pass of a step: what the buffer holds is over.
+    ///   errors  not_supported, by name, for a parameter that was frozen at construction and is trainable
+    ///           now. One that was frozen since then is left out, as one that no loss depends on
+    void expect_gradients();
+    /// Every parameter of the unit has its gradient in place; zero for those no loss depended on.
+    void settle_gradients(const flat_unit& unit);
+    /// The same for all units.
+    void settle_gradients();
+    /// With shared places, or gradients that are not summed in float32: own_grads() are kept apart.
+    [[nodiscard]] bool keeps_own_grads() const noexcept { return own_grads_.defined(); }
+    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters have no
+    /// gradient any more.
+    ///   add  to those of the micro-batches before
+    void take_gradients(const flat_unit& unit, bool add);
+    /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
+    [[nodiscard]] const std::vector<double>& touched() const noexcept { return touched_; }
+    /// Called with a segment's number when a backward pass is done with its gradient; one listener.
+    void when_final(std::function<void(std::size_t)> call) { final_ = std::move(call); }
+    /// Asked, with a segment's number, before its gradient is moved into the unit's place. Refused, it
+    /// stays where the backward pass made it, until settle_gradients().
+    void ask_before(std::function<bool(std::size_t)> call) { may_settle_ = std::move(call); }
+
+    /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
+    void show(const flat_unit& unit, bool visible);
+
+    /// The module gets its parameters in memory of its own, with the values they have: the end of a store
+    /// whose parameters several ranks share.
+    void leave_shared_memory();
+    /// The module's parameters are float32 again.
+    ///   whole  params_P() is; else what this rank does not own comes from the module's values
+    void show_masters(bool whole);
+
+    /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
+    /// depend on units.
+    [[nodiscard]] std::uint64_t layout_hash() const;
+
+private:
+    friend struct detail::settle_hook;
+    void collect(torch::nn::Module& module, std::vector<plan_parameter>& found);
+    void keep_in_float32(torch::nn::Module& module, const store_options& options, unit_plan& plan);
+    static void check_cut(const cut_parameter& cut, const std::string& name);
+    void place(const unit_plan& plan, const store_options& options);
+    void take_cut(flat_segment& s);
+    void place_gradients(int places);
+    void own(const flat_unit& unit);
+    void adopt_parameters(bool brings_values);
+    void settle(std::size_t i);
+    void passed(std::size_t i, bool has_gradient);
+    [[nodiscard]] at::Tensor grad_view(const flat_segment& s) const;
+    [[nodiscard]] const void* place_of(const flat_segment& s) const;
+
+    std::vector<flat_segment> segments_;
+    std::vector<flat_unit> units_;
+    std::vector<owned_piece> pieces_;
+    std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, std::uintptr_t>> hooks_;
+    std::function<void(std::size_t)> final_;
+    std::function<bool(std::size_t)> may_settle_;
+    std::vector<double> touched_;
+    std::vector<fixed_tensor> fixed_;
+    std::vector<std::pair<std::size_t, at::ScalarType>>
+        cast_; // of fixed_, and what they are cast to
+    std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
+    int shards_ = 1;
+    bool saved_elsewhere_ = false;
+    at::Tensor params_P_, compute_P_; // the second: when some unit is not computed in float32
+    at::Tensor grads_P_, own_grads_;  // the second: see keeps_own_grads()
+};
+
+namespace detail {
+/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute in;
+/// `on` false: no more.
+void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
+} // namespace detail
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/flat.ipp
+// Bodies of <skein/train/flat.hpp>.
+
+
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 
 #include <malloc.h>
@@ -11077,8 +11554,9 @@ SKEIN_INLINE std::vector<at::Tensor> call_recomputed(block_call call,
 
 namespace skein::train {
 
-SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements) {
-    const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
+SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type) {
+    const auto bytes =
+        static_cast<std::size_t>(elements > 0 ? elements : 1) * c10::elementSize(type);
     void* memory =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -11087,7 +11565,7 @@ SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements) {
     ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
     return at::from_blob(
         memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
-        at::TensorOptions().dtype(at::kFloat));
+        at::TensorOptions().dtype(type));
 }
 
 SKEIN_INLINE void keep_freed_memory() noexcept {
@@ -11182,17 +11660,26 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     collect(module, found);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
+    if (options.precision.is_mixed())
+        for (std::size_t i = 0; i < fixed_.size(); ++i)
+            if (!fixed_[i].is_buffer && fixed_[i].tensor.scalar_type() == at::kFloat)
+                cast_.emplace_back(i, options.precision.compute);
+    if (options.precision.keeps_f32) keep_in_float32(module, options, plan);
     place(plan, options);
     place_gradients(options.gradient_places);
     if (options.only_layout) return;
 
-    const auto make = [](const auto& from, std::int64_t elements) {
-        return from ? from(elements) : make_flat_buffer(elements);
+    const auto& precision = options.precision;
+    const auto make = [](const auto& from, std::int64_t elements, at::ScalarType type) {
+        return from ? from(elements, type) : make_flat_buffer(elements, type);
     };
-    params_P_ = make(options.parameter_memory, size_);
-    grads_P_ = make(options.gradient_memory, grads_size_);
-    if (options.gradient_places > 0) own_grads_ = make_flat_buffer(owned_);
+    params_P_ = make(options.parameter_memory, size_, at::kFloat);
+    if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
+    grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
+    if (options.gradient_places > 0 || precision.reduce != at::kFloat)
+        own_grads_ = make_flat_buffer(owned_);
     adopt_parameters(options.brings_values);
+    detail::forget_cuts(module);
     if (options.gradient_places == 0)
         for (auto& s : segments_) s.parameter.mutable_grad() = grad_view(s);
     touched_.assign(segments_.size(), 0.0);
@@ -11220,6 +11707,7 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                         "the parameters of a block were lost with a training that failed")
                 .with_where(type_name(typeid(*mark)))
                 .with_hint("build the model anew, or load a checkpoint into a new one");
+    const auto cut = detail::cut_parameters(module);
     const auto named = module.named_parameters(true);
     for (const auto& item : named) {
         const auto& p = item.value();
@@ -11230,8 +11718,10 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
             if (known->second != frozen) found[known->second].aliases.push_back(item.key());
             continue;
         }
+        const auto part = cut.find(p.unsafeGetTensorImpl());
+        if (part != cut.end()) check_cut(*part->second, item.key());
         if (!p.requires_grad()) {
-            fixed_.push_back({item.key(), p, false});
+            fixed_.push_back({item.key(), p, false, p});
             continue;
         }
         if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
@@ -11239,6 +11729,8 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                         fmt::format("not supported: trainable parameter {} of type {} on {}",
                                     item.key(), c10::toString(p.scalar_type()), p.device().str()))
                 .with_hint("this version trains float32 parameters on the CPU");
+        const auto shape = part != cut.end() ? part->second->shape : p.sizes().vec();
+        const auto count = c10::multiply_integers(shape);
         const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
         if (p.numel() > 0 && !first)
             throw error(
@@ -11248,20 +11740,56 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                 .with_hint("register one tensor in both places");
         segments_.push_back({.name = item.key(),
                              .parameter = p,
-                             .shape = p.sizes().vec(),
-                             .count = p.numel(),
-                             .padded = padded_count(p.numel()),
+                             .shape = shape,
+                             .count = count,
+                             .padded = padded_count(count),
                              .row = std::max<std::int64_t>(
-                                 1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1),
-                             .registered = segments_.size()});
-        found.push_back({item.key(), {}, p.numel()});
-        trainable_ += p.numel();
+                                 1, !shape.empty() && shape[0] > 0 ? count / shape[0] : 1),
+                             .registered = segments_.size(),
+                             .cut = part != cut.end() ? part->second : nullptr});
+        found.push_back({item.key(), {}, count});
+        trainable_ += count;
     }
     for (const auto& item : module.named_buffers(true))
         if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
     if (segments_.empty())
         throw error(errc::invalid_argument, "the model has no trainable parameter")
             .with_hint("is every parameter frozen, or was no submodule registered?");
+}
+
+/// A parameter that was cut up when its block was built is as it was then.
+SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::string& name) {
+    if (!cut.parameter.requires_grad())
+        throw error(errc::not_supported,
+                    "not supported: a parameter that was frozen after its block was built in parts")
+            .with_where(name)
+            .with_hint("freeze it in the block's constructor, or build the model without build()");
+    if (cut.parameter._version() != cut.version)
+        throw error(errc::invalid_argument,
+                    "a parameter was written to after its block was built in parts")
+            .with_where(name)
+            .with_hint("draw its values in the block's constructor, or with "
+                       "train::for_each_parameter()");
+}
+
+/// Parameters of modules that stay in float32 become a unit of their own, without a name as the root: the
+/// last to be reduced and never dropped.
+SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
+                                              const store_options& options, unit_plan& plan) {
+    std::vector<std::string> prefixes;
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+        if (options.precision.keeps_f32(*item.value())) prefixes.push_back(item.key() + ".");
+    if (prefixes.empty())
+        throw error(errc::invalid_argument, "keep_f32<> matches no module of the model")
+            .with_hint("give it the types of modules that there are, or leave it out");
+    const auto is_kept = [&](const std::string& name) {
+        return std::ranges::any_of(prefixes, [&](const auto& p) { return name.starts_with(p); });
+    };
+    for (auto& unit : plan.unit_of) unit += 1;
+    plan.names.insert(plan.names.begin(), "");
+    for (const auto& s : segments_)
+        if (is_kept(s.name)) plan.unit_of[s.registered] = 0;
+    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.first].name); });
 }
 
 /// Sorts the segments by unit and gives everything its place.
@@ -11286,6 +11814,8 @@ SKEIN_INLINE void flat_store::place(const unit_plan& plan, const store_options& 
         }
         unit.last = i;
         unit.place.end = size_;
+        const bool kept = options.precision.keeps_f32 && number == 0;
+        unit.type = kept ? at::kFloat : options.precision.compute;
         unit.shards = cut_unit(placed, unit.place, options.shards);
         unit.own = unit.shards[static_cast<std::size_t>(options.shard)];
         unit.own_at = owned_;
@@ -11334,10 +11864,57 @@ SKEIN_INLINE void flat_store::place_gradients(int places) {
 
 SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
     for (auto& s : segments_) {
-        auto view = view_of(params_P_, s);
-        if (brings_values) view.copy_(s.parameter);
-        s.parameter.set_data(view);
+        if (s.cut != nullptr)
+            take_cut(s);
+        else if (brings_values)
+            view_of(params_P_, s).copy_(s.parameter);
+        s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
+    if (brings_values) cast_all();
+    for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
+        fixed_[i].tensor = fixed_[i].parameter.detach();
+        fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));
+    }
+    cast_fixed();
+}
+
+SKEIN_INLINE void flat_store::cast_fixed() {
+    at::NoGradGuard no_grad;
+    for (const auto& [i, type] : cast_) fixed_[i].parameter.detach().copy_(fixed_[i].tensor);
+}
+
+/// Every rank brings what it kept.
+SKEIN_INLINE void flat_store::take_cut(flat_segment& s) {
+    auto& cut = *std::exchange(s.cut, nullptr);
+    const auto own = overlap({s.offset, s.offset + s.count}, units_[s.unit].own);
+    if (own.size() != cut.count || (cut.count > 0 && own.begin - s.offset != cut.first))
+        throw error(errc::not_supported,
+                    "not supported: a block that was built in parts for another layout")
+            .with_where(s.name)
+            .with_hint("train it with the trainer that built it; a weight that is tied to another "
+                       "block's is to be tied in the constructor of a block around both");
+    params_P_.narrow(0, own.begin, own.size()).copy_(cut.values);
+    cut.values.reset();
+    units_[s.unit].in_parts = true;
+}
+
+SKEIN_INLINE void flat_store::cast_owned() {
+    at::NoGradGuard no_grad;
+    for (const auto& u : units_)
+        if (u.type != at::kFloat)
+            compute_P_.narrow(0, u.own.begin, u.own.size())
+                .copy_(params_P_.narrow(0, u.own.begin, u.own.size()));
+}
+
+SKEIN_INLINE void flat_store::cast_all() {
+    at::NoGradGuard no_grad;
+    for (const auto& u : units_) {
+        const auto there = u.in_parts ? u.own : u.place;
+        if (u.type != at::kFloat)
+            compute_P_.narrow(0, there.begin, there.size())
+                .copy_(params_P_.narrow(0, there.begin, there.size()));
+    }
+    cast_fixed();
 }
 
 SKEIN_INLINE at::Tensor flat_store::view_of(const at::Tensor& flat_P, const flat_segment& s) {
@@ -11348,7 +11925,8 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
     at::NoGradGuard no_grad;
     for (auto i = unit.first; i < unit.last; ++i) {
         auto& s = segments_[i];
-        s.parameter.set_data(visible ? view_of(params_P_, s) : params_P_.narrow(0, 0, 0));
+        const auto& values = values_of(unit);
+        s.parameter.set_data(visible ? view_of(values, s) : values.narrow(0, 0, 0));
     }
 }
 
@@ -11357,7 +11935,23 @@ SKEIN_INLINE void flat_store::leave_shared_memory() {
     auto own = make_flat_buffer(size_);
     own.copy_(params_P_);
     params_P_ = std::move(own);
-    for (const auto& u : units_) show(u, true);
+    show_masters(/*whole=*/true);
+}
+
+SKEIN_INLINE void flat_store::show_masters(bool whole) {
+    at::NoGradGuard no_grad;
+    for (auto& u : units_) {
+        if (u.type != at::kFloat && !whole)
+            for (const auto& [begin, end] :
+                 {flat_range{u.place.begin, u.own.begin}, flat_range{u.own.end, u.place.end}})
+                params_P_.narrow(0, begin, end - begin)
+                    .copy_(compute_P_.narrow(0, begin, end - begin));
+        u.type = at::kFloat;
+        show(u, true);
+    }
+    compute_P_ = at::Tensor();
+    for (const auto& [i, type] : std::exchange(cast_, {}))
+        fixed_[i].parameter.set_data(fixed_[i].tensor);
 }
 
 SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
@@ -11372,7 +11966,7 @@ SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
     std::vector<const flat_segment*> ordered(segments_.size());
     for (const auto& s : segments_) ordered[segments_.size() - 1 - s.registered] = &s;
     h.number(segments_.size());
-    for (const auto* s : ordered) add(s->name, s->parameter.scalar_type(), s->shape);
+    for (const auto* s : ordered) add(s->name, at::kFloat, s->shape); // whatever it is computed in
     for (const auto& f : fixed_) add(f.name, f.tensor.scalar_type(), f.tensor.sizes());
     return h.value();
 }
@@ -11390,8 +11984,9 @@ SKEIN_INLINE at::Tensor flat_store::grad_view(const flat_segment& s) const {
 
 SKEIN_INLINE const void* flat_store::place_of(const flat_segment& s) const {
     const auto& u = units_[s.unit];
-    return static_cast<const float*>(grads_P_.const_data_ptr()) + u.grads_at +
-           (s.offset - u.place.begin);
+    return static_cast<const std::byte*>(grads_P_.const_data_ptr()) +
+           (u.grads_at + (s.offset - u.place.begin)) *
+               static_cast<std::int64_t>(grads_P_.element_size());
 }
 
 SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
@@ -11414,7 +12009,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)
-        if (!f.is_buffer && f.tensor.requires_grad())
+        if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
                 errc::not_supported,
                 fmt::format("not supported: parameter {} was frozen when the training began "
@@ -11469,6 +12064,25 @@ SKEIN_INLINE void flat_store::settle(std::size_t i) {
             .zero_();
     }
 }
+
+namespace detail {
+
+SKEIN_INLINE void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on) {
+    if (on && !store.is_mixed()) return;
+    const auto set = [&](unit_mark* mark, const std::string& prefix) {
+        if (mark == nullptr) return;
+        std::optional<at::ScalarType> type;
+        for (const auto& s : store.segments())
+            if (on && s.name.starts_with(prefix) && store.units()[s.unit].type != at::kFloat)
+                type = store.units()[s.unit].type;
+        mark->compute_in(type);
+    };
+    set(dynamic_cast<unit_mark*>(&module), "");
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+        set(dynamic_cast<unit_mark*>(item.value().get()), item.key() + ".");
+}
+
+} // namespace detail
 
 } // namespace skein::train
 
@@ -11544,15 +12158,16 @@ template <class... Blocks>
 struct auto_wrap {
     static_assert(sizeof...(Blocks) > 0, "auto_wrap<Block...> needs the types of the blocks");
 
+    [[nodiscard]] static bool is_block(const torch::nn::Module& m) {
+        return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(&m) !=
+                 nullptr) ||
+                ...);
+    }
+
     [[nodiscard]] static train::unit_plan plan(
         torch::nn::Module& root, const std::vector<train::plan_parameter>& parameters) {
         return train::detail::plan_blocks(
-            root, parameters,
-            [](const torch::nn::Module& m) {
-                return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(
-                             &m) != nullptr) ||
-                        ...);
-            },
+            root, parameters, is_block,
             {&typeid(typename train::detail::module_type<Blocks>::type)...});
     }
 };
@@ -11711,14 +12326,20 @@ struct shard_policy {
     bool inside_hosts = false;     ///< sharded inside each host, replicated between them
     bool reshard_after_forward = true;
     int prefetch = 1; ///< units gathered ahead of the one in use
+    precision_policy precision{};
 };
 
 class unit_gatherer;
 
+/// The part of every block that this rank will own; collective.
+[[nodiscard]] build_plan plan_build(const context& ctx, const shard_policy& policy);
+
 /// Elements of each sharding rank, for the collectives.
 [[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
-/// Starts to gather the parameters of a unit in their place.
-[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+/// A flat tensor, or a part of one, for the collectives.
+[[nodiscard]] dist::buffer_view view_of_flat(const at::Tensor& flat);
+/// Starts to gather a unit in its place: its range of `flat`, which is laid out as the parameters.
+[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
                                        const flat_unit& unit, dist::collective_tag tag);
 
 /// The groups of one strategy; null where there is nobody else.
@@ -11771,6 +12392,7 @@ public:
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
+    [[nodiscard]] const precision_policy& precision() const noexcept { return policy_.precision; }
 
 private:
     struct unit_state {
@@ -11794,13 +12416,15 @@ private:
     void cross(std::size_t wait_until);
     void take(std::size_t unit);
     void end_micro();
-    void gather_all();
+    void gather_all(bool masters);
+    void return_masters();
     [[nodiscard]] bool reduces() const noexcept {
         return groups_.shard != nullptr || groups_.replicas != nullptr;
     }
     [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
 
     const context* ctx_;
+    torch::nn::Module* module_;
     shard_policy policy_;
     shard_groups groups_;
     std::unique_ptr<flat_store> store_;
@@ -11861,8 +12485,10 @@ SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto at = reinterpret_cast<std::uintptr_t>(flat_P.const_data_ptr());
     const auto begin =
-        (at + static_cast<std::uintptr_t>(range.begin) * sizeof(float) + page - 1) / page * page;
-    const auto end = (at + static_cast<std::uintptr_t>(range.end) * sizeof(float)) / page * page;
+        (at + static_cast<std::uintptr_t>(range.begin) * flat_P.element_size() + page - 1) / page *
+        page;
+    const auto end =
+        (at + static_cast<std::uintptr_t>(range.end) * flat_P.element_size()) / page * page;
     if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
@@ -11872,12 +12498,15 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
     return counts;
 }
 
-SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
+    const auto type =
+        flat.scalar_type() == at::kFloat ? dist::dtype::f32 : dist::dtype::bf16; // F16
+    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
+}
+
+SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
                                       const flat_unit& unit, dist::collective_tag tag) {
-    auto* const all = static_cast<float*>(store.params_P().mutable_data_ptr());
-    const auto view = [&](flat_range r) {
-        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-    };
+    const auto view = [&](flat_range r) { return view_of_flat(flat.narrow(0, r.begin, r.size())); };
     return comm.all_gather_v(view(unit.own), view(unit.place), counts_of(unit), tag);
 }
 
@@ -12062,13 +12691,14 @@ private:
         if (s.is == place::coming) s.gathered.wait();
         const auto& unit = store_->units()[u];
         store_->show(unit, false);
-        drop_pages(store_->params_P(), {unit.place.begin, unit.own.begin});
-        drop_pages(store_->params_P(), {unit.own.end, unit.place.end});
+        drop_pages(store_->values_of(unit), {unit.place.begin, unit.own.begin});
+        drop_pages(store_->values_of(unit), {unit.own.end, unit.place.end});
         s.is = place::dropped;
     }
 
     dist::ticket gather(std::size_t u, dist::tag_phase phase) {
-        return gather_unit(*comm_, *store_, store_->units()[u],
+        const auto& unit = store_->units()[u];
+        return gather_unit(*comm_, store_->values_of(unit), unit,
                            {static_cast<std::uint32_t>(u), phase, step_});
     }
 
@@ -12165,12 +12795,31 @@ SKEIN_INLINE void shard_groups::drain() const noexcept {
         if (group != nullptr) group->drain();
 }
 
+SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
+    build_plan plan{.stays_whole = policy.precision.keeps_f32};
+    if (ctx.world_size() == 1) return plan;
+    if (!policy.inside_hosts) {
+        plan.shards = ctx.world_size();
+        plan.shard = ctx.rank();
+        return plan;
+    }
+    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
+                                             as_bytes(std::string_view(ctx.world()->host())));
+    plan.shards = 0;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        if (as_text(hosts[r]) != ctx.world()->host()) continue;
+        plan.shards += 1;
+        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
+    }
+    return plan;
+}
+
 // ---- construction --------------------------------------------------------------------------------
 
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
-    : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    : ctx_(&ctx), module_(&module), policy_(policy), groups_(ctx, policy) {
     try {
         build(module, plan);
     } catch (...) {
@@ -12199,6 +12848,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
         });
     }
     find_marks(module);
+    cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
@@ -12226,42 +12876,46 @@ SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                                const plan_function& plan) {
-    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements) {
+    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
+                          at::ScalarType type) {
         auto* const data = memory->data();
         return at::from_blob(
             data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
-            at::TensorOptions().dtype(at::kFloat));
+            at::TensorOptions().dtype(type));
     };
-    const auto bytes_of_floats = [](std::int64_t elements) {
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * sizeof(float);
+    const auto bytes_of = [](std::int64_t elements, at::ScalarType type) {
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) *
+               c10::elementSize(type);
     };
     store_options options;
     options.plan = plan;
+    options.precision = policy_.precision;
     if (groups_.shard != nullptr) {
         options.shards = groups_.shard->world_size();
         options.shard = groups_.shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
-        options.parameter_memory = [&](std::int64_t elements) {
+        options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
             auto memory =
-                groups_.shard->allocate(bytes_of_floats(elements), dist::memory_kind::common);
+                groups_.shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
             one_copy_ = memory->everywhere();
-            if (!one_copy_) return make_flat_buffer(elements);
+            if (!one_copy_) return make_flat_buffer(elements, type);
             options.brings_values = groups_.shard->rank() == 0;
-            return adopt(std::move(memory), elements);
+            return adopt(std::move(memory), elements, type);
         };
     }
     if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
     auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
     if (reducing != nullptr)
-        options.gradient_memory = [&, reducing](std::int64_t elements) {
-            auto memory = reducing->allocate(bytes_of_floats(elements), dist::memory_kind::own);
-            return memory->everywhere() ? adopt(std::move(memory), elements)
-                                        : make_flat_buffer(elements);
+        options.gradient_memory = [&, reducing](std::int64_t elements, at::ScalarType type) {
+            auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
+            return memory->everywhere() ? adopt(std::move(memory), elements, type)
+                                        : make_flat_buffer(elements, type);
         };
     if (groups_.world != nullptr) { // before anything is shared that depends on it
         store_options only;
         only.plan = plan;
+        only.precision = policy_.precision;
         only.only_layout = true;
         const flat_store alone(module, only);
         fnv1a h;
@@ -12285,11 +12939,29 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
                 groups_.replicas->broadcast(view, root).wait();
             }
             groups_.shard->barrier().wait();
+            if (store_->is_mixed()) {
+                store_->cast_owned();
+                groups_.shard->barrier().wait();
+            }
         }
     } else {
-        broadcast(store_->params_P());
+        if (std::ranges::none_of(store_->units(), &flat_unit::in_parts))
+            broadcast(store_->params_P());
+        else
+            for (const auto& u : store_->units())
+                if (!u.in_parts)
+                    broadcast(store_->params_P().narrow(0, u.place.begin, u.place.size()));
+        if (store_->is_mixed()) {
+            store_->cast_all();
+            for (const auto& u : store_->units()) { // of the masters what is owned stays
+                if (u.type == at::kFloat) continue;
+                drop_pages(store_->params_P(), {u.place.begin, u.own.begin});
+                drop_pages(store_->params_P(), {u.own.end, u.place.end});
+            }
+        }
     }
     for (const auto& f : store_->fixed()) broadcast(f.tensor);
+    store_->cast_fixed();
 }
 
 SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
@@ -12314,7 +12986,12 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     }
     store_->when_final({});
     store_->ask_before({});
-    if (!one_copy_ || finished_) return;
+    if (finished_) return;
+    cast_inputs(*module_, *store_, /*on=*/false);
+    if (!one_copy_) {
+        if (store_->is_mixed() && !gatherer_) store_->show_masters(/*whole=*/false);
+        return;
+    }
     try { // after an error: what the other ranks do from here on is none of this module's business
         store_->leave_shared_memory();
     } catch (const error& why) {
@@ -12395,9 +13072,7 @@ SKEIN_INLINE void sharded_parallel::send(std::size_t unit) {
 SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     auto& s = states_[unit];
     const auto& u = store_->units()[unit];
-    auto grads = store_->grads_of(u);
-    const auto view = dist::view_of(std::span(static_cast<float*>(grads.mutable_data_ptr()),
-                                              static_cast<std::size_t>(grads.numel())));
+    const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
     if (groups_.shard == nullptr) {
@@ -12419,10 +13094,8 @@ SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
-        s.replicated = groups_.replicas->all_reduce(
-            dist::view_of(std::span(static_cast<float*>(own.mutable_data_ptr()),
-                                    static_cast<std::size_t>(own.numel()))),
-            dist::reduce_op::sum, tag(crossed_ - 1, dist::tag_phase::reduce));
+        s.replicated = groups_.replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
+                                                    tag(crossed_ - 1, dist::tag_phase::reduce));
     }
 }
 
@@ -12433,7 +13106,7 @@ SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
-    if (policy_.shard_gradients && groups_.shard != nullptr)
+    if (store_->keeps_own_grads())
         store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
 }
 
@@ -12455,7 +13128,12 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
 }
 
 SKEIN_INLINE void sharded_parallel::finish_backward() {
-    if (!reduces()) return store_->settle_gradients();
+    if (!reduces()) {
+        store_->settle_gradients();
+        if (store_->keeps_own_grads())
+            for (const auto& u : store_->units()) store_->take_gradients(u, /*add=*/false);
+        return;
+    }
     overlapped_ = states_.size() - left_;
     end_micro();
 }
@@ -12470,22 +13148,26 @@ SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
 }
 
 SKEIN_INLINE void sharded_parallel::publish() {
+    store_->cast_owned();
     if (groups_.shard == nullptr) return;
     if (one_copy_) {
         groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
     } else if (gatherer_) {
         gatherer_->publish(step_);
     } else {
-        gather_all();
+        gather_all(/*masters=*/false);
     }
 }
 
 /// The new values of every unit; all ranks keep all.
-SKEIN_INLINE void sharded_parallel::gather_all() {
+SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
     std::vector<dist::ticket> ends;
-    for (std::size_t u = 0; u < states_.size(); ++u)
-        ends.push_back(gather_unit(*groups_.shard, *store_, store_->units()[u],
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        const auto& unit = store_->units()[u];
+        ends.push_back(gather_unit(*groups_.shard,
+                                   masters ? store_->params_P() : store_->values_of(unit), unit,
                                    tag(u, dist::tag_phase::publish)));
+    }
     for (const auto& end : ends) end.wait();
 }
 
@@ -12514,8 +13196,16 @@ SKEIN_INLINE void sharded_parallel::finish() {
         gatherer_->gather_all();
         gatherer_->detach();
     }
+    cast_inputs(*module_, *store_, /*on=*/false);
+    if (store_->is_mixed() && !one_copy_) return_masters();
     if (one_copy_) store_->leave_shared_memory();
     finished_ = true;
+}
+
+/// The module has all float32 values.
+SKEIN_INLINE void sharded_parallel::return_masters() {
+    if (groups_.shard != nullptr) gather_all(/*masters=*/true);
+    store_->show_masters(/*whole=*/true);
 }
 
 SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {
@@ -12584,13 +13274,15 @@ namespace skein {
 ///   memory 16 P bytes per rank with AdamW in float32: parameters, gradients, two states
 ///   cost   2(N-1)/N of the gradient bytes per rank and step, mostly during the backward pass
 ///   errors mismatch when the ranks' models differ; peer_lost, timeout, aborted from the transport
-template <class Bucket = bucket<>>
+template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
 
     DDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, {.name = name}, train::detail::plan_of<Bucket>()) {}
+        : sharded_parallel(ctx, module,
+                           {.name = name, .precision = train::precision_of<Settings...>()},
+                           train::detail::plan_of<Bucket>()) {}
 };
 
 static_assert(train::strategy<DDP<>>);
@@ -12604,6 +13296,7 @@ static_assert(train::strategy<DDP<>>);
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
 //     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);          // sharded inside hosts, replicated between
 //
 // Between hosts a block is gathered when its forward or backward begins, the next one ahead of it, and
@@ -12614,6 +13307,7 @@ static_assert(train::strategy<DDP<>>);
 
 
 #include <string_view>
+#include <type_traits>
 
 namespace skein {
 
@@ -12640,8 +13334,25 @@ template <class... Settings>
                         .shard_gradients = true,
                         .shard_parameters = true,
                         .inside_hosts = inside_hosts};
-    (Settings::apply(policy), ...);
+    const auto apply = [&]<class S>(std::type_identity<S>) {
+        if constexpr (!precision_setting<S>) S::apply(policy);
+    };
+    (apply(std::type_identity<Settings>{}), ...);
+    policy.precision = precision_of<Settings...>();
     return policy;
+}
+
+/// What is wrapped by size has no constructor that could end.
+template <class Wrap, class... Settings>
+[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
+                                       bool inside_hosts) {
+    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
+        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
+        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
+        return plan;
+    } else {
+        return {};
+    }
 }
 } // namespace train::detail
 
@@ -12662,6 +13373,11 @@ public:
     FSDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
                            train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
+    }
 };
 
 /// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
@@ -12677,6 +13393,11 @@ public:
     Hybrid(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
                            train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
+    }
 };
 
 static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
@@ -14018,35 +14739,58 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 
 // ======== skein/train/single.hpp
 // The strategy for one process: no communication at all. Also the oracle of every other strategy.
+//
+//     Trainer<Single> trainer(ctx, config);
+//     Trainer<basic_single<precision<bf16>>> half(ctx, config);
 
 
 #include <string_view>
 
 namespace skein {
 
-/// Trains in this process alone.
-class Single {
+namespace train::detail {
+
+class single_process {
 public:
-    static constexpr std::string_view name = "Single";
-
     /// Throws errc::usage in a world of several ranks.
-    Single(const train::context& ctx, torch::nn::Module& module);
+    single_process(const context& ctx, torch::nn::Module& module, const precision_policy& policy);
+    single_process(const single_process&) = delete;
+    single_process& operator=(const single_process&) = delete;
+    ~single_process();
 
-    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
+    [[nodiscard]] flat_store& store() noexcept { return store_; }
     void begin_step() { store_.expect_gradients(); }
     void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() { store_.settle_gradients(); }
+    void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() noexcept {}
+    void publish() { store_.cast_owned(); }
     void sync_buffers() noexcept {}
     void begin_evaluation() noexcept {}
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
-    void finish() noexcept {}
+    void finish();
+
+    [[nodiscard]] const precision_policy& precision() const noexcept { return precision_; }
 
 private:
-    train::flat_store store_;
+    torch::nn::Module* module_;
+    precision_policy precision_;
+    flat_store store_;
 };
+
+} // namespace train::detail
+
+/// Trains in this process alone.
+template <train::precision_setting... Settings>
+class basic_single : public train::detail::single_process {
+public:
+    static constexpr std::string_view name = "Single";
+
+    basic_single(const train::context& ctx, torch::nn::Module& module)
+        : single_process(ctx, module, train::precision_of<Settings...>()) {}
+};
+
+using Single = basic_single<>;
 
 static_assert(train::strategy<Single>);
 
@@ -14059,16 +14803,33 @@ static_assert(train::strategy<Single>);
 
 #include <fmt/core.h>
 
-namespace skein {
+namespace skein::train::detail {
 
-SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
+SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
+                                            const precision_policy& policy)
+    : module_(&module), precision_(policy), store_(module, {.precision = policy}) {
     if (ctx.world_size() != 1)
         throw error(errc::usage,
                     fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
             .with_hint("use Trainer<DDP<>>, or one worker");
+    cast_inputs(module, store_, /*on=*/true);
 }
 
-} // namespace skein
+SKEIN_INLINE single_process::~single_process() { finish(); }
+
+SKEIN_INLINE void single_process::finish_backward() {
+    store_.settle_gradients();
+    if (store_.keeps_own_grads())
+        for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE void single_process::finish() {
+    if (!store_.is_mixed()) return;
+    cast_inputs(*module_, store_, /*on=*/false);
+    store_.show_masters(/*whole=*/true);
+}
+
+} // namespace skein::train::detail
 
 // ======== skein/train/trainer.hpp
 // The training loop: the same for one process and many, and the only place that knows all parts.
@@ -14564,6 +15325,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
+    store_->cast_fixed();
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
@@ -15390,15 +16152,17 @@ namespace skein {
 ///   memory with AdamW in float32: 8 P + 8 P / N bytes per rank (parameters once per host)
 ///   cost   that of DDP: a reduce-scatter of the gradients and an all-gather of the parameters
 ///   errors those of DDP
-template <class Wrap = bucket<>>
+template <class Wrap = bucket<>, train::precision_setting... Settings>
     requires wrap_policy<Wrap>
 class Zero1 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero1";
 
     Zero1(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, {.name = name, .shard_states = true},
-                           train::detail::plan_of<Wrap>()) {}
+        : sharded_parallel(
+              ctx, module,
+              {.name = name, .shard_states = true, .precision = train::precision_of<Settings...>()},
+              train::detail::plan_of<Wrap>()) {}
 };
 
 /// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
@@ -15406,7 +16170,7 @@ public:
 ///   memory with AdamW in float32: 4 P + 12 P / N bytes per rank, and two units of gradients
 ///   cost   that of DDP, the gradients' part once per micro-batch
 ///   errors those of DDP
-template <class Wrap = bucket<>>
+template <class Wrap = bucket<>, train::precision_setting... Settings>
     requires wrap_policy<Wrap>
 class Zero2 : public train::detail::sharded_parallel {
 public:
@@ -15414,7 +16178,10 @@ public:
 
     Zero2(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module,
-                           {.name = name, .shard_states = true, .shard_gradients = true},
+                           {.name = name,
+                            .shard_states = true,
+                            .shard_gradients = true,
+                            .precision = train::precision_of<Settings...>()},
                            train::detail::plan_of<Wrap>()) {}
 };
 

@@ -59,7 +59,7 @@ struct ZooImpl : torch::nn::Module {
             for (auto& p : b->in->parameters()) p.set_requires_grad(false);
     }
     torch::Tensor forward(const torch::Tensor& x, const std::vector<std::uint64_t>& ids) {
-        auto h = a(embed(x));
+        auto h = a(embed(x.to(embed->weight.scalar_type())));
         if (kind == shape::unused) { // a block for some samples only: some ranks leave it out
             std::vector<torch::Tensor> rows;
             for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -90,7 +90,7 @@ inline Zoo make_zoo(shape s) {
 }
 
 inline const auto zoo_loss = [](auto& m, const sample_batch& b) {
-    return torch::nn::functional::cross_entropy(m->forward(b.x, b.ids), b.y);
+    return torch::nn::functional::cross_entropy(m->forward(b.x, b.ids).to(torch::kFloat), b.y);
 };
 
 /// What a run leaves: the weights of every rank, and what all agreed on.

@@ -9,6 +9,7 @@
 //
 //     Trainer<DDP<>> trainer(ctx, config);             // buckets of 1 and then 25 MiB
 //     Trainer<DDP<bucket<1, 8>>> smaller(ctx, config);
+//     Trainer<DDP<bucket<>, precision<bf16>>> half(ctx, config);
 //
 //   source: Li et al. 2020 (arXiv 2006.15704)
 
@@ -26,13 +27,15 @@ namespace skein {
 ///   memory 16 P bytes per rank with AdamW in float32: parameters, gradients, two states
 ///   cost   2(N-1)/N of the gradient bytes per rank and step, mostly during the backward pass
 ///   errors mismatch when the ranks' models differ; peer_lost, timeout, aborted from the transport
-template <class Bucket = bucket<>>
+template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
 
     DDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, {.name = name}, train::detail::plan_of<Bucket>()) {}
+        : sharded_parallel(ctx, module,
+                           {.name = name, .precision = train::precision_of<Settings...>()},
+                           train::detail::plan_of<Bucket>()) {}
 };
 
 static_assert(train::strategy<DDP<>>);

@@ -12,6 +12,7 @@
 // checkpoints walk what is owned and never ask which strategy it is.
 
 #include <skein/torch/tensor.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/shard_layout.hpp>
 
 #include <cstddef>
@@ -27,9 +28,9 @@ namespace skein::train {
 
 // P elements of a flat buffer, padding included
 
-/// Zeroed float32 storage straight from the system, given back when the last view is gone. Pages cost
-/// memory when they are first touched.
-[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements);
+/// Zeroed storage straight from the system, given back when the last view is gone. Pages cost memory when
+/// they are first touched.
+[[nodiscard]] at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type = at::kFloat);
 
 /// Lets the heap keep what a step frees, for the next step to take: training allocates the same large
 /// blocks again and again, and giving them back to the system costs a page fault per 4 KiB each time
@@ -43,6 +44,8 @@ void keep_freed_memory() noexcept;
 [[nodiscard]] double squared_norm(std::span<const at::Tensor> parts);
 [[nodiscard]] double squared_norm(const at::Tensor& flat_P);
 
+struct cut_parameter; // unit.hpp
+
 /// One trainable parameter inside the flat buffers.
 struct flat_segment {
     std::string name;                ///< as in named_parameters(); of tied parameters the first
@@ -53,7 +56,8 @@ struct flat_segment {
     std::int64_t padded = 0;         ///< elements up to the next segment
     std::int64_t row = 1;            ///< elements that one index of dimension 0 spans
     std::size_t unit = 0;
-    std::size_t registered = 0; ///< its number among the trainable parameters of the module
+    std::size_t registered = 0;   ///< its number among the trainable parameters of the module
+    cut_parameter* cut = nullptr; ///< until it is placed, of one that was built in parts
 };
 
 /// What is gathered, reduced and dropped together.
@@ -65,6 +69,8 @@ struct flat_unit {
     flat_range own;                   ///< this rank's, also in the parameters
     std::int64_t own_at = 0;          ///< where it begins in the owned layout
     std::int64_t grads_at = 0;        ///< where the unit's gradients begin in the gradient buffer
+    at::ScalarType type = at::kFloat; ///< in which the module computes with it
+    bool in_parts = false;            ///< every rank has brought the values that it owns
 };
 
 /// What this rank owns of one parameter: whole rows of it.
@@ -83,6 +89,7 @@ struct fixed_tensor {
     std::string name;
     at::Tensor tensor;
     bool is_buffer = false;
+    at::Tensor parameter = {}; ///< the module's own tensor, of a frozen parameter
 };
 
 /// How parameters form units, in the order in which a forward pass comes to them.
@@ -105,7 +112,9 @@ struct store_options {
     int shards = 1; ///< ranks that every unit is cut between
     int shard = 0;  ///< this one's number among them
     /// Where flat buffers of so many elements come from; none: make_flat_buffer().
-    std::function<at::Tensor(std::int64_t)> parameter_memory = {}, gradient_memory = {};
+    std::function<at::Tensor(std::int64_t, at::ScalarType)> parameter_memory = {},
+                                                            gradient_memory = {};
+    precision_policy precision = {};
     /// The module's values go into the store. False: another rank that shares the memory brings them.
     bool brings_values = true;
     /// Another rank owns the same rows and is the one that saves them (hybrid sharding).
@@ -149,7 +158,21 @@ public:
     [[nodiscard]] bool is_sharded() const noexcept { return shards_ > 1; }
     [[nodiscard]] bool is_saved_elsewhere() const noexcept { return saved_elsewhere_; }
 
+    /// The parameters in float32. What this rank does not own is there only while they are whole, and not
+    /// at all of units that are computed in another type.
     [[nodiscard]] const at::Tensor& params_P() const noexcept { return params_P_; }
+    /// What the module computes with: params_P(), or their values in the unit's type.
+    [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
+        return unit.type == at::kFloat ? params_P_ : compute_P_;
+    }
+    /// Some unit is computed in another type than float32.
+    [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
+    /// The module's values of what this rank owns become those of params_P(). Of all that there is: when
+    /// params_P() is whole, or of the owned parts of units that were built in parts. Of frozen parameters:
+    /// after fixed() was written to.
+    void cast_owned();
+    void cast_all(bool whole_units = true);
+    void cast_fixed();
     /// The gradients of all units; with shared places (store_options::gradient_places) those in use.
     [[nodiscard]] const at::Tensor& grads_P() const noexcept { return grads_P_; }
     [[nodiscard]] const std::vector<flat_unit>& units() const noexcept { return units_; }
@@ -176,8 +199,10 @@ public:
     void settle_gradients(const flat_unit& unit);
     /// The same for all units.
     void settle_gradients();
-    /// With shared places: the reduced gradients of what is owned move out of the unit's place, and its
-    /// parameters have no gradient any more.
+    /// With shared places, or gradients that are not summed in float32: own_grads() are kept apart.
+    [[nodiscard]] bool keeps_own_grads() const noexcept { return own_grads_.defined(); }
+    /// Then the reduced gradients of what is owned move out of the unit's place, and its parameters have no
+    /// gradient any more.
     ///   add  to those of the micro-batches before
     void take_gradients(const flat_unit& unit, bool add);
     /// By segment: 1 where some backward pass since expect_gradients() gave this rank a gradient.
@@ -194,6 +219,9 @@ public:
     /// The module gets its parameters in memory of its own, with the values they have: the end of a store
     /// whose parameters several ranks share.
     void leave_shared_memory();
+    /// The module's parameters are float32 again.
+    ///   whole  params_P() is; else what this rank does not own comes from the module's values
+    void show_masters(bool whole);
 
     /// Equal on two ranks exactly when names, shapes, order and what is trainable are equal; it does not
     /// depend on units.
@@ -202,7 +230,10 @@ public:
 private:
     friend struct detail::settle_hook;
     void collect(torch::nn::Module& module, std::vector<plan_parameter>& found);
+    void keep_in_float32(torch::nn::Module& module, const store_options& options, unit_plan& plan);
+    static void check_cut(const cut_parameter& cut, const std::string& name);
     void place(const unit_plan& plan, const store_options& options);
+    void take_cut(flat_segment& s);
     void place_gradients(int places);
     void own(const flat_unit& unit);
     void adopt_parameters(bool brings_values);
@@ -219,11 +250,20 @@ private:
     std::function<bool(std::size_t)> may_settle_;
     std::vector<double> touched_;
     std::vector<fixed_tensor> fixed_;
+    std::vector<std::pair<std::size_t, at::ScalarType>>
+        cast_; // of fixed_, and what they are cast to
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
     int shards_ = 1;
     bool saved_elsewhere_ = false;
-    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
+    at::Tensor params_P_, compute_P_; // the second: when some unit is not computed in float32
+    at::Tensor grads_P_, own_grads_;  // the second: see keeps_own_grads()
 };
+
+namespace detail {
+/// Blocks (skein::unit) of the module cast what they are called with to the type that they compute in;
+/// `on` false: no more.
+void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
+} // namespace detail
 
 } // namespace skein::train
 

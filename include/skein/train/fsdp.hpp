@@ -6,6 +6,7 @@
 //     TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>);              // marks the block
 //     Trainer<FSDP<auto_wrap<Block>>> trainer(ctx, config);
 //     Trainer<FSDP<auto_wrap<Block>, prefetch<2>, reshard_after_forward<false>>> other(ctx, config);
+//     Trainer<FSDP<auto_wrap<Block>, precision<bf16>>> half(ctx, config);
 //     Trainer<Hybrid<auto_wrap<Block>>> hosts(ctx, config);          // sharded inside hosts, replicated between
 //
 // Between hosts a block is gathered when its forward or backward begins, the next one ahead of it, and
@@ -16,11 +17,13 @@
 
 #include <skein/train/context.hpp>
 #include <skein/train/detail/sharded.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/strategy.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/wrap.hpp>
 
 #include <string_view>
+#include <type_traits>
 
 namespace skein {
 
@@ -47,8 +50,25 @@ template <class... Settings>
                         .shard_gradients = true,
                         .shard_parameters = true,
                         .inside_hosts = inside_hosts};
-    (Settings::apply(policy), ...);
+    const auto apply = [&]<class S>(std::type_identity<S>) {
+        if constexpr (!precision_setting<S>) S::apply(policy);
+    };
+    (apply(std::type_identity<Settings>{}), ...);
+    policy.precision = precision_of<Settings...>();
     return policy;
+}
+
+/// What is wrapped by size has no constructor that could end.
+template <class Wrap, class... Settings>
+[[nodiscard]] build_plan plan_build_of(const context& ctx, std::string_view name,
+                                       bool inside_hosts) {
+    if constexpr (requires(const torch::nn::Module& m) { Wrap::is_block(m); }) {
+        auto plan = plan_build(ctx, fsdp_policy<Settings...>(name, inside_hosts));
+        plan.is_block = [](const torch::nn::Module& m) { return Wrap::is_block(m); };
+        return plan;
+    } else {
+        return {};
+    }
 }
 } // namespace train::detail
 
@@ -69,6 +89,11 @@ public:
     FSDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
                            train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, false);
+    }
 };
 
 /// FSDP inside each host, and each rank's part summed with its counterparts on the other hosts.
@@ -84,6 +109,11 @@ public:
     Hybrid(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
                            train::detail::plan_of<Wrap>()) {}
+
+    /// For Trainer::build().
+    [[nodiscard]] static train::detail::build_plan plan_build(const train::context& ctx) {
+        return train::detail::plan_build_of<Wrap, Settings...>(ctx, name, true);
+    }
 };
 
 static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&

@@ -1,38 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The strategy for one process: no communication at all. Also the oracle of every other strategy.
+//
+//     Trainer<Single> trainer(ctx, config);
+//     Trainer<basic_single<precision<bf16>>> half(ctx, config);
 
 #include <skein/train/context.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/strategy.hpp>
 
 #include <string_view>
 
 namespace skein {
 
-/// Trains in this process alone.
-class Single {
+namespace train::detail {
+
+class single_process {
 public:
-    static constexpr std::string_view name = "Single";
-
     /// Throws errc::usage in a world of several ranks.
-    Single(const train::context& ctx, torch::nn::Module& module);
+    single_process(const context& ctx, torch::nn::Module& module, const precision_policy& policy);
+    single_process(const single_process&) = delete;
+    single_process& operator=(const single_process&) = delete;
+    ~single_process();
 
-    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
+    [[nodiscard]] flat_store& store() noexcept { return store_; }
     void begin_step() { store_.expect_gradients(); }
     void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() { store_.settle_gradients(); }
+    void finish_backward();
     [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() noexcept {}
+    void publish() { store_.cast_owned(); }
     void sync_buffers() noexcept {}
     void begin_evaluation() noexcept {}
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
-    void finish() noexcept {}
+    void finish();
+
+    [[nodiscard]] const precision_policy& precision() const noexcept { return precision_; }
 
 private:
-    train::flat_store store_;
+    torch::nn::Module* module_;
+    precision_policy precision_;
+    flat_store store_;
 };
+
+} // namespace train::detail
+
+/// Trains in this process alone.
+template <train::precision_setting... Settings>
+class basic_single : public train::detail::single_process {
+public:
+    static constexpr std::string_view name = "Single";
+
+    basic_single(const train::context& ctx, torch::nn::Module& module)
+        : single_process(ctx, module, train::precision_of<Settings...>()) {}
+};
+
+using Single = basic_single<>;
 
 static_assert(train::strategy<Single>);
 

@@ -38,6 +38,15 @@ public:
     virtual void before_backward(std::size_t unit) = 0;
 };
 
+/// A parameter of which only a part was kept when its block had been built (build.hpp).
+struct cut_parameter {
+    at::Tensor parameter;              ///< the module's own, empty meanwhile
+    std::vector<std::int64_t> shape;   ///< that it has when it is whole
+    std::int64_t first = 0, count = 0; ///< the elements that were kept
+    at::Tensor values{};               ///< these
+    std::int64_t version = 0; ///< of the parameter; another one: somebody has written to it
+};
+
 /// The part of unit<M> that does not depend on M.
 class unit_mark {
 public:
@@ -52,6 +61,10 @@ public:
         number_ = number;
     }
 
+    /// Floating-point tensors that it is called with are cast to this type first (precision.hpp).
+    void compute_in(std::optional<at::ScalarType> type) noexcept { type_ = type; }
+    [[nodiscard]] std::optional<at::ScalarType> computes_in() const noexcept { return type_; }
+
     /// Activations are computed again in the backward pass (recompute.hpp).
     void recompute(bool yes) noexcept { recomputes_ = yes; }
     [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
@@ -62,6 +75,9 @@ public:
     void expect(int more) const noexcept { pending_ += more; }
     void expect_nothing() const noexcept { pending_ = 0; }
 
+    /// Parameters of this block, without those of blocks inside, that are there in part only.
+    [[nodiscard]] std::vector<cut_parameter>& cut() noexcept { return cut_; }
+
     /// Its parameters were sharded when a training failed: they have no values any more.
     void lose() noexcept { lost_ = true; }
     [[nodiscard]] bool is_lost() const noexcept { return lost_; }
@@ -70,6 +86,8 @@ protected:
     std::shared_ptr<unit_hooks> hooks_;
     std::size_t number_ = 0;
     bool lost_ = false, recomputes_ = false;
+    std::optional<at::ScalarType> type_;
+    std::vector<cut_parameter> cut_;
     mutable int pending_ = 0; // forward() may be const
 };
 
@@ -101,6 +119,21 @@ void each_tensor(std::pair<A, B>& value, const Visit& visit) {
 template <class R>
 concept holds_tensors =
     requires(R& value, void (*visit)(at::Tensor&)) { each_tensor(value, visit); };
+
+/// Part of the graph of gradients; the tensor itself when it has the type, or holds no fractions.
+[[nodiscard]] at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType type);
+
+/// The block has been built: build.hpp may cut it up.
+void tell_build_scope(torch::nn::Module& block, unit_mark& mark);
+
+/// The last member of a unit: its constructor runs when the block's has ended. A copy was built before.
+struct end_of_construction {
+    end_of_construction(torch::nn::Module& block, unit_mark& mark) {
+        tell_build_scope(block, mark);
+    }
+    end_of_construction(const end_of_construction&) noexcept = default;
+    end_of_construction& operator=(const end_of_construction&) noexcept = default;
+};
 
 /// The forward of a block with its tensors as lists.
 using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
@@ -180,6 +213,13 @@ R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks
 template <class R, class Forward, class... Args>
 R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
            const Forward& forward, Args&... args) {
+    if (const auto type = mark.computes_in()) {
+        const auto cast = [&](auto& argument) {
+            if constexpr (holds_tensors<std::remove_reference_t<decltype(argument)>>)
+                each_tensor(argument, [&](at::Tensor& t) { t = cast_to(t, *type); });
+        };
+        (cast(args), ...);
+    }
     if (!mark.recomputes() || !gradients_are_on())
         return run_hooked<R>(hooks, number, forward, args...);
     if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
@@ -199,7 +239,9 @@ public:
     using M::M;
 
 protected:
-    [[nodiscard]] bool is_plain() const noexcept { return !this->hooks_ && !this->recomputes_; }
+    [[nodiscard]] bool is_plain() const noexcept {
+        return !this->hooks_ && !this->recomputes_ && !this->type_;
+    }
     template <class Call, class... Copies>
     R run(const Call& call, Copies... copies) const {
         return run_unit<R>(*this, this->hooks_, this->number_, call, copies...);
@@ -259,6 +301,9 @@ class unit : public train::detail::unit_forward<M, decltype(&M::forward)> {
 
 public:
     using base::base;
+
+private:
+    [[no_unique_address]] train::detail::end_of_construction built_{*this, *this};
 };
 
 } // namespace skein

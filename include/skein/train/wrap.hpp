@@ -73,15 +73,16 @@ template <class... Blocks>
 struct auto_wrap {
     static_assert(sizeof...(Blocks) > 0, "auto_wrap<Block...> needs the types of the blocks");
 
+    [[nodiscard]] static bool is_block(const torch::nn::Module& m) {
+        return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(&m) !=
+                 nullptr) ||
+                ...);
+    }
+
     [[nodiscard]] static train::unit_plan plan(
         torch::nn::Module& root, const std::vector<train::plan_parameter>& parameters) {
         return train::detail::plan_blocks(
-            root, parameters,
-            [](const torch::nn::Module& m) {
-                return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(
-                             &m) != nullptr) ||
-                        ...);
-            },
+            root, parameters, is_block,
             {&typeid(typename train::detail::module_type<Blocks>::type)...});
     }
 };

@@ -24,15 +24,17 @@ namespace skein {
 ///   memory with AdamW in float32: 8 P + 8 P / N bytes per rank (parameters once per host)
 ///   cost   that of DDP: a reduce-scatter of the gradients and an all-gather of the parameters
 ///   errors those of DDP
-template <class Wrap = bucket<>>
+template <class Wrap = bucket<>, train::precision_setting... Settings>
     requires wrap_policy<Wrap>
 class Zero1 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero1";
 
     Zero1(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module, {.name = name, .shard_states = true},
-                           train::detail::plan_of<Wrap>()) {}
+        : sharded_parallel(
+              ctx, module,
+              {.name = name, .shard_states = true, .precision = train::precision_of<Settings...>()},
+              train::detail::plan_of<Wrap>()) {}
 };
 
 /// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
@@ -40,7 +42,7 @@ public:
 ///   memory with AdamW in float32: 4 P + 12 P / N bytes per rank, and two units of gradients
 ///   cost   that of DDP, the gradients' part once per micro-batch
 ///   errors those of DDP
-template <class Wrap = bucket<>>
+template <class Wrap = bucket<>, train::precision_setting... Settings>
     requires wrap_policy<Wrap>
 class Zero2 : public train::detail::sharded_parallel {
 public:
@@ -48,7 +50,10 @@ public:
 
     Zero2(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module,
-                           {.name = name, .shard_states = true, .shard_gradients = true},
+                           {.name = name,
+                            .shard_states = true,
+                            .shard_gradients = true,
+                            .precision = train::precision_of<Settings...>()},
                            train::detail::plan_of<Wrap>()) {}
 };
 

@@ -7,11 +7,14 @@
 #include <skein/core/fnv.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/unit.hpp>
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 
 #include <malloc.h>
@@ -21,8 +24,9 @@
 
 namespace skein::train {
 
-SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements) {
-    const auto bytes = static_cast<std::size_t>(elements > 0 ? elements : 1) * sizeof(float);
+SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements, at::ScalarType type) {
+    const auto bytes =
+        static_cast<std::size_t>(elements > 0 ? elements : 1) * c10::elementSize(type);
     void* memory =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -31,7 +35,7 @@ SKEIN_INLINE at::Tensor make_flat_buffer(std::int64_t elements) {
     ::madvise(memory, bytes, MADV_HUGEPAGE); // a wish: fewer page faults and TLB misses
     return at::from_blob(
         memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
-        at::TensorOptions().dtype(at::kFloat));
+        at::TensorOptions().dtype(type));
 }
 
 SKEIN_INLINE void keep_freed_memory() noexcept {
@@ -126,17 +130,26 @@ SKEIN_INLINE flat_store::flat_store(torch::nn::Module& module, const store_optio
     collect(module, found);
     unit_plan plan{{""}, std::vector<std::size_t>(found.size(), 0)};
     if (options.plan) plan = options.plan(module, found);
+    if (options.precision.is_mixed())
+        for (std::size_t i = 0; i < fixed_.size(); ++i)
+            if (!fixed_[i].is_buffer && fixed_[i].tensor.scalar_type() == at::kFloat)
+                cast_.emplace_back(i, options.precision.compute);
+    if (options.precision.keeps_f32) keep_in_float32(module, options, plan);
     place(plan, options);
     place_gradients(options.gradient_places);
     if (options.only_layout) return;
 
-    const auto make = [](const auto& from, std::int64_t elements) {
-        return from ? from(elements) : make_flat_buffer(elements);
+    const auto& precision = options.precision;
+    const auto make = [](const auto& from, std::int64_t elements, at::ScalarType type) {
+        return from ? from(elements, type) : make_flat_buffer(elements, type);
     };
-    params_P_ = make(options.parameter_memory, size_);
-    grads_P_ = make(options.gradient_memory, grads_size_);
-    if (options.gradient_places > 0) own_grads_ = make_flat_buffer(owned_);
+    params_P_ = make(options.parameter_memory, size_, at::kFloat);
+    if (precision.is_mixed()) compute_P_ = make(options.parameter_memory, size_, precision.compute);
+    grads_P_ = make(options.gradient_memory, grads_size_, precision.reduce);
+    if (options.gradient_places > 0 || precision.reduce != at::kFloat)
+        own_grads_ = make_flat_buffer(owned_);
     adopt_parameters(options.brings_values);
+    detail::forget_cuts(module);
     if (options.gradient_places == 0)
         for (auto& s : segments_) s.parameter.mutable_grad() = grad_view(s);
     touched_.assign(segments_.size(), 0.0);
@@ -164,6 +177,7 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                         "the parameters of a block were lost with a training that failed")
                 .with_where(type_name(typeid(*mark)))
                 .with_hint("build the model anew, or load a checkpoint into a new one");
+    const auto cut = detail::cut_parameters(module);
     const auto named = module.named_parameters(true);
     for (const auto& item : named) {
         const auto& p = item.value();
@@ -174,8 +188,10 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
             if (known->second != frozen) found[known->second].aliases.push_back(item.key());
             continue;
         }
+        const auto part = cut.find(p.unsafeGetTensorImpl());
+        if (part != cut.end()) check_cut(*part->second, item.key());
         if (!p.requires_grad()) {
-            fixed_.push_back({item.key(), p, false});
+            fixed_.push_back({item.key(), p, false, p});
             continue;
         }
         if (p.scalar_type() != at::kFloat || !p.device().is_cpu())
@@ -183,6 +199,8 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                         fmt::format("not supported: trainable parameter {} of type {} on {}",
                                     item.key(), c10::toString(p.scalar_type()), p.device().str()))
                 .with_hint("this version trains float32 parameters on the CPU");
+        const auto shape = part != cut.end() ? part->second->shape : p.sizes().vec();
+        const auto count = c10::multiply_integers(shape);
         const auto [other, first] = memory.emplace(p.const_data_ptr(), item.key());
         if (p.numel() > 0 && !first)
             throw error(
@@ -192,20 +210,56 @@ SKEIN_INLINE void flat_store::collect(torch::nn::Module& module,
                 .with_hint("register one tensor in both places");
         segments_.push_back({.name = item.key(),
                              .parameter = p,
-                             .shape = p.sizes().vec(),
-                             .count = p.numel(),
-                             .padded = padded_count(p.numel()),
+                             .shape = shape,
+                             .count = count,
+                             .padded = padded_count(count),
                              .row = std::max<std::int64_t>(
-                                 1, p.dim() > 0 && p.size(0) > 0 ? p.numel() / p.size(0) : 1),
-                             .registered = segments_.size()});
-        found.push_back({item.key(), {}, p.numel()});
-        trainable_ += p.numel();
+                                 1, !shape.empty() && shape[0] > 0 ? count / shape[0] : 1),
+                             .registered = segments_.size(),
+                             .cut = part != cut.end() ? part->second : nullptr});
+        found.push_back({item.key(), {}, count});
+        trainable_ += count;
     }
     for (const auto& item : module.named_buffers(true))
         if (item.value().defined()) fixed_.push_back({item.key(), item.value(), true});
     if (segments_.empty())
         throw error(errc::invalid_argument, "the model has no trainable parameter")
             .with_hint("is every parameter frozen, or was no submodule registered?");
+}
+
+/// A parameter that was cut up when its block was built is as it was then.
+SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::string& name) {
+    if (!cut.parameter.requires_grad())
+        throw error(errc::not_supported,
+                    "not supported: a parameter that was frozen after its block was built in parts")
+            .with_where(name)
+            .with_hint("freeze it in the block's constructor, or build the model without build()");
+    if (cut.parameter._version() != cut.version)
+        throw error(errc::invalid_argument,
+                    "a parameter was written to after its block was built in parts")
+            .with_where(name)
+            .with_hint("draw its values in the block's constructor, or with "
+                       "train::for_each_parameter()");
+}
+
+/// Parameters of modules that stay in float32 become a unit of their own, without a name as the root: the
+/// last to be reduced and never dropped.
+SKEIN_INLINE void flat_store::keep_in_float32(torch::nn::Module& module,
+                                              const store_options& options, unit_plan& plan) {
+    std::vector<std::string> prefixes;
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+        if (options.precision.keeps_f32(*item.value())) prefixes.push_back(item.key() + ".");
+    if (prefixes.empty())
+        throw error(errc::invalid_argument, "keep_f32<> matches no module of the model")
+            .with_hint("give it the types of modules that there are, or leave it out");
+    const auto is_kept = [&](const std::string& name) {
+        return std::ranges::any_of(prefixes, [&](const auto& p) { return name.starts_with(p); });
+    };
+    for (auto& unit : plan.unit_of) unit += 1;
+    plan.names.insert(plan.names.begin(), "");
+    for (const auto& s : segments_)
+        if (is_kept(s.name)) plan.unit_of[s.registered] = 0;
+    std::erase_if(cast_, [&](const auto& each) { return is_kept(fixed_[each.first].name); });
 }
 
 /// Sorts the segments by unit and gives everything its place.
@@ -230,6 +284,8 @@ SKEIN_INLINE void flat_store::place(const unit_plan& plan, const store_options& 
         }
         unit.last = i;
         unit.place.end = size_;
+        const bool kept = options.precision.keeps_f32 && number == 0;
+        unit.type = kept ? at::kFloat : options.precision.compute;
         unit.shards = cut_unit(placed, unit.place, options.shards);
         unit.own = unit.shards[static_cast<std::size_t>(options.shard)];
         unit.own_at = owned_;
@@ -278,10 +334,58 @@ SKEIN_INLINE void flat_store::place_gradients(int places) {
 
 SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
     for (auto& s : segments_) {
-        auto view = view_of(params_P_, s);
-        if (brings_values) view.copy_(s.parameter);
-        s.parameter.set_data(view);
+        if (s.cut != nullptr)
+            take_cut(s);
+        else if (brings_values)
+            view_of(params_P_, s).copy_(s.parameter);
+        s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
+    if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts))
+        cast_all(brings_values);
+    for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
+        fixed_[i].tensor = fixed_[i].parameter.detach();
+        fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));
+    }
+    cast_fixed();
+}
+
+SKEIN_INLINE void flat_store::cast_fixed() {
+    at::NoGradGuard no_grad;
+    for (const auto& [i, type] : cast_) fixed_[i].parameter.detach().copy_(fixed_[i].tensor);
+}
+
+/// Every rank brings what it kept.
+SKEIN_INLINE void flat_store::take_cut(flat_segment& s) {
+    auto& cut = *std::exchange(s.cut, nullptr);
+    const auto own = overlap({s.offset, s.offset + s.count}, units_[s.unit].own);
+    if (own.size() != cut.count || (cut.count > 0 && own.begin - s.offset != cut.first))
+        throw error(errc::not_supported,
+                    "not supported: a block that was built in parts for another layout")
+            .with_where(s.name)
+            .with_hint("train it with the trainer that built it; a weight that is tied to another "
+                       "block's is to be tied in the constructor of a block around both");
+    params_P_.narrow(0, own.begin, own.size()).copy_(cut.values);
+    cut.values.reset();
+    units_[s.unit].in_parts = true;
+}
+
+SKEIN_INLINE void flat_store::cast_owned() {
+    at::NoGradGuard no_grad;
+    for (const auto& u : units_)
+        if (u.type != at::kFloat)
+            compute_P_.narrow(0, u.own.begin, u.own.size())
+                .copy_(params_P_.narrow(0, u.own.begin, u.own.size()));
+}
+
+SKEIN_INLINE void flat_store::cast_all(bool whole_units) {
+    at::NoGradGuard no_grad;
+    for (const auto& u : units_) {
+        const auto there = u.in_parts ? u.own : u.place;
+        if (u.type != at::kFloat && (u.in_parts || whole_units))
+            compute_P_.narrow(0, there.begin, there.size())
+                .copy_(params_P_.narrow(0, there.begin, there.size()));
+    }
+    cast_fixed();
 }
 
 SKEIN_INLINE at::Tensor flat_store::view_of(const at::Tensor& flat_P, const flat_segment& s) {
@@ -292,7 +396,8 @@ SKEIN_INLINE void flat_store::show(const flat_unit& unit, bool visible) {
     at::NoGradGuard no_grad;
     for (auto i = unit.first; i < unit.last; ++i) {
         auto& s = segments_[i];
-        s.parameter.set_data(visible ? view_of(params_P_, s) : params_P_.narrow(0, 0, 0));
+        const auto& values = values_of(unit);
+        s.parameter.set_data(visible ? view_of(values, s) : values.narrow(0, 0, 0));
     }
 }
 
@@ -301,7 +406,23 @@ SKEIN_INLINE void flat_store::leave_shared_memory() {
     auto own = make_flat_buffer(size_);
     own.copy_(params_P_);
     params_P_ = std::move(own);
-    for (const auto& u : units_) show(u, true);
+    show_masters(/*whole=*/true);
+}
+
+SKEIN_INLINE void flat_store::show_masters(bool whole) {
+    at::NoGradGuard no_grad;
+    for (auto& u : units_) {
+        if (u.type != at::kFloat && !whole)
+            for (const auto& [begin, end] :
+                 {flat_range{u.place.begin, u.own.begin}, flat_range{u.own.end, u.place.end}})
+                params_P_.narrow(0, begin, end - begin)
+                    .copy_(compute_P_.narrow(0, begin, end - begin));
+        u.type = at::kFloat;
+        show(u, true);
+    }
+    compute_P_ = at::Tensor();
+    for (const auto& [i, type] : std::exchange(cast_, {}))
+        fixed_[i].parameter.set_data(fixed_[i].tensor);
 }
 
 SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
@@ -316,7 +437,7 @@ SKEIN_INLINE std::uint64_t flat_store::layout_hash() const {
     std::vector<const flat_segment*> ordered(segments_.size());
     for (const auto& s : segments_) ordered[segments_.size() - 1 - s.registered] = &s;
     h.number(segments_.size());
-    for (const auto* s : ordered) add(s->name, s->parameter.scalar_type(), s->shape);
+    for (const auto* s : ordered) add(s->name, at::kFloat, s->shape); // whatever it is computed in
     for (const auto& f : fixed_) add(f.name, f.tensor.scalar_type(), f.tensor.sizes());
     return h.value();
 }
@@ -334,8 +455,9 @@ SKEIN_INLINE at::Tensor flat_store::grad_view(const flat_segment& s) const {
 
 SKEIN_INLINE const void* flat_store::place_of(const flat_segment& s) const {
     const auto& u = units_[s.unit];
-    return static_cast<const float*>(grads_P_.const_data_ptr()) + u.grads_at +
-           (s.offset - u.place.begin);
+    return static_cast<const std::byte*>(grads_P_.const_data_ptr()) +
+           (u.grads_at + (s.offset - u.place.begin)) *
+               static_cast<std::int64_t>(grads_P_.element_size());
 }
 
 SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
@@ -358,7 +480,7 @@ SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
     for (const auto& f : fixed_)
-        if (!f.is_buffer && f.tensor.requires_grad())
+        if (!f.is_buffer && f.parameter.requires_grad())
             throw error(
                 errc::not_supported,
                 fmt::format("not supported: parameter {} was frozen when the training began "
@@ -413,5 +535,24 @@ SKEIN_INLINE void flat_store::settle(std::size_t i) {
             .zero_();
     }
 }
+
+namespace detail {
+
+SKEIN_INLINE void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on) {
+    if (on && !store.is_mixed()) return;
+    const auto set = [&](unit_mark* mark, const std::string& prefix) {
+        if (mark == nullptr) return;
+        std::optional<at::ScalarType> type;
+        for (const auto& s : store.segments())
+            if (on && s.name.starts_with(prefix) && store.units()[s.unit].type != at::kFloat)
+                type = store.units()[s.unit].type;
+        mark->compute_in(type);
+    };
+    set(dynamic_cast<unit_mark*>(&module), "");
+    for (const auto& item : module.named_modules(std::string(), /*include_self=*/false))
+        set(dynamic_cast<unit_mark*>(item.value().get()), item.key() + ".");
+}
+
+} // namespace detail
 
 } // namespace skein::train

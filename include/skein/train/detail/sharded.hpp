@@ -16,8 +16,10 @@
 
 #include <skein/dist/comm_thread.hpp>
 #include <skein/dist/group_memory.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/wrap.hpp>
 
@@ -38,14 +40,20 @@ struct shard_policy {
     bool inside_hosts = false;     ///< sharded inside each host, replicated between them
     bool reshard_after_forward = true;
     int prefetch = 1; ///< units gathered ahead of the one in use
+    precision_policy precision{};
 };
 
 class unit_gatherer;
 
+/// The part of every block that this rank will own; collective.
+[[nodiscard]] build_plan plan_build(const context& ctx, const shard_policy& policy);
+
 /// Elements of each sharding rank, for the collectives.
 [[nodiscard]] std::vector<std::size_t> counts_of(const flat_unit& unit);
-/// Starts to gather the parameters of a unit in their place.
-[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+/// A flat tensor, or a part of one, for the collectives.
+[[nodiscard]] dist::buffer_view view_of_flat(const at::Tensor& flat);
+/// Starts to gather a unit in its place: its range of `flat`, which is laid out as the parameters.
+[[nodiscard]] dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
                                        const flat_unit& unit, dist::collective_tag tag);
 
 /// The groups of one strategy; null where there is nobody else.
@@ -98,6 +106,7 @@ public:
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
+    [[nodiscard]] const precision_policy& precision() const noexcept { return policy_.precision; }
 
 private:
     struct unit_state {
@@ -121,13 +130,15 @@ private:
     void cross(std::size_t wait_until);
     void take(std::size_t unit);
     void end_micro();
-    void gather_all();
+    void gather_all(bool masters);
+    void return_masters();
     [[nodiscard]] bool reduces() const noexcept {
         return groups_.shard != nullptr || groups_.replicas != nullptr;
     }
     [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
 
     const context* ctx_;
+    torch::nn::Module* module_;
     shard_policy policy_;
     shard_groups groups_;
     std::unique_ptr<flat_store> store_;

@@ -88,12 +88,31 @@ SKEIN_INLINE void shard_groups::drain() const noexcept {
         if (group != nullptr) group->drain();
 }
 
+SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& policy) {
+    build_plan plan{.stays_whole = policy.precision.keeps_f32};
+    if (ctx.world_size() == 1) return plan;
+    if (!policy.inside_hosts) {
+        plan.shards = ctx.world_size();
+        plan.shard = ctx.rank();
+        return plan;
+    }
+    const auto hosts = ctx.world()->exchange(ctx.group_options("build").name,
+                                             as_bytes(std::string_view(ctx.world()->host())));
+    plan.shards = 0;
+    for (std::size_t r = 0; r < hosts.size(); ++r) {
+        if (as_text(hosts[r]) != ctx.world()->host()) continue;
+        plan.shards += 1;
+        if (r < static_cast<std::size_t>(ctx.rank())) plan.shard += 1;
+    }
+    return plan;
+}
+
 // ---- construction --------------------------------------------------------------------------------
 
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
-    : ctx_(&ctx), policy_(policy), groups_(ctx, policy) {
+    : ctx_(&ctx), module_(&module), policy_(policy), groups_(ctx, policy) {
     try {
         build(module, plan);
     } catch (...) {
@@ -122,6 +141,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
         });
     }
     find_marks(module);
+    cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
     if (groups_.world == nullptr) return;
     spread_values();
@@ -149,42 +169,46 @@ SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
 
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                                const plan_function& plan) {
-    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements) {
+    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
+                          at::ScalarType type) {
         auto* const data = memory->data();
         return at::from_blob(
             data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
-            at::TensorOptions().dtype(at::kFloat));
+            at::TensorOptions().dtype(type));
     };
-    const auto bytes_of_floats = [](std::int64_t elements) {
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * sizeof(float);
+    const auto bytes_of = [](std::int64_t elements, at::ScalarType type) {
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) *
+               c10::elementSize(type);
     };
     store_options options;
     options.plan = plan;
+    options.precision = policy_.precision;
     if (groups_.shard != nullptr) {
         options.shards = groups_.shard->world_size();
         options.shard = groups_.shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
-        options.parameter_memory = [&](std::int64_t elements) {
+        options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
             auto memory =
-                groups_.shard->allocate(bytes_of_floats(elements), dist::memory_kind::common);
+                groups_.shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
             one_copy_ = memory->everywhere();
-            if (!one_copy_) return make_flat_buffer(elements);
+            if (!one_copy_) return make_flat_buffer(elements, type);
             options.brings_values = groups_.shard->rank() == 0;
-            return adopt(std::move(memory), elements);
+            return adopt(std::move(memory), elements, type);
         };
     }
     if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
     auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
     if (reducing != nullptr)
-        options.gradient_memory = [&, reducing](std::int64_t elements) {
-            auto memory = reducing->allocate(bytes_of_floats(elements), dist::memory_kind::own);
-            return memory->everywhere() ? adopt(std::move(memory), elements)
-                                        : make_flat_buffer(elements);
+        options.gradient_memory = [&, reducing](std::int64_t elements, at::ScalarType type) {
+            auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
+            return memory->everywhere() ? adopt(std::move(memory), elements, type)
+                                        : make_flat_buffer(elements, type);
         };
     if (groups_.world != nullptr) { // before anything is shared that depends on it
         store_options only;
         only.plan = plan;
+        only.precision = policy_.precision;
         only.only_layout = true;
         const flat_store alone(module, only);
         fnv1a h;
@@ -208,11 +232,29 @@ SKEIN_INLINE void sharded_parallel::spread_values() {
                 groups_.replicas->broadcast(view, root).wait();
             }
             groups_.shard->barrier().wait();
+            if (store_->is_mixed()) {
+                store_->cast_owned();
+                groups_.shard->barrier().wait();
+            }
         }
     } else {
-        broadcast(store_->params_P());
+        if (std::ranges::none_of(store_->units(), &flat_unit::in_parts))
+            broadcast(store_->params_P());
+        else
+            for (const auto& u : store_->units())
+                if (!u.in_parts)
+                    broadcast(store_->params_P().narrow(0, u.place.begin, u.place.size()));
+        if (store_->is_mixed()) {
+            store_->cast_all();
+            for (const auto& u : store_->units()) { // of the masters what is owned stays
+                if (u.type == at::kFloat) continue;
+                drop_pages(store_->params_P(), {u.place.begin, u.own.begin});
+                drop_pages(store_->params_P(), {u.own.end, u.place.end});
+            }
+        }
     }
     for (const auto& f : store_->fixed()) broadcast(f.tensor);
+    store_->cast_fixed();
 }
 
 SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
@@ -237,7 +279,12 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     }
     store_->when_final({});
     store_->ask_before({});
-    if (!one_copy_ || finished_) return;
+    if (finished_) return;
+    cast_inputs(*module_, *store_, /*on=*/false);
+    if (!one_copy_) {
+        if (store_->is_mixed() && !gatherer_) store_->show_masters(/*whole=*/false);
+        return;
+    }
     try { // after an error: what the other ranks do from here on is none of this module's business
         store_->leave_shared_memory();
     } catch (const error& why) {
@@ -318,9 +365,7 @@ SKEIN_INLINE void sharded_parallel::send(std::size_t unit) {
 SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     auto& s = states_[unit];
     const auto& u = store_->units()[unit];
-    auto grads = store_->grads_of(u);
-    const auto view = dist::view_of(std::span(static_cast<float*>(grads.mutable_data_ptr()),
-                                              static_cast<std::size_t>(grads.numel())));
+    const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
     if (groups_.shard == nullptr) {
@@ -342,10 +387,8 @@ SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
-        s.replicated = groups_.replicas->all_reduce(
-            dist::view_of(std::span(static_cast<float*>(own.mutable_data_ptr()),
-                                    static_cast<std::size_t>(own.numel()))),
-            dist::reduce_op::sum, tag(crossed_ - 1, dist::tag_phase::reduce));
+        s.replicated = groups_.replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
+                                                    tag(crossed_ - 1, dist::tag_phase::reduce));
     }
 }
 
@@ -356,7 +399,7 @@ SKEIN_INLINE void sharded_parallel::take(std::size_t unit) {
     s.reduced.wait();
     s.replicated.wait();
     s.taken = true;
-    if (policy_.shard_gradients && groups_.shard != nullptr)
+    if (store_->keeps_own_grads())
         store_->take_gradients(store_->units()[unit], std::exchange(s.kept, true));
 }
 
@@ -378,7 +421,12 @@ SKEIN_INLINE void sharded_parallel::end_micro() {
 }
 
 SKEIN_INLINE void sharded_parallel::finish_backward() {
-    if (!reduces()) return store_->settle_gradients();
+    if (!reduces()) {
+        store_->settle_gradients();
+        if (store_->keeps_own_grads())
+            for (const auto& u : store_->units()) store_->take_gradients(u, /*add=*/false);
+        return;
+    }
     overlapped_ = states_.size() - left_;
     end_micro();
 }
@@ -393,22 +441,26 @@ SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
 }
 
 SKEIN_INLINE void sharded_parallel::publish() {
+    store_->cast_owned();
     if (groups_.shard == nullptr) return;
     if (one_copy_) {
         groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
     } else if (gatherer_) {
         gatherer_->publish(step_);
     } else {
-        gather_all();
+        gather_all(/*masters=*/false);
     }
 }
 
 /// The new values of every unit; all ranks keep all.
-SKEIN_INLINE void sharded_parallel::gather_all() {
+SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
     std::vector<dist::ticket> ends;
-    for (std::size_t u = 0; u < states_.size(); ++u)
-        ends.push_back(gather_unit(*groups_.shard, *store_, store_->units()[u],
+    for (std::size_t u = 0; u < states_.size(); ++u) {
+        const auto& unit = store_->units()[u];
+        ends.push_back(gather_unit(*groups_.shard,
+                                   masters ? store_->params_P() : store_->values_of(unit), unit,
                                    tag(u, dist::tag_phase::publish)));
+    }
     for (const auto& end : ends) end.wait();
 }
 
@@ -437,8 +489,16 @@ SKEIN_INLINE void sharded_parallel::finish() {
         gatherer_->gather_all();
         gatherer_->detach();
     }
+    cast_inputs(*module_, *store_, /*on=*/false);
+    if (store_->is_mixed() && !one_copy_) return_masters();
     if (one_copy_) store_->leave_shared_memory();
     finished_ = true;
+}
+
+/// The module has all float32 values.
+SKEIN_INLINE void sharded_parallel::return_masters() {
+    if (groups_.shard != nullptr) gather_all(/*masters=*/true);
+    store_->show_masters(/*whole=*/true);
 }
 
 SKEIN_INLINE std::size_t sharded_parallel::buckets() const noexcept {

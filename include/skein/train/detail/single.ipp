@@ -6,13 +6,30 @@
 
 #include <fmt/core.h>
 
-namespace skein {
+namespace skein::train::detail {
 
-SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
+SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
+                                            const precision_policy& policy)
+    : module_(&module), precision_(policy), store_(module, {.precision = policy}) {
     if (ctx.world_size() != 1)
         throw error(errc::usage,
                     fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
             .with_hint("use Trainer<DDP<>>, or one worker");
+    cast_inputs(module, store_, /*on=*/true);
 }
 
-} // namespace skein
+SKEIN_INLINE single_process::~single_process() { finish(); }
+
+SKEIN_INLINE void single_process::finish_backward() {
+    store_.settle_gradients();
+    if (store_.keeps_own_grads())
+        for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE void single_process::finish() {
+    if (!store_.is_mixed()) return;
+    cast_inputs(*module_, store_, /*on=*/false);
+    store_.show_masters(/*whole=*/true);
+}
+
+} // namespace skein::train::detail

@@ -123,6 +123,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
+    store_->cast_fixed();
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {

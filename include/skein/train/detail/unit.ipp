@@ -20,6 +20,12 @@ namespace detail {
 
 SKEIN_INLINE bool gradients_are_on() { return torch::GradMode::is_enabled(); }
 
+SKEIN_INLINE at::Tensor cast_to(const at::Tensor& tensor, at::ScalarType type) {
+    const bool fits =
+        !tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == type;
+    return fits ? tensor : tensor.to(type);
+}
+
 SKEIN_INLINE void refuse_recompute() {
     throw error(
         errc::not_supported,

@@ -40,8 +40,10 @@ SKEIN_INLINE void drop_pages(const at::Tensor& flat_P, flat_range range) {
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto at = reinterpret_cast<std::uintptr_t>(flat_P.const_data_ptr());
     const auto begin =
-        (at + static_cast<std::uintptr_t>(range.begin) * sizeof(float) + page - 1) / page * page;
-    const auto end = (at + static_cast<std::uintptr_t>(range.end) * sizeof(float)) / page * page;
+        (at + static_cast<std::uintptr_t>(range.begin) * flat_P.element_size() + page - 1) / page *
+        page;
+    const auto end =
+        (at + static_cast<std::uintptr_t>(range.end) * flat_P.element_size()) / page * page;
     if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
@@ -51,12 +53,15 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
     return counts;
 }
 
-SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const flat_store& store,
+SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
+    const auto type =
+        flat.scalar_type() == at::kFloat ? dist::dtype::f32 : dist::dtype::bf16; // F16
+    return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
+}
+
+SKEIN_INLINE dist::ticket gather_unit(dist::comm_thread& comm, const at::Tensor& flat,
                                       const flat_unit& unit, dist::collective_tag tag) {
-    auto* const all = static_cast<float*>(store.params_P().mutable_data_ptr());
-    const auto view = [&](flat_range r) {
-        return dist::view_of(std::span(all + r.begin, static_cast<std::size_t>(r.size())));
-    };
+    const auto view = [&](flat_range r) { return view_of_flat(flat.narrow(0, r.begin, r.size())); };
     return comm.all_gather_v(view(unit.own), view(unit.place), counts_of(unit), tag);
 }
 
@@ -241,13 +246,14 @@ private:
         if (s.is == place::coming) s.gathered.wait();
         const auto& unit = store_->units()[u];
         store_->show(unit, false);
-        drop_pages(store_->params_P(), {unit.place.begin, unit.own.begin});
-        drop_pages(store_->params_P(), {unit.own.end, unit.place.end});
+        drop_pages(store_->values_of(unit), {unit.place.begin, unit.own.begin});
+        drop_pages(store_->values_of(unit), {unit.own.end, unit.place.end});
         s.is = place::dropped;
     }
 
     dist::ticket gather(std::size_t u, dist::tag_phase phase) {
-        return gather_unit(*comm_, *store_, store_->units()[u],
+        const auto& unit = store_->units()[u];
+        return gather_unit(*comm_, store_->values_of(unit), unit,
                            {static_cast<std::uint32_t>(u), phase, step_});
     }
 
