@@ -52,6 +52,20 @@ SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& reque
     return all;
 }
 
+/// The user's settings for config.json, below those of the optimizer and the schedule.
+SKEIN_INLINE report::settings described_settings(const fit_request& request) {
+    report::settings all;
+    const auto add = [&](const char* what, const description& of) {
+        all.set(what, of.name);
+        for (const auto& [name, value] : of.settings)
+            all.set(fmt::format("{}: {}", what, name), value);
+    };
+    add("optimizer", describe(request.options));
+    add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
+    all.append(*request.described);
+    return all;
+}
+
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
     if (c.keep_best < 1 || c.best_metric == "loss" || held_out == 0 || c.checkpoint_every <= 0)
         return {};
