@@ -8,8 +8,10 @@
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
+#include <skein/train/description.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/manifest.hpp>
+#include <skein/train/parameter_groups.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/safetensors.hpp>
@@ -23,8 +25,10 @@
 #include <skein/train/detail/checkpoint_table.ipp>
 #include <skein/train/detail/collective.ipp>
 #include <skein/train/detail/context.ipp>
+#include <skein/train/detail/description.ipp>
 #include <skein/train/detail/launch.ipp>
 #include <skein/train/detail/manifest.ipp>
+#include <skein/train/detail/parameter_groups.ipp>
 #include <skein/train/detail/reporter.ipp>
 #include <skein/train/detail/run_config.ipp>
 #include <skein/train/detail/safetensors.ipp>

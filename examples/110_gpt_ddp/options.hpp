@@ -71,7 +71,7 @@ inline std::optional<int> parse(int argc, char** argv, program_options& o,
     app.add_option("--dim", o.model.dim, "width of the model");
     app.add_option("--lr", o.lr, "highest learning rate");
     app.add_option("--warmup", o.warmup, "steps of warm-up");
-    app.add_option("--schedule", o.schedule, "constant, cosine, linear or step");
+    app.add_option("--schedule", o.schedule, "constant, cosine, linear, step or wsd");
     app.add_option("--weight-decay", o.weight_decay, "of AdamW, for matrices");
     app.add_flag("--sgd", o.sgd, "SGD with Nesterov momentum in place of AdamW");
     app.add_option("--momentum", o.momentum, "of --sgd");

@@ -49,6 +49,11 @@ public:
         entries_.emplace_back(std::move(name), std::move(value));
         return *this;
     }
+    /// What `more` names counts in place of an entry of the same name.
+    settings& append(const settings& more) {
+        entries_.insert(entries_.end(), more.entries_.begin(), more.entries_.end());
+        return *this;
+    }
     [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
     /// The text of one JSON object.
     [[nodiscard]] std::string text() const;

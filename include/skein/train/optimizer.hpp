@@ -1,50 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
+// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several per
+// parameter.
 //
-// Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
-// once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
-// (biases, norms) are not decayed unless asked for.
+// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the runs
+// once, reading and writing every element once, with clipping by norm folded in as a gradient scale.
+// Vectors (biases, norms) are not decayed unless asked for.
 //
 //     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
-//
-//   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/optimizers.hpp>
+#include <skein/train/parameter_groups.hpp>
+#include <skein/train/weight_average.hpp>
 
+#include <concepts>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
-
-namespace skein {
-
-/// Adam with decoupled weight decay. The learning rate comes from the schedule.
-struct AdamW {
-    double beta1 = 0.9;
-    double beta2 = 0.999;
-    double eps = 1e-8;
-    double weight_decay = 0.01;
-    bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
-};
-
-/// Stochastic gradient descent. The learning rate comes from the schedule.
-struct SGD {
-    double momentum = 0.0;
-    bool nesterov = false;
-    double weight_decay = 0.0;
-    bool decay_vectors = false;
-};
-
-} // namespace skein
 
 namespace skein::train {
 
-using optimizer_options = std::variant<AdamW, SGD>;
+/// What may be asked for beside the optimizer.
+struct optimizer_extras {
+    parameter_groups groups{};
+    std::optional<average_options> average{}; ///< of the weights, in use beside them
+    /// Folder for the optimizer's states in mapped files, which the kernel may write out when memory is
+    /// short; empty: ordinary memory. See make_file_buffer().
+    std::string states_in{};
+};
+
+/// An optimizer of any kind, and the extras: AdamW{...}, or {AdamW{...}, {.groups = ...}}.
+struct optimizer_options {
+    template <class O>
+        requires(!std::same_as<std::remove_cvref_t<O>, optimizer_options>) &&
+                    optimizer<std::remove_cvref_t<O>>
+    optimizer_options(O&& optimizer, optimizer_extras extras = {})
+        : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
+
+    any_optimizer how;
+    optimizer_extras more;
+};
+
+/// The settings that all ranks must have alike, but for what the groups match: see
+/// flat_optimizer::effect_hash().
+[[nodiscard]] description describe(const optimizer_options& options);
 
 /// The global norm of the gradients, and what it means for the step.
 struct gradient_norm {
@@ -61,48 +67,64 @@ struct gradient_norm {
 /// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
+    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer() throws.
     flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from the owned gradients, divided by grad_scale on the way (and left divided).
-    ///   present  by segment of the store: 0 where no rank had a gradient. Such a parameter is left
-    ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
-    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
+    /// One update from the owned gradients, which are divided by grad_scale first. What is left in them
+    /// has no meaning.
+    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is left
+    ///               as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
+    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as by
+    ///               torch's clip_grad_value_; 0 = never
+    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
+              double clip_value = 0.0);
 
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
     /// By segment: in how many of the steps it was left out. Empty: none ever was.
     [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
     void set_left_out(std::vector<std::uint64_t> steps);
-    [[nodiscard]] std::string name() const;
+    [[nodiscard]] std::string name() const { return options_.how.name(); }
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints. The
+    /// average of the weights is one of them, "ema".
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }
+    /// Of rate, decay and freezing of every parameter: equal on all ranks, or their groups differ.
+    [[nodiscard]] std::uint64_t effect_hash() const;
+
+    /// The average of the weights, when asked for.
+    [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
     /// Neighbours that take the same update, as one long tensor each.
     struct group {
-        bool decay = false;
+        update_effect effect;
         std::uint64_t left_out = 0;
-        std::vector<at::Tensor> params, grads;
-        std::vector<std::vector<at::Tensor>> states;
+        update_runs runs{};
     };
 
-    void check() const;
-    [[nodiscard]] bool decays(const flat_segment& s) const;
+    [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
-    void update(group& g, double lr, const at::Tensor& grad_scale);
+    void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
     flat_store* store_;
+    std::vector<update_effect> effects_; // by segment
+    std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
     std::vector<std::pair<std::string, at::Tensor>> states_;
+    std::optional<weight_average> average_;
     std::vector<group> groups_; // while no parameter is or was left out
     std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
 };
 
 } // namespace skein::train
+
+namespace skein {
+using train::optimizer_extras;
+}
 
 #if SKEIN_HEADER_ONLY
 #include <skein/train/detail/optimizer.ipp>

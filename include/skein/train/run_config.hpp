@@ -40,9 +40,10 @@ struct run_config {
     std::int64_t global_batch =
         16;                        ///< samples per optimizer step, over all ranks and micro-batches
     std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
-    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
+    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
+    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32";
 
     // Evaluation: every so many steps and at the end; 0 = only at the end

@@ -18,6 +18,8 @@ namespace skein::train {
 
 struct weights_options {
     bool strict = true; ///< refuse a checkpoint with tensors that the module has not
+    /// The averages of the weights in place of the weights; not_found when the run kept none.
+    bool average = false;
 };
 
 /// What load_weights read.

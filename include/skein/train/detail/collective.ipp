@@ -70,6 +70,7 @@ SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
             {"accumulation", text(c.accumulation)},
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
+            {"clip_value", text(c.clip_value)},
             {"threads", text(std::max(c.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},

@@ -3,64 +3,85 @@
 // Bodies of <skein/train/optimizer.hpp>.
 
 #include <skein/core/error.hpp>
+#include <skein/core/fnv.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/state_memory.hpp>
 
 #include <algorithm>
-#include <optional>
+#include <bit>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein::train {
 
+SKEIN_INLINE description describe(const optimizer_options& options) {
+    auto out = options.how.describe();
+    std::size_t number = 0;
+    for (const auto& g : options.more.groups) {
+        const auto name = [&](const char* what) {
+            return fmt::format("{} of parameter group {}", what, number);
+        };
+        number += 1;
+        out.add(name("lr_scale"), g.lr_scale).add(name("frozen"), g.frozen);
+        if (g.weight_decay) out.add(name("weight decay"), *g.weight_decay);
+    }
+    if (const auto& a = options.more.average) {
+        out.add("decay of the average", a->decay).add("warm-up of the average", a->warm_up);
+        out.add("evaluates the average", a->evaluate).add("keeps the average", a->keep);
+    }
+    return out;
+}
+
 SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
-    : options_(options), store_(&store) {
-    check();
-    const auto* adam = std::get_if<AdamW>(&options_);
-    if (adam != nullptr) {
-        states_.emplace_back("exp_avg", make_flat_buffer(store.owned()));
-        states_.emplace_back("exp_avg_sq", make_flat_buffer(store.owned()));
-    } else if (std::get<SGD>(options_).momentum != 0.0) {
-        states_.emplace_back("momentum", make_flat_buffer(store.owned()));
+    : options_(std::move(options)), store_(&store) {
+    const auto& more = options_.more;
+    options_.how.check();
+    effects_ = make_effects();
+    for (const auto& state : options_.how.states()) {
+        if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
+            throw error(errc::usage,
+                        fmt::format("optimizer {} has a state named '{}'", name(), state.name))
+                .with_hint("use a name without dots, other than ema");
+        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
+        if (state.initial != 0.0) states_.back().second.fill_(state.initial);
+    }
+    own_states_ = states_.size();
+    if (more.average) {
+        average_.emplace(*more.average, store, more.states_in);
+        states_.emplace_back("ema", average_->values());
     }
     groups_ = make_groups({});
 }
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
-                                       std::span<const double> present) {
+                                       std::span<const double> present, double clip_value) {
     at::NoGradGuard no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
     if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
-    at::Tensor scale;
-    if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
     if (left_out_.empty()) {
-        for (auto& g : groups_) update(g, lr, scale);
-        return;
+        for (const auto& g : groups_) update(g, lr, grad_scale, clip_value);
+    } else {
+        for (std::size_t i = 0; i < present.size(); ++i)
+            if (present[i] == 0.0) left_out_[i] += 1;
+        for (const auto& g : make_groups(present)) update(g, lr, grad_scale, clip_value);
     }
-    for (std::size_t i = 0; i < present.size(); ++i)
-        if (present[i] == 0.0) left_out_[i] += 1;
-    auto groups = make_groups(present);
-    for (auto& g : groups) update(g, lr, scale);
+    if (average_) average_->update(steps_);
 }
 
-SKEIN_INLINE void flat_optimizer::update(group& g, double lr, const at::Tensor& grad_scale) {
-    const auto scale = grad_scale.defined() ? std::optional(grad_scale) : std::nullopt;
-    if (const auto* adam = std::get_if<AdamW>(&options_)) {
-        // The kernel's bias correction wants the number of this step, from 1.
-        const auto count = at::scalar_tensor(static_cast<double>(steps_ - g.left_out), at::kFloat);
-        const std::vector<at::Tensor> counts(g.params.size(), count);
-        at::_fused_adamw_(g.params, g.grads, g.states[0], g.states[1], {}, counts, lr, adam->beta1,
-                          adam->beta2, g.decay ? adam->weight_decay : 0.0, adam->eps,
-                          /*amsgrad=*/false, /*maximize=*/false, scale);
-        return;
+SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
+                                         double clip_value) const {
+    if (clip_value > 0.0) {
+        const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
+        const auto limit = static_cast<float>(clip_value);
+        g.runs.for_each([=](const run_part& part) {
+            for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
+        });
     }
-    const auto& sgd = std::get<SGD>(options_);
-    const at::TensorList momentum =
-        g.states.empty() ? at::TensorList() : at::TensorList(g.states[0]);
-    // Zeroed momentum without dampening makes the first step like any other.
-    at::_fused_sgd_(g.params, g.grads, momentum, g.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
-                    /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
-                    /*is_first_step=*/false, scale);
+    options_.how.update(g.runs, {.step = steps_ - g.left_out,
+                                 .lr = lr * g.effect.lr_scale,
+                                 .weight_decay = g.effect.weight_decay,
+                                 .grad_scale = grad_scale});
 }
 
 SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
@@ -68,68 +89,55 @@ SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps)
     left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
 }
 
-SKEIN_INLINE std::string flat_optimizer::name() const {
-    return options_.index() == 0 ? "adamw" : "sgd";
+SKEIN_INLINE std::vector<update_effect> flat_optimizer::make_effects() const {
+    std::vector<parameter_info> parameters;
+    for (const auto& s : store_->segments()) parameters.push_back({s.name, s.shape});
+    return effects_of(options_.more.groups, parameters,
+                      [&](const parameter_info& p) { return options_.how.weight_decay(p.dims()); });
 }
 
-SKEIN_INLINE void flat_optimizer::check() const {
-    const auto refuse = [](std::string what) { throw error(errc::usage, std::move(what)); };
-    const auto fraction = [](double x) { return x >= 0.0 && x < 1.0; };
-    if (const auto* adam = std::get_if<AdamW>(&options_)) {
-        if (!fraction(adam->beta1) || !fraction(adam->beta2))
-            refuse(
-                fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1, adam->beta2));
-        if (!(adam->eps > 0) || !(adam->weight_decay >= 0))
-            refuse(fmt::format("AdamW eps {} or weight decay {} is negative", adam->eps,
-                               adam->weight_decay));
-        return;
+SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
+    fnv1a hash;
+    for (const auto& e : effects_) {
+        hash.number(std::bit_cast<std::uint64_t>(e.lr_scale));
+        hash.number(std::bit_cast<std::uint64_t>(e.weight_decay));
+        hash.number(e.frozen ? 1u : 0u);
     }
-    const auto& sgd = std::get<SGD>(options_);
-    if (!fraction(sgd.momentum))
-        refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
-    if (sgd.nesterov && sgd.momentum == 0.0) refuse("SGD with nesterov needs a momentum");
-    if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
+    return hash.value();
 }
 
-SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
-    const auto* adam = std::get_if<AdamW>(&options_);
-    return s.shape.size() >= 2 ||
-           (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
-}
-
-/// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
+/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
-    const auto& segments = store_->segments();
     const auto& pieces = store_->pieces();
-    const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
+    const auto idle = [&](std::size_t i) {
+        return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
+    };
     const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
     std::vector<group> groups;
     const auto group_of = [&](std::size_t i) -> group& {
-        const bool decay = decays(segments[i]);
         for (auto& g : groups)
-            if (g.decay == decay && g.left_out == missed(i)) return g;
-        groups.push_back({decay, missed(i), {}, {}, {}});
-        groups.back().states.resize(states_.size());
+            if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
+        groups.push_back({effects_[i], missed(i)});
+        groups.back().runs.states.resize(own_states_);
         return groups.back();
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
         return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
-               decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
-               missed(k) == missed(i);
+               effects_[k] == effects_[i] && idle(k) == idle(i) && missed(k) == missed(i);
     };
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
         for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
             run.padded += pieces[end].padded;
-        if (!absent(run.segment)) {
-            auto& g = group_of(run.segment);
-            g.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
-            g.grads.push_back(store_->own_grads(run));
-            for (std::size_t k = 0; k < states_.size(); ++k)
-                g.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
+        if (!idle(run.segment)) {
+            auto& runs = group_of(run.segment).runs;
+            runs.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
+            runs.grads.push_back(store_->own_grads(run));
+            for (std::size_t k = 0; k < own_states_; ++k)
+                runs.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
         }
         i = end;
     }

@@ -33,6 +33,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
                 {"accumulation", c.accumulation},
                 {"seed", c.seed},
                 {"clip", c.clip},
+                {"clip_value", c.clip_value},
                 {"precision", c.precision},
                 {"eval_every", c.eval_every},
                 {"eval_samples", c.eval_samples},

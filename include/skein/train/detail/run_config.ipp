@@ -44,6 +44,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
             "use fewer workers or a larger batch");
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (!(config.clip_value >= 0))
+        refuse(fmt::format("clip_value of {}", config.clip_value),
+               "use 0 (off) or a positive size");
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))

@@ -8,12 +8,25 @@
 
 namespace skein::train {
 
-SKEIN_INLINE double learning_rate(const schedule& s, std::uint64_t step) noexcept {
-    if (auto* p = std::get_if<constant_rate>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_cosine>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_linear>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<step_decay>(&s)) return (*p)(step);
-    return 0.0;
+SKEIN_INLINE description schedule::describe(std::uint64_t steps) const {
+    if (!said_.name.empty() || !said_.settings.empty()) return said_;
+    description by_effect{.name = "callable"};
+    constexpr std::uint64_t parts = 8;
+    const auto last = steps > 0 ? steps - 1 : 0;
+    for (std::uint64_t i = 0, before = 1; i <= parts; ++i) {
+        const auto step = last / parts * i + last % parts * i / parts;
+        if (i > 0 && step == before) continue;
+        by_effect.add(fmt::format("learning rate of step {}", step), rate_(step));
+        before = step;
+    }
+    return by_effect;
+}
+
+SKEIN_INLINE double learning_rate(const schedule& s, std::uint64_t step) {
+    const double rate = s(step);
+    if (rate >= 0.0 && std::isfinite(rate)) return rate;
+    throw error(errc::usage, fmt::format("the schedule gives the rate {} at step {}", rate, step))
+        .with_hint("a learning rate is a finite number that is not negative");
 }
 
 SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_settings s) {
@@ -31,8 +44,18 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
         const auto every = s.every != 0 ? s.every : std::max<std::uint64_t>(rest / 3, 1);
         return schedule(step_decay{s.peak, s.gamma, every, s.warmup});
     }
+    if (name == "wsd") {
+        const auto rest = s.total > s.warmup ? s.total - s.warmup : 1;
+        const auto decay = s.decay != 0 ? s.decay : std::max<std::uint64_t>(rest / 5, 1);
+        if (s.decay > rest)
+            return error(errc::usage, fmt::format("a decay of {} steps does not fit in the {} "
+                                                  "steps after the warm-up",
+                                                  s.decay, rest))
+                .with_hint("the decay is the last part of the run: make it or the warm-up shorter");
+        return schedule(warmup_stable_decay{s.peak, s.floor, s.warmup, decay, s.total, s.form});
+    }
     return error(errc::usage, fmt::format("unknown schedule '{}'", name))
-        .with_hint("one of constant, cosine, linear, step");
+        .with_hint("one of constant, cosine, linear, step, wsd");
 }
 
 } // namespace skein::train

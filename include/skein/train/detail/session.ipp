@@ -40,7 +40,7 @@ public:
           rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
           total_(static_cast<std::uint64_t>(config_.max_steps)),
           optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
-          report_(ctx_, config_, *request.described) {
+          report_(ctx_, config_, described_settings(request)) {
         reported_.clear();
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
@@ -50,6 +50,8 @@ public:
 
     fit_result all() {
         const auto begin = seconds_now();
+        if (!optimizer_.options().more.groups.empty())
+            require_same(ctx_, optimizer_.effect_hash(), "what the parameter groups match");
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
         start_info start{.rank = ctx_.rank(),
@@ -70,6 +72,8 @@ public:
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
         report_.finish();
+        if (auto* const average = optimizer_.average(); average && average->options().keep)
+            swap_average();
         parts_.finish();
         finish_result(seconds_now() - begin);
         parts_.tell(result_);
@@ -94,7 +98,7 @@ private:
         const auto merged = agree(now, losses.mean(), losses.weight);
 
         const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
-        optimizer_.step(now.lr, scale, present_);
+        optimizer_.step(now.lr, scale, present_, config_.clip_value);
         parts_.publish();
         step_ += 1;
         reported_.clear();
@@ -226,6 +230,9 @@ private:
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
         mine.mean("val_loss", 0.0, 0.0);
+        auto* const average = optimizer_.average();
+        const bool averaged = average != nullptr && average->options().evaluate;
+        if (averaged) swap_average();
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
@@ -251,12 +258,22 @@ private:
         }
         if (!reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        if (averaged) swap_average();
         check_evaluation(merged);
         parts_.tell(eval_info{.rank = ctx_.rank(),
                               .step = step_,
                               .metrics = &merged,
                               .seconds = seconds_now() - begin});
         return merged;
+    }
+
+    /// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are
+    /// done with the old ones before any is changed.
+    void swap_average() {
+        double here = 0.0;
+        all_reduce(ctx_, std::span(&here, 1), dist::reduce_op::sum);
+        optimizer_.average()->swap();
+        parts_.publish();
     }
 
     void check_evaluation(const std::vector<metric_value>& merged) {

@@ -35,47 +35,10 @@ SKEIN_INLINE double peak_rss_bytes() {
 
 // ---- what all ranks must have alike ------------------------------------------------------------------
 
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to,
-                               const optimizer_options& options) {
-    const auto add = [&](const char* name, auto value) {
-        to.push_back({name, fmt::format("{}", value)});
-    };
-    if (const auto* adam = std::get_if<AdamW>(&options)) {
-        add("optimizer", "AdamW");
-        add("beta1", adam->beta1);
-        add("beta2", adam->beta2);
-        add("eps", adam->eps);
-        add("weight decay", adam->weight_decay);
-        add("decay_vectors", adam->decay_vectors);
-    } else if (const auto* sgd = std::get_if<SGD>(&options)) {
-        add("optimizer", "SGD");
-        add("momentum", sgd->momentum);
-        add("nesterov", sgd->nesterov);
-        add("weight decay", sgd->weight_decay);
-        add("decay_vectors", sgd->decay_vectors);
-    }
-}
-
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule& rate) {
-    const auto add = [&](const char* name, auto value) {
-        to.push_back({name, fmt::format("{}", value)});
-    };
-    const char* const names[] = {"constant_rate", "warmup_cosine", "warmup_linear", "step_decay"};
-    add("schedule", names[rate.index()]);
-    std::visit(
-        [&](const auto& s) {
-            add("learning rate", s.peak);
-            add("warm-up", s.warmup);
-            if constexpr (requires { s.total; }) {
-                add("lowest learning rate", s.floor);
-                add("steps of the schedule", s.total);
-            }
-            if constexpr (requires { s.gamma; }) {
-                add("gamma", s.gamma);
-                add("steps between drops", s.every);
-            }
-        },
-        rate);
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* what,
+                               const description& of) {
+    to.push_back({what, of.name});
+    for (const auto& [name, value] : of.settings) to.push_back({name, value});
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
@@ -83,8 +46,23 @@ SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& reque
     auto all = settings_of(*request.config);
     all.push_back({"samples", fmt::format("{}", request.samples)});
     all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
-    add_settings(all, request.options);
-    add_settings(all, request.rate);
+    const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
+    add_settings(all, "optimizer", describe(request.options));
+    add_settings(all, "schedule", request.rate.describe(steps));
+    return all;
+}
+
+/// The user's settings for config.json, below those of the optimizer and the schedule.
+SKEIN_INLINE report::settings described_settings(const fit_request& request) {
+    report::settings all;
+    const auto add = [&](const char* what, const description& of) {
+        all.set(what, of.name);
+        for (const auto& [name, value] : of.settings)
+            all.set(fmt::format("{}: {}", what, name), value);
+    };
+    add("optimizer", describe(request.options));
+    add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
+    all.append(*request.described);
     return all;
 }
 

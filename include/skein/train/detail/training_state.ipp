@@ -118,12 +118,18 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
     restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    bool has_average = true;
     for (auto& t : tensors()) {
+        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
+            has_average = false;
+            continue;
+        }
         auto rows = t.rows.contiguous();
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
     store_->cast_fixed();
+    if (!has_average) optimizer_->average()->restart();
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {

@@ -57,6 +57,21 @@ SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     return all;
 }
 
+/// The name under which the average of a weight is saved; that of the weight itself for what is not
+/// trained, such as buffers.
+SKEIN_INLINE std::string average_name(const loaded_checkpoint& from, const std::string& name) {
+    auto averaged = "optim.ema." + name.substr(std::string_view("model.").size());
+    return from.contains(averaged) ? averaged : name;
+}
+
+SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
+    for (const auto& [name, info] : from.tensors())
+        if (name.starts_with("optim.ema.")) return;
+    throw error(errc::not_found, "the checkpoint has no averages of the weights")
+        .with_where(from.path())
+        .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+}
+
 /// Throws when the checkpoint has weights that the module has not.
 SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
                                     const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
@@ -87,9 +102,11 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     for (const auto& [name, tensor] : wanted)
         if (!from.contains(name)) (void)from.read(name); // not_found, by name
     if (options.strict) detail::refuse_additional(from, wanted);
+    if (options.average) detail::require_average(from);
     for (const auto& [name, tensor] : wanted) {
         auto whole = tensor.detach().contiguous();
-        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
+        from.read(options.average ? detail::average_name(from, name) : name,
+                  safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
         if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
     }
     out.path = from.path();

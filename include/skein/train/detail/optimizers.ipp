@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Bodies of <skein/train/optimizers.hpp>.
+
+#include <skein/core/error.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/shard_layout.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
+    constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
+    const auto part_of = [](const at::Tensor& t, std::int64_t first, std::int64_t count) {
+        return std::span(static_cast<float*>(t.mutable_data_ptr()) + first,
+                         static_cast<std::size_t>(count));
+    };
+    for (std::size_t r = 0; r < params.size(); ++r) {
+        const auto size = params[r].numel();
+        at::parallel_for(
+            0, (size + line - 1) / line, grain, [&](std::int64_t begin, std::int64_t end) {
+                const auto first = begin * line, count = std::min(end * line, size) - first;
+                run_part part{part_of(params[r], first, count), {}, {}};
+                if (!grads.empty()) part.grads = part_of(grads[r], first, count);
+                for (const auto& state : states)
+                    part.states.push_back(part_of(state[r], first, count));
+                work(part);
+            });
+    }
+}
+
+SKEIN_INLINE description any_optimizer::describe() const {
+    description out;
+    held_->describe(out);
+    out.name = name();
+    return out;
+}
+
+namespace detail {
+
+SKEIN_INLINE void require_setting(bool fits, std::string what) {
+    if (!fits) throw error(errc::usage, std::move(what));
+}
+
+SKEIN_INLINE bool is_fraction(double x) { return x >= 0.0 && x < 1.0; }
+SKEIN_INLINE bool is_amount(double x) { return x >= 0.0 && std::isfinite(x); }
+
+/// The name is as in C++; Adam and AdamW have the same settings.
+template <class Adams>
+void check_adam(const Adams& o, const char* name) {
+    require_setting(is_fraction(o.beta1) && is_fraction(o.beta2),
+                    fmt::format("{} betas {} and {} are not in [0, 1)", name, o.beta1, o.beta2));
+    require_setting(
+        o.eps > 0 && is_amount(o.weight_decay),
+        fmt::format("{} eps {} or weight decay {} is negative", name, o.eps, o.weight_decay));
+}
+
+template <class Adams>
+void describe_adam(const Adams& o, description& to) {
+    to.add("beta1", o.beta1).add("beta2", o.beta2).add("eps", o.eps);
+    to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
+}
+
+/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and the
+/// divisor of the gradients.
+struct fused_values {
+    explicit fused_values(const update_runs& runs, const update_values& v)
+        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
+        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
+    }
+    std::vector<at::Tensor> steps;
+    std::optional<at::Tensor> scale;
+};
+
+} // namespace detail
+
+} // namespace skein::train
+
+namespace skein {
+
+// ---- AdamW ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void AdamW::check() const { train::detail::check_adam(*this, "AdamW"); }
+SKEIN_INLINE void AdamW::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adamw_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                      beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                      fused.scale);
+}
+
+// ---- Adam ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void Adam::check() const { train::detail::check_adam(*this, "Adam"); }
+SKEIN_INLINE void Adam::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adam_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                     beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                     fused.scale);
+}
+
+// ---- SGD -----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
+    if (momentum == 0.0) return {};
+    return {{"momentum"}};
+}
+SKEIN_INLINE void SGD::check() const {
+    using train::detail::require_setting;
+    require_setting(train::detail::is_fraction(momentum),
+                    fmt::format("SGD momentum {} is not in [0, 1)", momentum));
+    require_setting(!nesterov || momentum != 0.0, "SGD with nesterov needs a momentum");
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("SGD weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void SGD::describe(train::description& to) const {
+    to.add("momentum", momentum).add("nesterov", nesterov);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    const at::TensorList buffers =
+        r.states.empty() ? at::TensorList() : at::TensorList(r.states[0]);
+    // Zeroed momentum without dampening makes the first step like any other.
+    at::_fused_sgd_(r.params, r.grads, buffers, v.weight_decay, momentum, v.lr,
+                    /*dampening=*/0.0, nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, fused.scale);
+}
+
+// ---- Adagrad -------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
+    return {{"sum", initial_sum}};
+}
+SKEIN_INLINE void Adagrad::check() const {
+    using train::detail::is_amount, train::detail::require_setting;
+    require_setting(
+        is_amount(lr_decay) && is_amount(initial_sum) && is_amount(weight_decay),
+        fmt::format("Adagrad lr_decay {}, initial_sum {} or weight decay {} is negative", lr_decay,
+                    initial_sum, weight_decay));
+    require_setting(eps > 0, fmt::format("Adagrad eps {} is not positive", eps));
+}
+SKEIN_INLINE void Adagrad::describe(train::description& to) const {
+    to.add("lr_decay", lr_decay).add("eps", eps).add("initial_sum", initial_sum);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
+                                  const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adagrad_(r.params, r.grads, r.states[0], fused.steps, v.lr, lr_decay, v.weight_decay,
+                        eps, /*maximize=*/false, fused.scale);
+}
+
+// ---- Lion ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
+SKEIN_INLINE void Lion::check() const {
+    using train::detail::is_fraction, train::detail::require_setting;
+    require_setting(is_fraction(beta1) && is_fraction(beta2),
+                    fmt::format("Lion betas {} and {} are not in [0, 1)", beta1, beta2));
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("Lion weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void Lion::describe(train::description& to) const {
+    to.add("beta1", beta1).add("beta2", beta2);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Lion::update(const train::update_runs& runs,
+                               const train::update_values& v) const {
+    const auto scale = static_cast<float>(v.grad_scale), lr = static_cast<float>(v.lr);
+    const auto b1 = static_cast<float>(beta1), rest1 = static_cast<float>(1.0 - beta1);
+    const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1.0 - beta2);
+    const auto kept = static_cast<float>(1.0 - v.lr * v.weight_decay);
+    runs.for_each([=](const train::run_part& part) {
+        float* const __restrict__ p = part.params.data();
+        const float* const __restrict__ g = part.grads.data();
+        float* const __restrict__ m = part.states[0].data();
+        for (std::size_t i = 0; i < part.params.size(); ++i) {
+            const float grad = g[i] / scale;
+            const float c = b1 * m[i] + rest1 * grad;
+            const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
+            p[i] = p[i] * kept - lr * sign;
+            m[i] = b2 * m[i] + rest2 * grad;
+        }
+    });
+}
+
+} // namespace skein
