@@ -8,6 +8,7 @@
 #include <skein/train/detail/session.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/single.hpp>
@@ -17,6 +18,7 @@
 #include <skein/train/wrap.hpp>
 
 #include <skein/train/detail/flat.ipp>
+#include <skein/train/detail/memory_plan.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
