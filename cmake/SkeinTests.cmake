@@ -36,6 +36,13 @@ function(skein_test name labels seconds)
                                           ENVIRONMENT "${skein_test_environment}")
 endfunction()
 
+# The words behind `mark` in the file: further ctest labels, as in `// label: strategies`.
+function(skein_label out file mark)
+  file(STRINGS "${file}" line REGEX "^${mark}" LIMIT_COUNT 1)
+  string(REPLACE "${mark}" "" line "${line}")
+  set(${out} "${line}" PARENT_SCOPE)
+endfunction()
+
 # skein_layer_tests(LAYER kind suffix sources...): one program, one ctest per source file.
 function(skein_layer_tests layer kind suffix)
   set(target skein_${layer}${suffix}_tests)
@@ -71,7 +78,8 @@ function(skein_layer_tests layer kind suffix)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM file)
     string(REGEX REPLACE "_test$" "" name "${file}")
-    skein_test(${layer}.${name} "${layer};${kind}" 180 ${target} --filenames-as-tags "[#${file}]")
+    skein_label(more "${source}" "// label: ")
+    skein_test(${layer}.${name} "${layer};${kind};${more}" 180 ${target} --filenames-as-tags "[#${file}]")
   endforeach()
 endfunction()
 
@@ -166,8 +174,7 @@ foreach(source IN LISTS python_tests)
   cmake_path(GET folder FILENAME folder)
   string(REGEX REPLACE "_test$" "" name "${file}")
   # The label comes from a line `# label: runtime` (torch-free) or `# label: train` (the default).
-  file(STRINGS "${source}" label_line REGEX "^# label: " LIMIT_COUNT 1)
-  string(REPLACE "# label: " "" label "${label_line}")
+  skein_label(label "${source}" "# label: ")
   if(NOT label)
     set(label train)
   endif()

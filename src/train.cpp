@@ -9,6 +9,7 @@
 #include <skein/train/detail/session.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/precision.hpp>
@@ -23,6 +24,7 @@
 
 #include <skein/train/detail/build.ipp>
 #include <skein/train/detail/flat.ipp>
+#include <skein/train/detail/memory_plan.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/optimizers.ipp>
 #include <skein/train/detail/precision.ipp>

@@ -45,6 +45,9 @@ struct run_config {
     double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
     int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32";
+    /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
+    /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
+    std::uint64_t memory_limit = 0;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
     std::int64_t eval_every = 100;

@@ -18,6 +18,7 @@
 #include <skein/train/context.hpp>
 #include <skein/train/detail/session.hpp>
 #include <skein/train/loss.hpp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/schedule.hpp>
@@ -116,11 +117,14 @@ public:
                                            .config = &config_,
                                            .described = &settings_,
                                            .reported = &reported_,
-                                           .options = std::move(options),
+                                           .options = options,
                                            .rate = std::move(schedule),
                                            .samples = static_cast<std::uint64_t>(data.size()),
                                            .held_out = static_cast<std::uint64_t>(held_out.size())},
                                           [&] {
+                                              train::detail::refuse_too_large(
+                                                  train::detail::strategy_name_of<Strategy>(),
+                                                  *model, *ctx_, config_, options);
                                               return std::make_unique<parts>(
                                                   *ctx_, model, loss, data, held_out, callbacks_);
                                           });

@@ -11,6 +11,7 @@
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/session_parts.ipp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/training_state.hpp>
@@ -64,6 +65,7 @@ public:
                          .strategy = parts_.strategy_name()};
         report_.begin(start);
         for (const auto& text : notices_) report_.notice(text);
+        tell_memory();
         parts_.tell(start);
 
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
@@ -81,6 +83,15 @@ public:
     }
 
 private:
+    void tell_memory() {
+        if (!ctx_.is_first()) return;
+        std::vector<at::Tensor> states;
+        for (const auto& [name, state] : optimizer_.states()) states.push_back(state);
+        const auto text = memory_notice(parts_.strategy_name(), parts_.store(), states,
+                                        shape_of(ctx_, config_, states_of(optimizer_.options())));
+        if (!text.empty()) report_.note(text);
+    }
+
     // ---- one optimizer step ------------------------------------------------------------------
 
     void one_step() {
