@@ -20,6 +20,7 @@
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/parameter_groups.hpp>
