@@ -3,8 +3,9 @@
 """The model, batch and optimizer of bench/torch_gpt.cpp in Python PyTorch: the baseline of its figures.
 
 gpt_pytorch.py                                                    one process
-python -m torch.distributed.run --nproc-per-node 2 gpt_pytorch.py DDP over Gloo
+python -m torch.distributed.run --nproc-per-node 2 gpt_pytorch.py DDP over Gloo; --mode fsdp: fully_shard (FSDP2)
 """
+import argparse
 import json
 import math
 import os
@@ -16,8 +17,17 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-CONTEXT, BATCH, LAYERS, HEADS, DIM, VOCABULARY = 128, 8, 4, 8, 256, 256
-STEPS, WARM_UP = 60, 10
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--mode", default="ddp", choices=["ddp", "fsdp"])
+arguments.add_argument("--batch", type=int, default=8, help="samples per rank")
+arguments.add_argument("--layers", type=int, default=4)
+arguments.add_argument("--dim", type=int, default=256)
+arguments.add_argument("--steps", type=int, default=60)
+arguments.add_argument("--precision", default="f32", choices=["f32", "bf16"])
+asked = arguments.parse_args()
+
+CONTEXT, BATCH, LAYERS, HEADS, DIM, VOCABULARY = 128, asked.batch, asked.layers, 8, asked.dim, 256
+STEPS, WARM_UP = asked.steps, asked.steps // 6
 
 
 class Block(nn.Module):
@@ -61,8 +71,14 @@ def main() -> None:
     if world > 1:
         dist.init_process_group("gloo")
     torch.manual_seed(1)
-    model = GPT()
-    trained = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else model
+    model = trained = GPT()
+    if asked.mode == "fsdp" and world > 1:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        half = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+        for each in [*model.blocks, model]:
+            fully_shard(each, **(half if asked.precision == "bf16" else {}))
+    elif world > 1:
+        trained = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
@@ -74,7 +90,7 @@ def main() -> None:
         ids = torch.arange(BATCH).unsqueeze(1) + (step * world + rank) * BATCH
         tokens = (ids * 2654435761 + places * places * 97 >> 7) & 255
         optimizer.zero_grad()
-        loss = F.cross_entropy(trained(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss = F.cross_entropy(trained(tokens[:, :-1]).float().flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens/s and peak memory of the GPT example's model under Single and DDP-2, against the same model,
-// batch and optimizer in Python PyTorch (bench/gpt_pytorch.py: plain, and torchrun with Gloo).
+// Tokens/s and peak memory of the GPT example's model under Single, DDP-2 and FSDP-2, against the same
+// model, batch and optimizer in Python PyTorch (bench/gpt_pytorch.py: plain, and torchrun with Gloo under
+// DDP and fully_shard).
 //
-//     SKEIN_PYTHON=python torch_gpt          one JSON line per figure
-//     torch_gpt --mode ddp --workers 2       one measurement of ours
+//     SKEIN_PYTHON=python torch_gpt                          one JSON line per figure, 3.3M parameters
+//     SKEIN_PYTHON=python SKEIN_BENCH_MODEL=25M torch_gpt    larger ones: 25M, 100M
+//     torch_gpt --mode ddp --workers 2 --batch 8             one measurement of ours
 //
 // Each side runs in processes of its own, one thread per rank, in turns whose order alternates
 // (SKEIN_BENCH_ROUNDS, default 5). A measurement is the median of the faster half of the steps after the
@@ -12,6 +14,7 @@
 #include "../examples/110_gpt_ddp/gpt.hpp"
 
 #include <skein/train/ddp.hpp>
+#include <skein/train/fsdp.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/trainer.hpp>
@@ -35,8 +38,16 @@ namespace {
 
 using skein::json;
 
-constexpr std::int64_t context_bytes = 128, batch_per_rank = 8;
-constexpr std::int64_t steps = 60, warm_up = 10;
+constexpr std::int64_t context_bytes = 128;
+
+/// One measurement, as its command line says it.
+struct request {
+    std::string mode;
+    std::int64_t workers = 1, batch = 8, layers = 4, dim = 256, steps = 60;
+    bool half = false;
+
+    [[nodiscard]] std::int64_t warm_up() const { return steps / 6; }
+};
 
 struct byte_batch {
     torch::Tensor inputs_BT, targets_BT;
@@ -70,16 +81,17 @@ struct step_times {
 
 /// One measurement of ours; rank 0 prints {"tokens_per_s": ..., "peak_rss_bytes": ...}.
 template <class Strategy>
-void measure(skein::train::context& ctx) {
+void measure(skein::train::context& ctx, const request& asked) {
+    const auto steps = asked.steps, warm_up = asked.warm_up();
     skein::run_config config;
     config.max_steps = steps;
-    config.global_batch = batch_per_rank * ctx.world_size();
+    config.global_batch = asked.batch * ctx.world_size();
     config.eval_every = config.checkpoint_every = 0;
     config.checkpoints = config.write_files = false;
     config.output = skein::train::output_mode::quiet;
     torch::manual_seed(1);
-    gpt::GPT model(
-        gpt::model_options{.context = context_bytes, .layers = 4, .heads = 8, .dim = 256});
+    gpt::GPT model(gpt::model_options{
+        .context = context_bytes, .layers = asked.layers, .heads = 8, .dim = asked.dim});
     const auto loss = [](gpt::GPT& m, const byte_batch& b) {
         return gpt::next_byte_loss(m, b.inputs_BT, b.targets_BT);
     };
@@ -167,73 +179,121 @@ bool line(const std::string& name, const std::string& unit, const char* baseline
     return ok;
 }
 
-int compare(const std::string& self) {
+/// A kind of run, by us and in Python.
+struct contest {
+    std::string name, ours, theirs; ///< the rest of the command lines; no `theirs`: only ours
+    const char* baseline;
+    double bar; ///< of tokens/s; 0: none
+};
+
+std::vector<contest> contests(const std::string& size) {
+    using list = std::vector<contest>;
+    if (size == "25M" || size == "100M") {
+        const std::string of = size == "25M" ? " --layers 8 --dim 512 --steps 18 --batch 4"
+                                             : " --layers 14 --dim 768 --steps 12 --batch 2";
+        return list{
+            {"ddp2", "--mode ddp --workers 2" + of, "--mode ddp" + of, "torchrun, Gloo, DDP", 1.05},
+            {"fsdp2", "--mode fsdp --workers 2" + of, "--mode fsdp" + of,
+             "torchrun, Gloo, fully_shard", 1.3}};
+    }
+    return list{
+        {"single", "--mode single", "alone", "Python PyTorch", 1.0},
+        {"ddp2", "--mode ddp --workers 2", "--mode ddp", "torchrun, Gloo, DDP", 1.05},
+        {"fsdp2", "--mode fsdp --workers 2", "--mode fsdp", "torchrun, Gloo, fully_shard", 1.3},
+        {"ddp2_1x128", "--mode ddp --workers 2 --batch 1", "--mode ddp --batch 1",
+         "torchrun, Gloo, DDP", 1.2},
+        {"fsdp2_1x128", "--mode fsdp --workers 2 --batch 1", "--mode fsdp --batch 1",
+         "torchrun, Gloo, fully_shard", 1.6},
+        {"fsdp2_bf16", "--mode fsdp --workers 2 --precision bf16", "--mode fsdp --precision bf16",
+         "torchrun, Gloo, fully_shard in bfloat16", 1.1},
+        {"fsdp1", "--mode fsdp", "", "", 0.0}};
+}
+
+/// One round of one contest; false when a command failed.
+bool measure_one(const std::string& command, side& into) {
+    const auto got = run(command);
+    if (!got.is_object() || !got.contains("tokens_per_s")) {
+        fmt::print(stderr, "failed: {}\n", command);
+        return false;
+    }
+    into.tokens.push_back(got["tokens_per_s"].get<double>());
+    into.cpu.push_back(got["cpu_seconds"].get<double>());
+    into.bytes.push_back(got["peak_rss_bytes"].get<double>());
+    into.loss.push_back(got["loss"].get<double>());
+    into.cuda = got.value("cuda", "none");
+    return true;
+}
+
+/// The lines of one contest. False when the two sides did not train the same.
+bool print_contest(const contest& c, const side& ours, const side& theirs) {
+    line("gpt_" + c.name + "_tokens", "tokens/s", c.baseline, ours.tokens, theirs.tokens, c.bar,
+         true);
+    line("gpt_" + c.name + "_cpu", "CPU s per step of rank 0", c.baseline, ours.cpu, theirs.cpu,
+         1.0, false);
+    line("gpt_" + c.name + "_rss", "bytes per worker", c.baseline, ours.bytes, theirs.bytes, 0.4,
+         false);
+    if (theirs.loss.empty()) return true;
+    if (theirs.cuda != "none")
+        fmt::print(stderr,
+                   "the baseline's wheel carries CUDA {}, as `pip install torch` gives it: its "
+                   "libraries are part of its memory\n",
+                   theirs.cuda);
+    // The same model on the same made-up text: else the figures compare different things.
+    if (std::abs(ours.loss[0] / theirs.loss[0] - 1) < 0.05) return true;
+    fmt::print(stderr, "failed: the last loss of {} is {} here and {} there\n", c.name,
+               ours.loss[0], theirs.loss[0]);
+    return false;
+}
+
+/// A Python with torch, quoted; empty without one.
+std::string find_python() {
     const char* given = std::getenv("SKEIN_PYTHON");
-    std::string python = given != nullptr ? given : "";
-    const std::string script =
-        (std::filesystem::path(__FILE__).parent_path() / "gpt_pytorch.py").string();
-    if (!python.empty() &&
-        std::system(("'" + python + "' -c 'import torch' >/dev/null 2>&1").c_str()) != 0)
-        python.clear();
+    if (given == nullptr || *given == '\0') return {};
+    const auto quoted = fmt::format("'{}'", given);
+    const bool works = std::system((quoted + " -c 'import torch' >/dev/null 2>&1").c_str()) == 0;
+    return works ? quoted : std::string();
+}
+
+int compare(const std::string& self) {
+    const auto python = find_python();
+    const auto script = (std::filesystem::path(__FILE__).parent_path() / "gpt_pytorch.py").string();
     double load = 0;
     if (::getloadavg(&load, 1) == 1 && load > 0.5)
         fmt::print(stderr, "the load is {:.1f}: figures of a busy machine mean little\n", load);
+    const auto setting = [](const char* name) {
+        const char* value = std::getenv(name);
+        return std::string(value != nullptr ? value : "");
+    };
+    const auto all = contests(setting("SKEIN_BENCH_MODEL"));
+    const auto wanted = setting("SKEIN_BENCH_ROUNDS");
+    const int rounds = wanted.empty() ? 5 : std::max(1, std::atoi(wanted.c_str()));
 
-    const std::string env = "OMP_NUM_THREADS=1 ";
-    std::vector<std::pair<std::string, std::string>> commands{
-        {"single", env + self + " --mode single"},
-        {"ddp2", env + self + " --mode ddp --workers 2"}};
-    if (!python.empty()) {
-        const auto quoted = "'" + python + "'";
-        commands.insert(commands.begin() + 1, {"py_single", env + quoted + " " + script});
-        commands.push_back({"py_ddp2", env + quoted +
-                                           " -m torch.distributed.run --standalone "
-                                           "--nproc-per-node 2 " +
-                                           script + " 2>/dev/null"});
+    std::vector<std::pair<std::string, std::string>> commands;
+    for (const auto& c : all) {
+        commands.emplace_back(c.name, "OMP_NUM_THREADS=1 " + self + " " + c.ours);
+        if (python.empty() || c.theirs.empty()) continue;
+        const auto how = c.theirs == "alone"
+                             ? script
+                             : "-m torch.distributed.run --standalone --nproc-per-node 2 " +
+                                   script + " " + c.theirs + " 2>/dev/null";
+        commands.emplace_back("py_" + c.name, "OMP_NUM_THREADS=1 " + python + " " + how);
     }
-    const char* wanted = std::getenv("SKEIN_BENCH_ROUNDS");
-    const int rounds = wanted != nullptr ? std::max(1, std::atoi(wanted)) : 5;
     std::map<std::string, side> sides;
     for (int round = 0; round < rounds; ++round) {
-        for (const auto& [name, command] : commands) {
-            const auto got = run(command);
-            if (!got.is_object() || !got.contains("tokens_per_s")) {
-                fmt::print(stderr, "failed: {}\n", command);
-                return 1;
-            }
-            auto& s = sides[name];
-            s.tokens.push_back(got["tokens_per_s"].get<double>());
-            s.cpu.push_back(got["cpu_seconds"].get<double>());
-            s.bytes.push_back(got["peak_rss_bytes"].get<double>());
-            s.loss.push_back(got["loss"].get<double>());
-            s.cuda = got.value("cuda", "none");
-        }
+        for (const auto& [name, command] : commands)
+            if (!measure_one(command, sides[name])) return 1;
         std::reverse(commands.begin(), commands.end()); // nobody is always first
     }
     bool same = true;
-    for (const std::string world : {"single", "ddp2"}) {
-        const auto& ours = sides[world];
-        const auto& theirs = sides["py_" + world];
-        const bool alone = world == "single";
-        const char* baseline = alone ? "Python PyTorch" : "torchrun, Gloo, DDP";
-        line("gpt_" + world + "_tokens", "tokens/s", baseline, ours.tokens, theirs.tokens, 1.0,
-             true);
-        line("gpt_" + world + "_cpu", alone ? "CPU s per step" : "CPU s per step of rank 0",
-             baseline, ours.cpu, theirs.cpu, 1.0, false);
-        line("gpt_" + world + "_rss", alone ? "bytes" : "bytes per worker", baseline, ours.bytes,
-             theirs.bytes, 0.4, false);
-        if (theirs.loss.empty()) continue;
-        if (theirs.cuda != "none")
-            fmt::print(stderr,
-                       "the baseline's wheel carries CUDA {}, as `pip install torch` gives it: its "
-                       "libraries are part of its memory\n",
-                       theirs.cuda);
-        // The same model on the same made-up text: else the figures compare different things.
-        if (std::abs(ours.loss[0] / theirs.loss[0] - 1) > 0.05) {
-            fmt::print(stderr, "failed: the loss after {} steps is {} here and {} there\n", steps,
-                       ours.loss[0], theirs.loss[0]);
-            same = false;
-        }
+    for (const auto& c : all)
+        if (!c.theirs.empty()) same &= print_contest(c, sides[c.name], sides["py_" + c.name]);
+    line("gpt_fsdp2_of_ddp2", "tokens/s", "own DDP-2", sides["fsdp2"].tokens, sides["ddp2"].tokens,
+         0.98, true);
+    if (sides.contains("fsdp1")) {
+        line("gpt_fsdp1_of_single", "tokens/s", "own Single", sides["fsdp1"].tokens,
+             sides["single"].tokens, 0.98, true);
+        line("gpt_bf16_of_f32", "tokens/s", "own FSDP-2 in float32", sides["fsdp2_bf16"].tokens,
+             sides["fsdp2"].tokens, 1.6, true);
     }
     return same ? 0 : 1;
 }
@@ -241,18 +301,27 @@ int compare(const std::string& self) {
 } // namespace
 
 int main(int argc, char** argv) {
-    std::string mode;
+    request asked;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string flag = argv[i], value = argv[i + 1];
+        if (flag == "--mode") asked.mode = value;
+        if (flag == "--precision") asked.half = value == "bf16";
+        for (const auto& [name, number] :
+             {std::pair{"--workers", &asked.workers}, std::pair{"--batch", &asked.batch},
+              std::pair{"--layers", &asked.layers}, std::pair{"--dim", &asked.dim},
+              std::pair{"--steps", &asked.steps}})
+            if (flag == name) *number = std::atoi(value.c_str());
+    }
+    if (asked.mode.empty()) return compare(argv[0]);
     skein::run_config config;
     config.output = skein::train::output_mode::quiet;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string flag = argv[i];
-        if (flag == "--mode")
-            mode = argv[i + 1];
-        else if (flag == "--workers")
-            config.workers = std::atoi(argv[i + 1]);
-    }
-    if (mode.empty()) return compare(argv[0]);
+    config.workers = static_cast<int>(asked.workers);
+    using by_block = skein::auto_wrap<gpt::Block>;
+    using half = skein::precision<skein::bf16>;
     return skein::train::launch(config, [&](skein::train::context& ctx) {
-        mode == "single" ? measure<skein::Single>(ctx) : measure<skein::DDP<>>(ctx);
+        if (asked.mode == "single") return measure<skein::Single>(ctx, asked);
+        if (asked.mode == "ddp") return measure<skein::DDP<>>(ctx, asked);
+        if (asked.half) return measure<skein::FSDP<by_block, half>>(ctx, asked);
+        return measure<skein::FSDP<by_block>>(ctx, asked);
     });
 }

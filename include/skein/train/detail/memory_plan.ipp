@@ -54,8 +54,8 @@ SKEIN_INLINE unit_sizes measure_units(torch::nn::Module& model, const plan_funct
 }
 
 SKEIN_INLINE double states_of(const optimizer_options& options) {
-    if (std::holds_alternative<AdamW>(options)) return 2.0;
-    return std::get<SGD>(options).momentum != 0.0 ? 1.0 : 0.0;
+    const auto own = static_cast<double>(options.how.states().size());
+    return own + (options.more.average ? 1.0 : 0.0);
 }
 
 SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
@@ -76,15 +76,14 @@ SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_
 
     memory_need need{.strategy = std::string(policy.name)};
     const double whole = (one_copy || cut ? P / N : P); // of what forward and backward read
-    need.parameters =
-        mixed ? shape.master * P / N + (cut ? 0.0 : shape.compute * whole) : shape.master * whole;
-    need.gradients =
-        cut_gradients ? shape.reduce * blocks(2) + shape.master * P / N : shape.reduce * P;
+    need.parameters = (mixed ? shape.master * P / N : 0.0) + shape.compute * whole;
+    need.gradients = shape.reduce * (cut_gradients ? blocks(2) : P);
+    if (cut_gradients || shape.reduce != shape.master) need.gradients += shape.master * P / N;
     need.optimizer = shape.states * shape.master * P / N;
     if (cut) {
         const double used =
             policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
-        need.gathered = shape.compute * used * (mixed ? 1.0 : (N - 1) / N);
+        need.gathered = shape.compute * used * (N - 1) / N;
     }
     return need;
 }
