@@ -35,6 +35,7 @@
 #include <skein/dist/detail/group_memory.ipp>
 #include <skein/dist/detail/half.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
+#include <skein/dist/detail/hierarchical_sums.ipp>
 #include <skein/dist/detail/host_call.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>

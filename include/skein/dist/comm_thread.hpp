@@ -94,6 +94,8 @@ public:
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
     ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op,
                             collective_tag tag = {});
+    ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op, collective_tag tag = {});
     ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
     ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
                         collective_tag tag = {});

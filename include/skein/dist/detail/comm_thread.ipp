@@ -108,6 +108,14 @@ SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<st
     };
     return submit(io.bytes(), std::move(start), tag);
 }
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  buffer_view out, reduce_op op,
+                                                  collective_tag tag) {
+    auto start = [io, out, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, out, op);
+    };
+    return submit(io.bytes(), std::move(start), tag);
+}
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
     return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
