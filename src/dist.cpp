@@ -14,6 +14,7 @@
 #include <skein/dist/detail/stream_io.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/group_memory.hpp>
+#include <skein/dist/half.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>
@@ -32,7 +33,9 @@
 #include <skein/dist/detail/communicator.ipp>
 #include <skein/dist/detail/doorbell.ipp>
 #include <skein/dist/detail/group_memory.ipp>
+#include <skein/dist/detail/half.ipp>
 #include <skein/dist/detail/hierarchical.ipp>
+#include <skein/dist/detail/hierarchical_sums.ipp>
 #include <skein/dist/detail/host_call.ipp>
 #include <skein/dist/detail/links.ipp>
 #include <skein/dist/detail/messages.ipp>

@@ -36,6 +36,70 @@ TEST_CASE("operations run in the order of submission, while the compute thread g
     CHECK(ranks::first_error(errors).empty());
 }
 
+TEST_CASE(
+    "a small collective does not wait in its call, and the last rank's is done when it returns") {
+    ranks::event_gate gate;
+    const auto errors = ranks::group({"a", "a", "a"}, "shm", [&](ranks::rank_view& c) {
+        std::vector<float> v(1000, 1.0f);
+        const auto io = view_of(std::span(v));
+        c.barrier();
+        if (c.rank == 2) gate.wait_for_others(2);
+        auto end = c.comm.all_reduce(io, reduce_op::sum);
+        if (c.rank == 2 && !end.done()) throw error(errc::internal, "it was handed over");
+        if (c.rank != 2 && end.done()) throw error(errc::internal, "it ended without rank 2");
+        gate.arrive();
+        end.wait();
+        if (v[7] != 3.0f) throw error(errc::internal, "wrong sum");
+        if (c.comm.stats().operations != 2 || c.comm.stats().bytes != 4000)
+            throw error(errc::internal, "wrong statistics");
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("ranks may submit to two groups in different orders") {
+    local_world world({"a", "a"});
+    const auto errors = ranks::each(2, [&](int r) {
+        comm_options other;
+        other.name = "other";
+        auto one = make_comm_thread(world.at(r));
+        auto two = make_comm_thread(world.at(r), other);
+        std::vector<float> a(100, 1.0f), b(100, 2.0f);
+        for (int round = 0; round < 50; ++round) {
+            auto* const first = r == 0 ? one.get() : two.get();
+            auto* const second = r == 0 ? two.get() : one.get();
+            auto begun = first->all_reduce(view_of(std::span(r == 0 ? a : b)), reduce_op::mean);
+            second->all_reduce(view_of(std::span(r == 0 ? b : a)), reduce_op::mean).wait();
+            begun.wait();
+        }
+        if (a[0] != 1.0f || b[99] != 2.0f) throw error(errc::internal, "wrong sum");
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("an error of a collective that began in its call is the ticket's, now and later") {
+    const auto errors = ranks::group({"a", "a"}, "shm", [](ranks::rank_view& c) {
+        std::vector<float> v(100, 1.0f);
+        const auto io = view_of(std::span(v));
+        c.comm.all_reduce(io, reduce_op::sum).wait();
+        c.comm.abort(error(errc::aborted, "enough"));
+        auto end = c.comm.all_reduce(io, reduce_op::sum); // does not throw in the call
+        if (!end.done()) throw error(errc::internal, "an abort was not seen");
+        for (int i = 0; i < 2; ++i) {
+            try {
+                end.wait();
+                throw error(errc::internal, "it ended well");
+            } catch (const error& e) {
+                if (e.code() != errc::aborted) throw;
+            }
+        }
+        c.comm.drain();
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
 TEST_CASE("any work on the communicator can be submitted and its error is the ticket's") {
     const auto errors = ranks::group({"a", "a"}, "shm", [](ranks::rank_view& c) {
         std::vector<float> ones(100, 1.0f);

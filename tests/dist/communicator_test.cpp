@@ -37,6 +37,8 @@ template <class T>
 T number(std::int64_t x) {
     if constexpr (std::is_same_v<T, bf16_t>)
         return to_bf16(static_cast<float>(x));
+    else if constexpr (std::is_same_v<T, f16_t>)
+        return to_f16(static_cast<float>(x));
     else
         return static_cast<T>(x);
 }
@@ -60,6 +62,8 @@ T expected(reduce_op op, int n, std::size_t i) {
     if (op == reduce_op::min) return number<T>(least);
     if constexpr (std::is_same_v<T, bf16_t>)
         return to_bf16(static_cast<float>(sum) / static_cast<float>(n));
+    else if constexpr (std::is_same_v<T, f16_t>)
+        return to_f16(static_cast<float>(sum) / static_cast<float>(n));
     else
         return static_cast<T>(static_cast<T>(sum) / static_cast<T>(n));
 }
@@ -98,6 +102,14 @@ void check_uneven_reductions(ranks::rank_view& c, reduce_op op) {
         c.reduce_scatter_v(view_of(std::span(io)), counts, op);
         for (std::size_t i = first; i < first + counts[static_cast<std::size_t>(c.rank)]; ++i)
             require(io[i] == expected<T>(op, c.size, i), "reduce_scatter_v gives another value");
+        if constexpr (is_half(dtype_of<T>()) || std::is_same_v<T, float>) {
+            auto again = values<T>(c.rank, total);
+            std::vector<float> out(counts[static_cast<std::size_t>(c.rank)]);
+            c.reduce_scatter_v(view_of(std::span(again)), counts, view_of(std::span(out)), op);
+            for (std::size_t i = 0; i < out.size(); ++i)
+                require(out[i] == expected<float>(op, c.size, first + i),
+                        "reduce_scatter_v into f32 gives another value");
+        }
     }
 }
 
@@ -211,6 +223,8 @@ std::vector<T> random_values(std::uint64_t seed, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i) {
         if constexpr (std::is_same_v<T, bf16_t>)
             v[i] = to_bf16(f[i]);
+        else if constexpr (std::is_same_v<T, f16_t>)
+            v[i] = to_f16(f[i] * 1e-3f);
         else if constexpr (std::is_same_v<T, std::int64_t>)
             v[i] = static_cast<std::int64_t>(f[i] * 1e6f);
         else
@@ -253,10 +267,11 @@ TEST_CASE("every collective of every model gives the reference values") {
         [](ranks::rank_view& c) {
             check_reductions<float>(c);
             check_reductions<bf16_t>(c);
+            check_reductions<f16_t>(c);
             check_reductions<double>(c);
             check_reductions<std::int64_t>(c);
             check_copies<float>(c);
-            check_copies<bf16_t>(c);
+            check_copies<f16_t>(c);
             check_copies<std::int64_t>(c);
             check_copies<std::byte>(c);
             check_messages<float>(c);
@@ -274,6 +289,7 @@ TEST_CASE("ranks of one host need not be neighbours in rank order") {
         [](ranks::rank_view& c) {
             require(c.comm.name() == "hierarchical x5 on 3 hosts", c.comm.name());
             check_reductions<float>(c);
+            check_reductions<bf16_t>(c);
             check_copies<std::int64_t>(c);
             check_messages<float>(c);
         },
@@ -293,7 +309,103 @@ TEST_CASE("two ranks get the same bits from shared memory, ring and hierarchy") 
         check(float{});
         check(double{});
         check(bf16_t{});
+        check(f16_t{});
         check(std::int64_t{});
+    }
+}
+
+namespace {
+
+/// Sums of halves on one rank against float32 sums of the same values in the same model: rounded once,
+/// or not at all. Rings cut the same slices for both, since the count is a whole number of lines.
+template <class T>
+void check_half_sums(ranks::rank_view& c, reduce_op op, std::size_t count) {
+    const auto seed = static_cast<std::uint64_t>(c.rank) + 5;
+    const auto halves = random_values<T>(seed, count);
+    std::vector<float> wide(count);
+    for (std::size_t i = 0; i < count; ++i) wide[i] = to_float(halves[i]);
+    const auto equal = [&](const auto& got, const auto& want, const char* what) {
+        require(std::memcmp(got.data(), want.data(), got.size() * sizeof(got[0])) == 0,
+                fmt::format("{} of {} x {}: other bits", what, to_string(dtype_of<T>()), count));
+    };
+
+    const auto rounded = [](std::span<const float> floats) {
+        std::vector<T> r(floats.size());
+        for (std::size_t i = 0; i < r.size(); ++i) {
+            if constexpr (std::is_same_v<T, bf16_t>)
+                r[i] = to_bf16(floats[i]);
+            else
+                r[i] = to_f16(floats[i]);
+        }
+        return r;
+    };
+    auto sum = wide;
+    c.all_reduce(view_of(std::span(sum)), op);
+    auto io = halves;
+    c.all_reduce(view_of(std::span(io)), op);
+    equal(io, rounded(sum), "all_reduce");
+
+    const std::size_t part = count / static_cast<std::size_t>(c.size);
+    const std::vector<std::size_t> counts(static_cast<std::size_t>(c.size), part);
+    const std::size_t first = part * static_cast<std::size_t>(c.rank);
+    sum = wide;
+    c.reduce_scatter_v(view_of(std::span(sum)), counts, op);
+    const auto own = std::span<const float>(sum).subspan(first, part);
+    io = halves;
+    c.reduce_scatter_v(view_of(std::span(io)), counts, op);
+    equal(std::span<const T>(io).subspan(first, part), rounded(own), "reduce_scatter_v");
+    io = halves;
+    std::vector<T> out(part);
+    c.reduce_scatter(view_of(std::span(io)), view_of(std::span(out)), op);
+    equal(out, rounded(own), "reduce_scatter");
+    require(io == halves, "reduce_scatter wrote to its input");
+    std::vector<float> exact(part);
+    c.reduce_scatter_v(view_of(std::span(io)), counts, view_of(std::span(exact)), op);
+    equal(exact, own, "reduce_scatter_v into f32");
+}
+
+} // namespace
+
+TEST_CASE("sums of halves are float32 sums in the model's order, rounded once or not at all") {
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
+    const int n = GENERATE(2, 3, 4, 5);
+    const auto errors = ranks::group(
+        ranks::hosts_for(kind, n), kind,
+        [](ranks::rank_view& c) {
+            for (const auto op :
+                 {reduce_op::sum, reduce_op::mean, reduce_op::max, reduce_op::min}) {
+                const auto lines = static_cast<std::size_t>(c.size) * 32;
+                for (const std::size_t count : {20 * lines, 170 * lines}) {
+                    check_half_sums<bf16_t>(c, op, count);
+                    check_half_sums<f16_t>(c, op, count);
+                }
+            }
+        },
+        small_pieces());
+    INFO(kind << " x" << n << ": " << ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("a reduce_scatter_v into float32 does not meet one in place") {
+    const auto kind =
+        GENERATE(std::string("shm"), std::string("ring"), std::string("hierarchical"));
+    const std::size_t part = GENERATE(10u, 20000u);
+    const auto errors = ranks::group(ranks::hosts_for(kind, 2), kind, [part](ranks::rank_view& c) {
+        std::vector<bf16_t> io(2 * part);
+        std::vector<float> out(part);
+        const std::vector<std::size_t> counts(2, part);
+        if (c.rank == 0)
+            c.reduce_scatter_v(view_of(std::span(io)), counts, reduce_op::sum);
+        else
+            c.reduce_scatter_v(view_of(std::span(io)), counts, view_of(std::span(out)),
+                               reduce_op::sum);
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        INFO(e->what());
+        CHECK(e->code() == errc::mismatch);
+        CHECK(std::string(e->what()).find("into f32") != std::string::npos);
     }
 }
 
@@ -436,6 +548,13 @@ TEST_CASE("a tag holds for one operation") {
         c.comm.all_gather_v(io, wide, counts, tag).wait();
         c.comm.reduce_scatter(wide, view_of(std::span(part)), reduce_op::sum, tag).wait();
         c.comm.broadcast(io, 0, tag).wait();
+        std::vector<bf16_t> halves(100 * counts.size(), to_bf16(1.0f));
+        std::vector<float> exact(100);
+        c.comm
+            .reduce_scatter_v(view_of(std::span(halves)), counts, view_of(std::span(exact)),
+                              reduce_op::sum, tag)
+            .wait();
+        require(exact[99] == static_cast<float>(c.size), "wrong sum");
         c.barrier(); // without a tag
         c.comm.submit(0, [](communicator& on) { return on.barrier(); }, tag).wait();
         require(part[0] == static_cast<double>(c.size), "wrong sum");

@@ -70,6 +70,10 @@ struct rank_view {
     void reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op) {
         comm.reduce_scatter_v(io, std::move(counts), op).wait();
     }
+    void reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                          reduce_op op) {
+        comm.reduce_scatter_v(io, std::move(counts), out, op).wait();
+    }
     void all_gather(buffer_view in, buffer_view out) { comm.all_gather(in, out).wait(); }
     void all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts) {
         comm.all_gather_v(in, out, std::move(counts)).wait();

@@ -33,7 +33,7 @@ std::vector<T> any_bits(std::uint64_t seed, std::size_t n) {
             const std::uint64_t bits = next(x);
             std::memcpy(static_cast<void*>(&e), &bits, sizeof(T));
         } while ([&] {
-            if constexpr (std::is_same_v<T, bf16_t>)
+            if constexpr (is_half(dtype_of<T>()))
                 return std::isnan(to_float(e));
             else if constexpr (std::is_floating_point_v<T>)
                 return std::isnan(e);
@@ -44,13 +44,22 @@ std::vector<T> any_bits(std::uint64_t seed, std::size_t n) {
     return v;
 }
 
+template <class T>
+struct plain : skein::dist::detail::arithmetic<T> {};
+template <>
+struct plain<f16_t> {
+    using wide = float;
+    static float load(f16_t x) { return to_float(x); }
+    static f16_t store(float x) { return to_f16(x); }
+};
+
 /// One element the plain way, in the documented order.
 template <class T>
 T reference(const std::vector<std::vector<T>>& in, std::size_t i, reduce_op op) {
-    using wide = typename skein::dist::detail::arithmetic<T>::wide;
-    wide acc = skein::dist::detail::arithmetic<T>::load(in[0][i]);
+    using wide = typename plain<T>::wide;
+    wide acc = plain<T>::load(in[0][i]);
     for (std::size_t r = 1; r < in.size(); ++r) {
-        const wide x = skein::dist::detail::arithmetic<T>::load(in[r][i]);
+        const wide x = plain<T>::load(in[r][i]);
         if (op == reduce_op::max)
             acc = acc > x ? acc : x;
         else if (op == reduce_op::min)
@@ -63,12 +72,12 @@ T reference(const std::vector<std::vector<T>>& in, std::size_t i, reduce_op op) 
         }
     }
     if (op == reduce_op::mean) acc /= static_cast<wide>(in.size());
-    return skein::dist::detail::arithmetic<T>::store(acc);
+    return plain<T>::store(acc);
 }
 
 template <class T>
 bool same_bits(const T& a, const T& b) {
-    if constexpr (std::is_same_v<T, bf16_t>) {
+    if constexpr (is_half(dtype_of<T>())) {
         if (std::isnan(to_float(a)) && std::isnan(to_float(b))) return true;
     } else if constexpr (std::is_floating_point_v<T>) {
         if (std::isnan(a) && std::isnan(b)) return true; // inf - inf
@@ -110,7 +119,45 @@ TEST_CASE("every type and operation equals the plain loop bit for bit, also in p
     check_type<float>();
     check_type<double>();
     check_type<bf16_t>();
+    check_type<f16_t>();
     check_type<std::int64_t>();
+}
+
+TEST_CASE("halves into float32 are added and not rounded, alone and mixed with partial sums") {
+    const std::size_t n = 3001;
+    const auto check = [&]<class T>(T) {
+        const auto a = any_bits<T>(1, n), b = any_bits<T>(2, n), c = any_bits<T>(3, n);
+        for (const auto op : {reduce_op::sum, reduce_op::mean, reduce_op::max, reduce_op::min}) {
+            std::vector<float> wide[3] = {std::vector<float>(n), std::vector<float>(n),
+                                          std::vector<float>(n)};
+            for (std::size_t i = 0; i < n; ++i) {
+                wide[0][i] = to_float(a[i]);
+                wide[1][i] = to_float(b[i]);
+                wide[2][i] = to_float(c[i]);
+            }
+            const void* const floats[3] = {wide[0].data(), wide[1].data(), wide[2].data()};
+            std::vector<float> want(n), got(n);
+            reduce(want.data(), floats, n, dtype::f32, op, 3);
+            const void* const halves[3] = {a.data(), b.data(), c.data()};
+            reduce(got.data(), dtype::f32, halves, n, dtype_of<T>(), op, 3);
+            std::size_t wrong = 0;
+            for (std::size_t i = 0; i < n; ++i) wrong += same_bits(got[i], want[i]) ? 0 : 1;
+            CHECK(wrong == 0);
+
+            // A partial sum and one more, rounded at the end, into the place of a source.
+            const auto part = op == reduce_op::mean ? reduce_op::sum : op;
+            reduce(got.data(), dtype::f32, std::span(halves).first(2), n, dtype_of<T>(), part, 1);
+            auto out = c;
+            const operand both[2] = {{got.data(), dtype::f32}, {out.data(), dtype_of<T>()}};
+            reduce_wide(out.data(), dtype_of<T>(), both, n, op, 3);
+            std::vector<T> rounded(n);
+            reduce(rounded.data(), halves, n, dtype_of<T>(), op, 3);
+            for (std::size_t i = 0; i < n; ++i) wrong += same_bits(out[i], rounded[i]) ? 0 : 1;
+            CHECK(wrong == 0);
+        }
+    };
+    check(bf16_t{});
+    check(f16_t{});
 }
 
 TEST_CASE("the wide and the plain kernel give the same bits") {

@@ -24,6 +24,10 @@ TEST_CASE("a world of one gives its own values back") {
     CHECK(out == in);
     loop.run(comm.all_gather_v(view_of(std::span(in)), view_of(std::span(out)), counts));
     loop.run(comm.broadcast(view_of(std::span(in)), 0));
+    std::vector<bf16_t> halves{to_bf16(1.5f), to_bf16(-2), to_bf16(3)};
+    loop.run(comm.reduce_scatter_v(view_of(std::span(halves)), counts, view_of(std::span(out)),
+                                   reduce_op::mean));
+    CHECK(out == std::vector<float>{1.5f, -2, 3});
     loop.run(comm.barrier());
     loop.run(comm.close());
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -31,6 +32,7 @@ struct rank_record {
 
 struct shared_plan {
     int ranks = 2, rounds = 0;
+    int first_kind = 0; ///< of the collectives
     std::vector<std::size_t> counts;
     int victim = -1, fatal_round = 0;
     net::token secret;
@@ -42,53 +44,144 @@ float value_of(int rank, int round, std::size_t i) {
         (static_cast<std::size_t>(rank) * 31 + static_cast<std::size_t>(round) * 7 + i) % 97);
 }
 
-/// One collective of the round, and whether it gave the right elements.
-task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
-    const std::size_t count = plan->counts[static_cast<std::size_t>(round)];
-    const auto ranks = static_cast<std::size_t>(plan->ranks);
-    std::vector<float> mine(count);
-    for (std::size_t i = 0; i < count; ++i) mine[i] = value_of(rank, round, i);
+/// The exact sum: whole numbers, so that every order of adding in float32 is exact. Most have more bits
+/// than a bfloat16: rounding at every hop would give others.
+float sum_of(const shared_plan& plan, int round, std::size_t i) {
+    float sum = 0;
+    for (int r = 0; r < plan.ranks; ++r) sum += value_of(r, round, i);
+    return sum;
+}
+
+template <class T>
+T element(float x) {
+    if constexpr (std::is_same_v<T, bf16_t>)
+        return to_bf16(x);
+    else if constexpr (std::is_same_v<T, f16_t>)
+        return to_f16(x);
+    else
+        return x;
+}
+
+template <class T>
+std::vector<T> brought(const shared_plan& plan, int rank, int round) {
+    std::vector<T> mine(plan.counts[static_cast<std::size_t>(round)]);
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = element<T>(value_of(rank, round, i));
+    return mine;
+}
+
+/// The first rank has nothing, the last one what is left over.
+std::vector<std::size_t> uneven_counts(const shared_plan& plan, int round) {
+    const auto ranks = static_cast<std::size_t>(plan.ranks);
+    const std::size_t count = plan.counts[static_cast<std::size_t>(round)];
+    std::vector<std::size_t> counts(ranks, count / ranks);
+    counts.back() += count % ranks + counts.front();
+    counts.front() = 0;
+    return counts;
+}
+
+template <class T>
+task<bool> sum_everywhere(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    auto mine = brought<T>(*plan, rank, round);
+    auto work = ring->all_reduce(view_of(std::span(mine)), reduce_op::sum);
+    co_await std::move(work);
     bool right = true;
-    if (round % 5 == 0 || round % 5 == 1) {
-        const auto op = round % 5 == 0 ? reduce_op::sum : reduce_op::max;
-        auto work = ring->all_reduce(view_of(std::span(mine)), op);
-        co_await std::move(work);
-        for (std::size_t i = 0; i < count; ++i) {
-            float want = value_of(0, round, i);
-            for (int r = 1; r < plan->ranks; ++r) {
-                const float v = value_of(r, round, i);
-                want = op == reduce_op::sum ? want + v : std::max(want, v);
-            }
-            right = right && mine[i] == want; // whole numbers: every order of adding is exact
-        }
-    } else if (round % 5 == 2) {
-        std::vector<float> all(count * ranks);
-        auto work = ring->all_gather(view_of(std::span(mine)), view_of(std::span(all)));
-        co_await std::move(work);
-        for (std::size_t i = 0; i < all.size(); ++i) {
-            right = right && all[i] == value_of(static_cast<int>(i / count), round, i % count);
-        }
-    } else if (round % 5 == 3) { // the first rank has nothing, the last one what is left over
-        std::vector<std::size_t> counts(ranks, count / ranks);
-        counts.back() += count % ranks + counts.front();
-        counts.front() = 0;
-        auto work = ring->reduce_scatter_v(view_of(std::span(mine)), counts, reduce_op::sum);
-        co_await std::move(work);
-        const auto self = static_cast<std::size_t>(rank);
-        const std::size_t first = rank == 0 ? 0 : (self - 1) * (count / ranks);
-        for (std::size_t i = first; i < first + counts[self]; ++i) {
-            float want = value_of(0, round, i);
-            for (int r = 1; r < plan->ranks; ++r) want += value_of(r, round, i);
-            right = right && mine[i] == want;
-        }
-    } else {
-        const int root = round % plan->ranks;
-        auto work = ring->broadcast(view_of(std::span(mine)), root);
-        co_await std::move(work);
-        for (std::size_t i = 0; i < count; ++i)
-            right = right && mine[i] == value_of(root, round, i);
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        right = right && mine[i] == element<T>(sum_of(*plan, round, i));
+    co_return right;
+}
+
+task<bool> most_everywhere(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    auto mine = brought<float>(*plan, rank, round);
+    auto work = ring->all_reduce(view_of(std::span(mine)), reduce_op::max);
+    co_await std::move(work);
+    bool right = true;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        float want = value_of(0, round, i);
+        for (int r = 1; r < plan->ranks; ++r) want = std::max(want, value_of(r, round, i));
+        right = right && mine[i] == want;
     }
     co_return right;
+}
+
+/// Parts of the sum, in place or in float32.
+template <class T>
+task<bool> sum_parts(ring_communicator* ring, const shared_plan* plan, int rank, int round,
+                     bool into_f32) {
+    auto mine = brought<T>(*plan, rank, round);
+    const auto counts = uneven_counts(*plan, round);
+    const auto own = counts[static_cast<std::size_t>(rank)];
+    std::size_t first = 0;
+    for (int r = 0; r < rank; ++r) first += counts[static_cast<std::size_t>(r)];
+    std::vector<float> out(own);
+    const auto io = view_of(std::span(mine));
+    auto work = into_f32
+                    ? ring->reduce_scatter_v(io, counts, view_of(std::span(out)), reduce_op::sum)
+                    : ring->reduce_scatter_v(io, counts, reduce_op::sum);
+    co_await std::move(work);
+    bool right = true;
+    for (std::size_t i = 0; i < own; ++i) {
+        const float want = sum_of(*plan, round, first + i);
+        right = right && (into_f32 ? out[i] == want : mine[first + i] == element<T>(want));
+    }
+    co_return right;
+}
+
+/// Equal parts, from an input that stays as it was.
+template <class T>
+task<bool> sum_equal_parts(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    auto mine = brought<T>(*plan, rank, round);
+    const std::size_t part = mine.size() / static_cast<std::size_t>(plan->ranks);
+    mine.resize(part * static_cast<std::size_t>(plan->ranks));
+    const auto before = mine;
+    std::vector<T> out(part);
+    auto work =
+        ring->reduce_scatter(view_of(std::span(mine)), view_of(std::span(out)), reduce_op::sum);
+    co_await std::move(work);
+    bool right = mine == before;
+    for (std::size_t i = 0; i < part; ++i) {
+        const std::size_t at = static_cast<std::size_t>(rank) * part + i;
+        right = right && out[i] == element<T>(sum_of(*plan, round, at));
+    }
+    co_return right;
+}
+
+task<bool> gather_all(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    auto mine = brought<float>(*plan, rank, round);
+    std::vector<float> all(mine.size() * static_cast<std::size_t>(plan->ranks));
+    auto work = ring->all_gather(view_of(std::span(mine)), view_of(std::span(all)));
+    co_await std::move(work);
+    bool right = true;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        right =
+            right && all[i] == value_of(static_cast<int>(i / mine.size()), round, i % mine.size());
+    }
+    co_return right;
+}
+
+task<bool> spread(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    auto mine = brought<float>(*plan, rank, round);
+    const int root = round % plan->ranks;
+    auto work = ring->broadcast(view_of(std::span(mine)), root);
+    co_await std::move(work);
+    co_return mine == brought<float>(*plan, root, round);
+}
+
+/// One collective of the round; whether it gave the right elements.
+task<bool> one_round(ring_communicator* ring, const shared_plan* plan, int rank, int round) {
+    switch ((plan->first_kind + round) % 12) {
+    case 0: return sum_everywhere<float>(ring, plan, rank, round);
+    case 1: return most_everywhere(ring, plan, rank, round);
+    case 2: return gather_all(ring, plan, rank, round);
+    case 3: return sum_parts<float>(ring, plan, rank, round, false);
+    case 4: return spread(ring, plan, rank, round);
+    case 5: return sum_everywhere<bf16_t>(ring, plan, rank, round);
+    case 6: return sum_parts<bf16_t>(ring, plan, rank, round, true);
+    case 7: return sum_parts<f16_t>(ring, plan, rank, round, false);
+    case 8: return sum_equal_parts<bf16_t>(ring, plan, rank, round);
+    case 9: return sum_everywhere<f16_t>(ring, plan, rank, round);
+    case 10: return sum_parts<bf16_t>(ring, plan, rank, round, false);
+    default: return sum_parts<f16_t>(ring, plan, rank, round, true);
+    }
 }
 
 task<void> rank_life(sim::world* w, const shared_plan* plan, int rank, std::shared_ptr<links> net,
@@ -136,6 +229,7 @@ task<void> dist_ring(sim::world& w) {
     shared_plan plan;
     plan.ranks = 2 + static_cast<int>(w.below(4));
     plan.rounds = 1 + static_cast<int>(w.below(8));
+    plan.first_kind = static_cast<int>(w.below(12));
     for (int i = 0; i < plan.rounds; ++i)
         plan.counts.push_back(
             static_cast<std::size_t>(w.below(3) == 0 ? w.below(20000) : w.below(400)));

@@ -17,7 +17,12 @@
 namespace skein::dist {
 
 /// Element types of collectives. u8 is for opaque bytes: it can be copied but not reduced.
-enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4 };
+enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4, f16 = 5 };
+
+/// Two-byte floating point: sums of it are added in float32 and rounded once.
+[[nodiscard]] constexpr bool is_half(dtype type) noexcept {
+    return type == dtype::bf16 || type == dtype::f16;
+}
 
 /// mean is the sum divided by the world size (integers: truncated towards zero).
 enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
@@ -30,6 +35,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return 8;
     case dtype::i64: return 8;
     case dtype::u8: return 1;
+    case dtype::f16: return 2;
     }
     return 0;
 }
@@ -41,6 +47,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return "f64";
     case dtype::i64: return "i64";
     case dtype::u8: return "u8";
+    case dtype::f16: return "f16";
     }
     return "?";
 }
@@ -72,6 +79,44 @@ struct bf16_t {
 
 [[nodiscard]] [[gnu::always_inline]] inline float to_float(bf16_t value) noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+/// An IEEE half (binary16) as its 16 bits.
+struct f16_t {
+    std::uint16_t bits = 0;
+    friend constexpr bool operator==(f16_t, f16_t) = default;
+};
+
+/// float32 to half, to nearest even, with subnormals; NaN stays NaN (quiet, with what fits of its
+/// payload). The same bits as the processor's instruction.
+[[nodiscard]] constexpr f16_t to_f16(float value) noexcept {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    std::uint32_t r = 0;
+    if (a > 0x7f800000u) {
+        r = 0x7e00u | (a >> 13 & 0x3ffu);
+    } else if (a >= 0x477ff000u) { // from 65520 on: infinity
+        r = 0x7c00u;
+    } else if (a >= 0x38800000u) { // from 2^-14 on: the exponent's bias changes from 127 to 15
+        r = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
+    } else if (a > 0x33000000u) { // above 2^-25: a subnormal in steps of 2^-24
+        const std::uint32_t m = (a & 0x7fffffu) | 0x800000u, shift = 126 - (a >> 23);
+        const std::uint32_t half = 1u << (shift - 1);
+        r = (m + half - 1 + (m >> shift & 1u)) >> shift;
+    }
+    return f16_t{static_cast<std::uint16_t>(sign | r)};
+}
+
+/// Exact; NaN becomes quiet.
+[[nodiscard]] constexpr float to_float(f16_t value) noexcept {
+    const std::uint32_t sign = std::uint32_t{value.bits} << 16 & 0x80000000u;
+    const std::uint32_t m = value.bits & 0x3ffu, e = value.bits >> 10 & 0x1fu;
+    if (e == 0) { // a whole number of 2^-24
+        const float small = static_cast<float>(m) * 0x1p-24f;
+        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(small));
+    }
+    const std::uint32_t special = m == 0 ? 0x7f800000u : 0x7fc00000u | m << 13;
+    return std::bit_cast<float>(sign | (e == 31 ? special : (e + 112) << 23 | m << 13));
 }
 
 /// Where memory is.
@@ -116,6 +161,8 @@ inline constexpr bool is_element<float> = true;
 template <>
 inline constexpr bool is_element<bf16_t> = true;
 template <>
+inline constexpr bool is_element<f16_t> = true;
+template <>
 inline constexpr bool is_element<double> = true;
 template <>
 inline constexpr bool is_element<std::int64_t> = true;
@@ -132,6 +179,8 @@ template <class T>
         return dtype::f32;
     else if constexpr (std::same_as<T, bf16_t>)
         return dtype::bf16;
+    else if constexpr (std::same_as<T, f16_t>)
+        return dtype::f16;
     else if constexpr (std::same_as<T, double>)
         return dtype::f64;
     else if constexpr (std::same_as<T, std::int64_t>)

@@ -5,12 +5,18 @@
 // Operations are submitted from the compute thread, run one at a time in the order of submission,
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
+// When nothing is queued or running, a small collective of a model that can (communicator::prompt)
+// begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
+// ticket is done at once and no thread was woken, else the communicator's thread takes over.
+//
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
 //     t.wait();                                              // throws if the collective failed
 
 #include <skein/core/error.hpp>
 #include <skein/core/function.hpp>
+#include <skein/core/loop.hpp>
+#include <skein/core/result.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/task.hpp>
 #include <skein/dist/communicator.hpp>
@@ -94,6 +100,8 @@ public:
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
     ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op,
                             collective_tag tag = {});
+    ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op, collective_tag tag = {});
     ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
     ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
                         collective_tag tag = {});
@@ -122,6 +130,13 @@ private:
         std::size_t bytes = 0;
         collective_tag tag;
     };
+    ticket begin_here(std::size_t bytes, unique_function<task<void>(communicator&)> start,
+                      collective_tag tag);
+    static skein::detail::self_owned run_here(comm_thread* self);
+    ticket end_here();
+    void go_on_with(std::coroutine_handle<> parked);
+    void record(const operation& op, time_point begin);
+    static void tell(ticket::state& end, const result<void>& outcome);
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
     static task<void> started(operation* op, communicator* comm);
@@ -137,6 +152,12 @@ private:
     scope tasks_; // of the loop's thread
     int rank_ = 0, world_size_ = 1;
     std::string name_;
+
+    // What began in its call. Of the thread that made driving_ true for it; then of the loop's.
+    prompt_start* prompt_ = nullptr;
+    std::optional<operation> here_;
+    time_point here_since_{};
+    std::optional<result<void>> here_ended_;
 
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;

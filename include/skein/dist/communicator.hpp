@@ -19,6 +19,7 @@
 #include <skein/dist/group_memory.hpp>
 #include <skein/dist/tag.hpp>
 
+#include <coroutine>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -33,10 +34,29 @@ struct collective_options {
     duration deadline = time_constants::lan().collective_timeout;
 };
 
+/// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
+/// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
+/// two.
+class prompt_start {
+public:
+    /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
+    virtual void begin_here() noexcept = 0;
+    /// No more of that. Gives the coroutine that was suspended, or null: it wants to be resumed on the
+    /// loop's thread, before anything else is called, and blocks that one.
+    [[nodiscard]] virtual std::coroutine_handle<> end_here() noexcept = 0;
+
+protected:
+    prompt_start() = default;
+    prompt_start(const prompt_start&) = default;
+    prompt_start& operator=(const prompt_start&) = default;
+    ~prompt_start() = default;
+};
+
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them
-/// get errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
+/// get errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// between hosts; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
@@ -64,6 +84,10 @@ public:
     /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         reduce_op op) = 0;
+    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()]. The
+    /// sums are made in float32 and not rounded again. What io holds afterwards is not promised.
+    virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                        buffer_view out, reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
     virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
     /// counts[r] elements of rank r, in rank order; counts must outlive the task.
@@ -89,6 +113,8 @@ public:
     virtual void set_deadline(duration limit) = 0;
     /// What the collectives that begin after it are for. Messages have none to agree on.
     virtual void set_tag(collective_tag tag) = 0;
+    /// Null: everything runs on the loop's thread.
+    [[nodiscard]] virtual prompt_start* prompt() noexcept { return nullptr; }
 
 protected:
     communicator() = default;

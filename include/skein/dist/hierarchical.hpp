@@ -5,7 +5,8 @@
 // The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
 // around the ring of leaders, and is handed out inside every host; so only one stream of data
 // crosses each network link, however many ranks a host has. The order of the sums depends on the
-// placement only.
+// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the last
+// addition.
 //
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
 // other.
@@ -58,6 +59,8 @@ public:
     /// order; when they are not, everybody gets everything.
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -90,9 +93,16 @@ private:
     /// An error on one side is told to the other before it is thrown.
     task<void> abort_both_on_error(task<void> work);
 
-    task<void> reduce_everywhere(buffer_view io, reduce_op op);
+    task<void> reduce_everywhere(buffer_view io, buffer_view out, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
-    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, reduce_op op);
+    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op);
+    task<void> sum_inside(buffer_view io, buffer_view to, reduce_op op);
+    task<void> reduce_host_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                                 reduce_op op);
+    [[nodiscard]] bool sums_travel() const noexcept;
+    [[nodiscard]] buffer_view place_of_sums(buffer_view io, dtype into, reduce_op op);
+    [[nodiscard]] buffer_view floats(std::size_t count);
     [[nodiscard]] bool hosts_are_neighbours() const;
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
     [[nodiscard]] std::vector<std::size_t> sums_per_host(
@@ -118,6 +128,7 @@ private:
     std::optional<error> failed_;
     std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
+    std::vector<float> wide_; // sums of bf16 and f16 on their way between hosts
 };
 
 } // namespace skein::dist

@@ -7,6 +7,9 @@
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
+// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks for
+// the others for a moment, and only if they are late goes on where it may sleep.
+//
 // In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
 // and writes it to everybody's, between two meetings.
 //
@@ -20,9 +23,11 @@
 #include <skein/dist/group_memory.hpp>
 #include <skein/dist/shared_memory.hpp>
 
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,7 +40,7 @@ struct memory_word;
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
-class shm_communicator final : public communicator {
+class shm_communicator final : public communicator, private prompt_start {
 public:
     /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
     /// ranks).
@@ -60,6 +65,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -70,12 +77,13 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
+    [[nodiscard]] prompt_start* prompt() noexcept override { return this; }
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
-    /// lost.
-    task<void> reduce_to(buffer_view io, reduce_op op, int root);
+    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost. out
+    /// may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
+    task<void> reduce_to(buffer_view io, buffer_view out, reduce_op op, int root);
 
     /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
     task<std::shared_ptr<group_memory>> share(std::size_t bytes, memory_kind kind, bool everywhere);
@@ -93,12 +101,16 @@ private:
     void begin_message(buffer_view io, int peer);
     void announce();
     void wait_for_all_to_agree();
-    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
-                      reduce_op op, int divisor);
+    void bring_small(const std::byte* bytes, std::size_t n);
+    void reduce_small(buffer_view in, std::byte* result, dtype into, std::size_t first,
+                      std::size_t n, reduce_op op, int divisor);
     struct reduction;
-    void reduce_parts(detail::signature what, buffer_view in, std::byte* result,
-                      std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_all(detail::signature what, buffer_view in, buffer_view out, reduce_op op,
+                          int divisor, int root);
+    task<void> reduce_parts(detail::signature what, buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts, reduce_op op);
     void reduce_steps(reduction r);
+    void take_small(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
@@ -109,16 +121,24 @@ private:
     detail::memory_place place_to_gather(buffer_view in, buffer_view out,
                                          std::span<const std::size_t> bytes) const;
     void reduce_in_place(detail::memory_place from, std::size_t first, std::size_t n, dtype type,
-                         reduce_op op, int divisor, std::span<std::byte* const> results);
+                         dtype into, reduce_op op, int divisor,
+                         std::span<std::byte* const> results);
     void reduce_slices(detail::memory_place place, buffer_view io, reduce_op op, int divisor,
                        int root);
     void gather_in_place(detail::memory_place place, const std::byte* in, std::byte* out,
                          std::span<const std::size_t> bytes);
-    void gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
-                         std::span<const std::size_t> bytes);
+    task<void> gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
+                               std::span<const std::size_t> bytes);
     void broadcast_in_place(detail::memory_place place, buffer_view io, int root);
     void copy_unless_aborted(std::byte* to, const std::byte* from, std::size_t n) const;
     void finish_together();
+
+    // beginning on another thread than the loop's (detail/shm_waiting.ipp)
+    struct meeting;
+    struct own_loop;
+    void begin_here() noexcept override { here_ = true; }
+    [[nodiscard]] std::coroutine_handle<> end_here() noexcept override;
+    [[nodiscard]] bool all_come_soon() noexcept;
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -146,6 +166,10 @@ private:
     std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
+
+    bool here_ = false;                // between begin_here() and end_here()
+    std::coroutine_handle<> parked_;   // what waits to go on at the loop
+    std::optional<time_point> late_{}; // since when it has waited for others
 };
 
 } // namespace skein::dist

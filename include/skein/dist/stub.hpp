@@ -26,6 +26,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;

@@ -58,12 +58,13 @@ struct signature {
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
     op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
-    std::uint32_t unused = 0;
+    dtype into = dtype::f32;       ///< of the result; mostly `type`
+    std::uint8_t unused[3] = {};
 
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
+/// "all_reduce #7 (f32 x 100, sum)", "reduce_scatter_v #8 (bf16 x 100 into f32, sum, ...)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// What the others learn when `rank` got no memory.

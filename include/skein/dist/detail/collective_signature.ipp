@@ -34,8 +34,9 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     }
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
-    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
-                       s.count, more);
+    const auto into = s.into == s.type ? "" : fmt::format(" into {}", to_string(s.into));
+    return fmt::format("{} #{} ({} x {}{}{})", to_string(s.kind), s.sequence, to_string(s.type),
+                       s.count, into, more);
 }
 
 SKEIN_INLINE std::string describe(const signature& s) {

@@ -24,7 +24,8 @@ SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
                                       std::unique_ptr<communicator> comm,
                                       unique_function<void()> at_end)
     : worker_(std::move(worker)), comm_(std::move(comm)), at_end_(std::move(at_end)),
-      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()) {}
+      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()),
+      prompt_(comm_->prompt()) {}
 
 SKEIN_INLINE comm_thread::~comm_thread() {
     if (at_end_) at_end_();
@@ -46,6 +47,82 @@ SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
     }
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
     return ticket(std::move(end));
+}
+
+/// submit() for collectives: on this thread as far as it goes.
+SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
+                                            unique_function<task<void>(communicator&)> start,
+                                            collective_tag tag) {
+    bool mine = false;
+    if (prompt_ != nullptr) {
+        const std::lock_guard lock(guard_);
+        mine = !std::exchange(driving_, true); // as if the loop ran: nobody else begins anything
+    }
+    if (!mine) return submit(bytes, std::move(start), tag);
+    here_.emplace(operation{nullptr, std::move(start), bytes, tag});
+    here_since_ = steady_now();
+    here_ended_.reset();
+    prompt_->begin_here();
+    loop::resume(run_here(this).frame);
+    const auto parked = prompt_->end_here();
+    if (!parked) return end_here();
+    here_->end = std::make_shared<ticket::state>();
+    ticket end(here_->end);
+    worker_->loop().post_from_any_thread([this, parked] { go_on_with(parked); });
+    return end;
+}
+
+/// It has an owner: begin_here() or go_on_with() see it end before anything else runs.
+SKEIN_INLINE skein::detail::self_owned comm_thread::run_here(comm_thread* self) {
+    auto outcome = as_result(started(&*self->here_, self->comm_.get()));
+    self->here_ended_.emplace(co_await std::move(outcome));
+}
+
+/// Everything went well or badly on this thread.
+SKEIN_INLINE ticket comm_thread::end_here() {
+    SKEIN_CHECK(here_ended_, "a collective was suspended without a place to go on");
+    ticket end;
+    if (!*here_ended_) {
+        end = ticket(std::make_shared<ticket::state>());
+        tell(*end.state_, *here_ended_);
+    }
+    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+        more = !queue_.empty();
+        driving_ = more;
+        if (!more) idle_.notify_all();
+    }
+    if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
+    return end;
+}
+
+/// On the loop's thread: the rest of a collective that found the others late, then what is queued.
+SKEIN_INLINE void comm_thread::go_on_with(std::coroutine_handle<> parked) {
+    loop::resume(parked);
+    SKEIN_CHECK(here_ended_, "a collective was suspended on the loop's thread");
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+    }
+    const auto end = std::exchange(here_->end, nullptr);
+    here_.reset();
+    tell(*end, *here_ended_);
+    tasks_.spawn(drive());
+}
+
+/// For stats(); guard_ is held.
+SKEIN_INLINE void comm_thread::record(const operation& op, time_point begin) {
+    stats_.operations += 1;
+    stats_.bytes += op.bytes;
+    stats_.busy += steady_now() - begin;
+}
+
+SKEIN_INLINE void comm_thread::tell(ticket::state& end, const result<void>& outcome) {
+    if (!outcome) end.why = outcome.error();
+    end.phase.store(outcome ? ticket::succeeded : ticket::failed, std::memory_order_release);
+    end.phase.notify_all();
 }
 
 SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
@@ -74,13 +151,9 @@ SKEIN_INLINE task<void> comm_thread::drive() {
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
-            stats_.operations += 1;
-            stats_.bytes += op->bytes;
-            stats_.busy += steady_now() - begin;
+            record(*op, begin);
         }
-        if (!ended) op->end->why = ended.error();
-        op->end->phase.store(ended ? ticket::succeeded : ticket::failed, std::memory_order_release);
-        op->end->phase.notify_all();
+        tell(*op->end, ended);
     }
 }
 
@@ -95,34 +168,43 @@ SKEIN_INLINE task<void> comm_thread::leave() {
 }
 
 SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op,
                                                 collective_tag tag) {
-    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
+    return begin_here(
+        in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
                                                   reduce_op op, collective_tag tag) {
     auto start = [io, op, counts = std::move(counts)](communicator& c) {
         return c.reduce_scatter_v(io, counts, op);
     };
-    return submit(io.bytes(), std::move(start), tag);
+    return begin_here(io.bytes(), std::move(start), tag);
+}
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  buffer_view out, reduce_op op,
+                                                  collective_tag tag) {
+    auto start = [io, out, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, out, op);
+    };
+    return begin_here(io.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
-    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
+    return begin_here(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
                                               std::vector<std::size_t> counts, collective_tag tag) {
     auto start = [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     };
-    return submit(out.bytes(), std::move(start), tag);
+    return begin_here(out.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
-    return submit(0, [](communicator& c) { return c.barrier(); }, tag);
+    return begin_here(0, [](communicator& c) { return c.barrier(); }, tag);
 }
 SKEIN_INLINE task<void> comm_thread::allocate_into(communicator& comm, std::size_t bytes,
                                                    memory_kind kind,

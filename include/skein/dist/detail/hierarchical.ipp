@@ -7,6 +7,7 @@
 #include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/dist/detail/hierarchical_sums.ipp>
 #include <skein/dist/detail/host_call.hpp>
 #include <skein/dist/detail/messages.ipp>
 #include <skein/dist/links.hpp>
@@ -55,7 +56,7 @@ SKEIN_INLINE void hierarchical_communicator::set_tag(collective_tag tag) {
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
     begin(detail::all_reduce_call(io, op));
-    return abort_both_on_error(reduce_everywhere(io, op));
+    return abort_both_on_error(reduce_everywhere(io, io, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in, buffer_view out,
@@ -68,7 +69,16 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size_));
     std::vector<std::size_t> owned(counts.begin(), counts.end());
-    return abort_both_on_error(reduce_parts(io, std::move(owned), op));
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_));
+    std::vector<std::size_t> owned(counts.begin(), counts.end());
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -194,74 +204,6 @@ SKEIN_INLINE task<void> hierarchical_communicator::abort_both_on_error(task<void
     abort(why);
     failed_ = detail::error_at(why, rank_and_call());
     throw *failed_;
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_everywhere(buffer_view io, reduce_op op) {
-    if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean
-        auto all = inside_->all_reduce(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->all_reduce(io, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        auto back = inside_->broadcast(io, 0);
-        co_await std::move(back);
-    }
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view in, buffer_view out,
-                                                                   reduce_op op) {
-    work_.resize(std::max(work_.size(), in.bytes()));
-    const buffer_view whole{work_.data(), in.count, in.type};
-    if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    auto reducing = reduce_parts(whole, std::move(equal), op);
-    co_await std::move(reducing);
-    if (out.count > 0) {
-        std::memcpy(out.data,
-                    whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
-                    out.bytes());
-    }
-}
-
-/// Every host's part of the sum goes to its leader, and from there to its ranks.
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
-                                                                std::vector<std::size_t> counts,
-                                                                reduce_op op) {
-    if (where_.hosts.size() == 1) {
-        auto all = inside_->reduce_scatter_v(io, counts, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (!hosts_are_neighbours()) {
-        auto all = reduce_everywhere(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    const std::vector<std::size_t> per_host = sums_per_host(counts);
-    const auto mine = static_cast<std::size_t>(where_.my_host);
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->reduce_scatter_v(io, per_host, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        const std::size_t before = detail::starts_of(per_host)[mine];
-        auto back = inside_->broadcast(io.slice(before, per_host[mine]), 0);
-        co_await std::move(back);
-    }
 }
 
 /// Whether the parts of each host lie one after the other in rank order.

@@ -18,6 +18,9 @@ namespace skein::dist::detail {
                                             int ranks);
 [[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
                                               reduce_op op, int ranks);
+/// With the result in `out` of `rank`.
+[[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                              buffer_view out, reduce_op op, int rank, int ranks);
 [[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
 [[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
                                           std::span<const std::size_t> counts, int rank, int ranks);

@@ -23,7 +23,7 @@ SKEIN_INLINE signature call_of(op_kind kind, buffer_view of, reduce_op op = redu
     signature s;
     s.kind = kind;
     s.count = of.count;
-    s.type = of.type;
+    s.type = s.into = of.type;
     s.op = op;
     return s;
 }
@@ -52,6 +52,19 @@ SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std
                 counts.size(), ranks, total, to_string(io.type), io.count);
     signature s = call_of(op_kind::reduce_scatter_v, io, op);
     s.detail = hash_counts(counts);
+    return s;
+}
+
+SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                             buffer_view out, reduce_op op, int rank, int ranks) {
+    signature s = reduce_scatter_v_call(io, counts, op, ranks);
+    const std::size_t own = counts[static_cast<std::size_t>(rank)];
+    SKEIN_CHECK((is_half(io.type) || io.type == dtype::f32) && out.type == dtype::f32 &&
+                    out.count == own,
+                "reduce_scatter_v of {} into {} x {}, the own part has {}", to_string(io.type),
+                to_string(out.type), out.count, own);
+    require_host(out);
+    s.into = out.type;
     return s;
 }
 
@@ -88,7 +101,7 @@ SKEIN_INLINE signature broadcast_call(buffer_view io, int root, int ranks) {
 SKEIN_INLINE signature barrier_call() {
     signature s;
     s.kind = op_kind::barrier;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     return s;
 }
 
@@ -96,7 +109,7 @@ SKEIN_INLINE signature allocate_call(std::size_t bytes, memory_kind kind) {
     SKEIN_CHECK(bytes > 0, "memory of {} bytes", bytes);
     signature s;
     s.kind = op_kind::allocate;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     s.count = bytes;
     s.detail = static_cast<std::uint64_t>(kind);
     return s;

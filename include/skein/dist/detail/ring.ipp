@@ -42,7 +42,11 @@ SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
 SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
-    return core_->all_reduce(io, op);
+    return core_->all_reduce(io, io, op);
+}
+SKEIN_INLINE task<void> ring_communicator::all_reduce_into(buffer_view in, buffer_view out,
+                                                           reduce_op op) {
+    return core_->all_reduce(in, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                           reduce_op op) {
@@ -52,6 +56,11 @@ SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
                                                             std::span<const std::size_t> counts,
                                                             reduce_op op) {
     return core_->reduce_scatter_v(io, counts, op);
+}
+SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    return core_->reduce_scatter_v(io, counts, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::all_gather(buffer_view in, buffer_view out) {
     return core_->all_gather(in, out);

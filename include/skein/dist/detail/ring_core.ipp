@@ -46,9 +46,11 @@ public:
     }
 
     task<void> connect_neighbours();
-    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> all_reduce(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
@@ -63,7 +65,7 @@ public:
 
 private:
     struct slice {
-        std::size_t at = 0, bytes = 0;
+        std::size_t at = 0, count = 0; // elements
     };
     struct plan;
     class late_watch;
@@ -82,13 +84,17 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
+    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    void add(const plan& p, std::uint32_t frame, std::byte* dst);
+    void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);
     task<void> receive_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
-    std::vector<slice> equal_slices(std::size_t bytes) const;
-    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts, std::size_t width);
+    std::vector<slice> equal_slices(std::size_t count) const;
+    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts);
+    plan reduction(buffer_view in, dtype into, reduce_op op, bool in_place) const;
     static constexpr time_constants times = time_constants::lan();
     static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 

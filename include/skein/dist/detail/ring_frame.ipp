@@ -39,7 +39,7 @@ struct ring_header {
         to[41] = static_cast<std::byte>(what.type);
         to[42] = static_cast<std::byte>(what.op);
         to[43] = static_cast<std::byte>(what.outer);
-        store_le(to + 44, std::uint32_t{0});
+        store_le(to + 44, static_cast<std::uint32_t>(what.into));
         store_le(to + 48, step);
         store_le(to + 52, bytes);
         store_le(to + 56, std::uint32_t{0});
@@ -60,6 +60,7 @@ struct ring_header {
         h.what.type = static_cast<dtype>(from[41]);
         h.what.op = static_cast<reduce_op>(from[42]);
         h.what.outer = static_cast<op_kind>(from[43]);
+        h.what.into = static_cast<dtype>(from[44]);
         h.step = load_le<std::uint32_t>(from + 48);
         h.bytes = load_le<std::uint32_t>(from + 52);
         return h;

@@ -16,19 +16,54 @@
 namespace skein::dist {
 
 struct ring_communicator::core::plan {
-    std::byte* base = nullptr;
+    /// What the ranks bring, as one buffer that slices cut; only reducing steps read it.
+    std::byte* source = nullptr;
+    /// Where the sum of the own slice goes; chains and gathering steps do not write it.
+    std::byte* own = nullptr;
+    /// What slices are gathered into, or broadcast in.
+    std::byte* whole = nullptr;
+    dtype type = dtype::f32; // of source: what the first step sends
+    dtype wide = dtype::f32; // of partial sums: what the other reducing steps send
+    dtype into = dtype::f32; // of own and whole
+    reduce_op op = reduce_op::sum;
+    bool in_place = true; // partial sums lie where the source lay (wide == type), else in work_
     std::vector<slice> slices;
     int reducing = 0; // so many steps reduce, before the gathering ones
     int gathering = 0;
     bool chain = false; // broadcast: one step from root along the ring, forwarding
     int root = 0;
-    dtype type = dtype::f32;
-    reduce_op op = reduce_op::sum;
-    // filled in by run()
-    std::size_t piece = 0;      // bytes
+    // filled in by prepare()
+    std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::uint32_t received = 0;
+    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::byte* partial = nullptr;
+    std::uint32_t received = 0, sent = 0;
+
+    [[nodiscard]] int step_of(std::uint32_t frame) const {
+        return static_cast<int>(frame / per_step);
+    }
+    /// The part of a slice that a frame carries.
+    [[nodiscard]] slice part(std::uint32_t frame, const slice& s) const {
+        const std::size_t from = std::min(s.count, (frame % per_step) * piece);
+        return slice{from, std::min(piece, s.count - from)};
+    }
+    /// As what a step's elements travel.
+    [[nodiscard]] dtype type_of(int step) const {
+        if (chain || step >= reducing) return into;
+        return step == 0 ? type : wide;
+    }
+    [[nodiscard]] std::byte* at_source(const slice& s, const slice& part) const {
+        return source + (s.at + part.at) * size_of(type);
+    }
+    [[nodiscard]] std::byte* at_whole(const slice& s, const slice& part) const {
+        return whole + (s.at + part.at) * size_of(into);
+    }
+    /// The partial sums that reducing step `step` makes of slice s: two places in turn.
+    [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
+        if (in_place) return at_source(s, part);
+        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+    }
 };
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::even_slices(
@@ -38,28 +73,46 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     std::vector<slice> out_slices;
     for (std::size_t p = 0; p < ranks; ++p) {
         const std::size_t from = std::min(p * share, count), to = std::min(from + share, count);
-        out_slices.push_back(slice{from * width, (to - from) * width});
+        out_slices.push_back(slice{from, to - from});
     }
     return out_slices;
 }
 
-/// The same number of bytes for every rank.
+/// The same number of elements for every rank.
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::equal_slices(
-    std::size_t bytes) const {
+    std::size_t count) const {
     std::vector<slice> slices;
-    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * bytes, bytes});
+    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * count, count});
     return slices;
 }
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::uneven_slices(
-    std::span<const std::size_t> counts, std::size_t width) {
+    std::span<const std::size_t> counts) {
     std::vector<slice> slices;
     std::size_t at = 0;
     for (const std::size_t c : counts) {
-        slices.push_back(slice{at, c * width});
-        at += slices.back().bytes;
+        slices.push_back(slice{at, c});
+        at += c;
     }
     return slices;
+}
+
+/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type. Only
+/// sums need to be wider: the maximum of two halves is a half.
+SKEIN_INLINE ring_communicator::core::plan ring_communicator::core::reduction(buffer_view in,
+                                                                              dtype into,
+                                                                              reduce_op op,
+                                                                              bool in_place) const {
+    const bool adds = op == reduce_op::sum || op == reduce_op::mean;
+    plan p;
+    p.source = in.begin();
+    p.type = in.type;
+    p.wide = is_half(in.type) && adds ? dtype::f32 : in.type;
+    p.into = into;
+    p.op = op;
+    p.in_place = in_place && p.wide == p.type;
+    p.reducing = size() - 1;
+    return p;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::connect_neighbours() {
@@ -92,18 +145,29 @@ SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
     stop_ = cancel_source();
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
-    p.piece = pieces_.piece_bytes / 64 * 64;
-    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
+SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
+    std::size_t longest = 0, widest = size_of(p.type);
+    for (const slice& s : p.slices) longest = std::max(longest, s.count);
+    if (p.reducing > 1) widest = std::max(widest, size_of(p.wide));
+    if (p.gathering > 0) widest = std::max(widest, size_of(p.into));
+    const std::size_t bytes = pieces_.piece_bytes / 64 * 64;
+    SKEIN_CHECK(bytes > 0 && bytes < (std::size_t{1} << 31), "pieces of {} bytes",
                 pieces_.piece_bytes);
-    std::size_t longest = 0;
-    for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
+    p.piece = bytes / widest;
     p.per_step =
         static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
     p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
-    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_notice);
-    if (scratch_.size() < room) scratch_.resize(room);
+    const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
+    if (scratch_.size() < head) scratch_.resize(head);
+    if (p.in_place || p.reducing < 2) return;
+    p.room = longest * size_of(p.wide);
+    const std::size_t places = p.reducing > 2 ? 2 : 1;
+    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    p.partial = work_.data();
+}
 
+SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
+    prepare(p);
     auto both = all(run_sender(p), run_receiver(p));
     auto done = co_await std::move(both);
     (void)done;
@@ -144,17 +208,51 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
             auto more = moved_.wait();
             co_await more;
         }
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const int back = step < p.reducing ? 1 + step : step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        auto sending =
-            send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
+        const slice part = p.part(f, s);
+        const std::byte* const from = p.chain || step >= p.reducing ? p.at_whole(s, part)
+                                      : step == 0                   ? p.at_source(s, part)
+                                                  : p.at_partial(step - 1, s, part);
+        auto sending = send_frame(f, byte_span(from, part.count * size_of(p.type_of(step))));
         co_await std::move(sending);
+        p.sent = f + 1;
+        moved_.wake_all();
     }
+}
+
+/// Waits until the place for the partial sums of frame f is free: the step before the last one has
+/// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
+SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
+                                                          int step) {
+    const bool kept = step + 1 < p.reducing;
+    while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
+        auto more = moved_.wait();
+        co_await more;
+    }
+}
+
+/// The elements of frame f, which lie behind the header in scratch, and the own ones, to dst.
+SKEIN_INLINE void ring_communicator::core::add(const plan& p, std::uint32_t frame, std::byte* dst) {
+    const int step = p.step_of(frame), back = 2 + step, ranks = size();
+    const slice s = p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
+    const slice part = p.part(frame, s);
+    const operand mine{p.at_source(s, part), p.type};
+    const operand theirs{scratch_.data() + 64, p.type_of(step)};
+    const bool last = step + 1 == p.reducing;
+    const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
+    const dtype to = last ? p.into : p.wide;
+    // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
+    const bool own_first = position_ == 0;
+    const operand both[2] = {own_first ? mine : theirs, own_first ? theirs : mine};
+    if (to == p.type && theirs.type == p.type)
+        reduce(dst, both[0].data, both[1].data, part.count, to, op, divisor_);
+    else
+        reduce_wide(dst, to, both, part.count, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
@@ -165,26 +263,25 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
     }
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const bool reduces = !p.chain && step < p.reducing;
         const int back = reduces ? 2 + step : 1 + step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        const std::size_t n = std::min(p.piece, s.bytes - from);
-        std::byte* const mine = p.base + s.at + from;
-        auto receiving = receive_frame(f, n, reduces ? nullptr : mine);
+        const slice part = p.part(f, s);
+        const std::size_t n = part.count * size_of(p.type_of(step));
+        auto receiving = receive_frame(f, n, reduces ? nullptr : p.at_whole(s, part));
         co_await std::move(receiving);
         if (reduces && n > 0) {
-            const std::byte* const theirs = scratch_.data() + 64;
-            const bool last = step + 1 == p.reducing;
-            const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
-            // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
-            const bool own_first = position_ == 0;
-            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type),
-                   p.type, op, divisor_);
+            if (!p.in_place) {
+                auto room = room_for(p, f, step);
+                co_await std::move(room);
+            }
+            add(p, f,
+                step + 1 == p.reducing ? p.own + part.at * size_of(p.into)
+                                       : p.at_partial(step, s, part));
         }
         p.received = f + 1;
         moved_.wake_all();
@@ -260,62 +357,66 @@ SKEIN_INLINE void ring_communicator::core::check_frame(const detail::ring_header
 
 /// `own` into its slice of p, then everybody's into all slices.
 SKEIN_INLINE task<void> ring_communicator::core::gather(plan& p, buffer_view own) {
-    std::byte* const slot = p.base + p.slices[static_cast<std::size_t>(position_)].at;
+    std::byte* const slot = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
     if (own.count > 0 && slot != own.begin()) std::memcpy(slot, own.data, own.bytes());
     p.gathering = size() - 1;
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::all_reduce_call(io, op));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    if (io.bytes() > pieces_.small_bytes) {
-        p.base = io.begin();
-        p.slices = even_slices(io.count, size_of(io.type));
-        p.reducing = p.gathering = size() - 1;
+SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view in, buffer_view out,
+                                                            reduce_op op) {
+    auto what = detail::all_reduce_call(in, op);
+    what.into = out.type;
+    begin(what);
+    if (in.bytes() > pieces_.small_bytes) {
+        plan p = reduction(in, out.type, op, true);
+        p.slices = even_slices(in.count, size_of(in.type));
+        p.whole = out.begin();
+        p.own = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
+        p.gathering = size() - 1;
         auto work = finish_in_time(run(p));
         co_await std::move(work);
         co_return;
     }
-    work_.resize(std::max(work_.size(), io.bytes() * group_.size()));
-    p.base = work_.data();
-    p.slices = equal_slices(io.bytes());
-    auto gathering = gather(p, io);
+    work_.resize(std::max(work_.size(), in.bytes() * group_.size()));
+    plan p;
+    p.type = p.into = in.type;
+    p.whole = work_.data();
+    p.slices = equal_slices(in.count);
+    auto gathering = gather(p, in);
     co_await std::move(gathering);
     std::vector<const void*> sources;
-    for (const slice& s : p.slices) sources.push_back(p.base + s.at);
-    reduce(io.data, sources, io.count, io.type, op, divisor_);
+    for (const slice& s : p.slices) sources.push_back(p.at_whole(s, slice{}));
+    reduce(out.data, out.type, sources, in.count, in.type, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, buffer_view out,
                                                                 reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size()));
-    work_.resize(std::max(work_.size(), in.bytes()));
-    if (in.count > 0) std::memcpy(work_.data(), in.data, in.bytes());
-    plan p;
-    p.type = in.type;
-    p.op = op;
-    p.base = work_.data();
-    p.slices = equal_slices(out.bytes());
-    p.reducing = size() - 1;
+    plan p = reduction(in, out.type, op, false);
+    p.own = out.begin();
+    p.slices = equal_slices(out.count);
     auto work = finish_in_time(run(p));
     co_await std::move(work);
-    const std::byte* const own = p.base + static_cast<std::size_t>(position_) * out.bytes();
-    if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size()));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    p.base = io.begin();
-    p.slices = uneven_slices(counts, size_of(io.type));
-    p.reducing = size() - 1;
+    plan p = reduction(io, io.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = p.at_source(p.slices[static_cast<std::size_t>(position_)], slice{});
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+}
+
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, position_, size()));
+    plan p = reduction(io, out.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = out.begin();
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
@@ -323,8 +424,9 @@ SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
 SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = equal_slices(in.bytes());
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = equal_slices(in.count);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -333,8 +435,9 @@ SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, bu
                                                               std::span<const std::size_t> counts) {
     begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = uneven_slices(counts, size_of(in.type));
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = uneven_slices(counts);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -344,8 +447,9 @@ SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int r
     what.detail = static_cast<std::uint64_t>(label(root));
     begin(what);
     plan p;
-    p.base = io.begin();
-    p.slices.push_back(slice{0, io.bytes()});
+    p.type = p.into = io.type;
+    p.whole = io.begin();
+    p.slices.push_back(slice{0, io.count});
     p.chain = true;
     p.root = root;
     auto work = finish_in_time(run(p));

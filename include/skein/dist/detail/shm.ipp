@@ -66,82 +66,90 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    auto what = detail::all_reduce_call(io, op);
-    const auto place = place_to_reduce(io);
-    what.memory = place.word();
-    begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, io.begin(), 0, io.count, op, size_);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, size_, -1);
-    } else {
-        reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
-                               .op = op,
-                               .divisor = size_,
-                               .parts = {},
-                               .only_root = -1});
-    }
-    co_return;
+    return reduce_all(detail::all_reduce_call(io, op), io, io, op, size_, -1);
 }
 
-SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op, int root) {
+SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, buffer_view out, reduce_op op,
+                                                    int root) {
     auto what = detail::all_reduce_call(io, op);
     what.kind = detail::op_kind::reduce;
     what.detail = static_cast<std::uint64_t>(label(root));
-    const auto place = place_to_reduce(io);
+    what.into = out.type;
+    return reduce_all(what, io, out, op, 1, root);
+}
+
+/// To `root`'s out, or everybody's when it is negative.
+SKEIN_INLINE task<void> shm_communicator::reduce_all(detail::signature what, buffer_view in,
+                                                     buffer_view out, reduce_op op, int divisor,
+                                                     int root) {
+    // Results go straight into the ranks' memory where they have the type of what lies there.
+    const auto place = in.type == out.type ? place_to_reduce(in) : detail::memory_place{};
     what.memory = place.word();
     begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, 1, root);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        std::byte* const result = root < 0 || root == rank_ ? out.begin() : nullptr;
+        reduce_small(in, result, out.type, 0, in.count, op, divisor);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr) {
+        reduce_slices(place, in, op, divisor, root);
     } else {
         reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
+                               .in = in.begin(),
+                               .out = out.begin(),
+                               .count = in.count,
+                               .type = in.type,
+                               .into = out.type,
                                .op = op,
-                               .divisor = 1,
+                               .divisor = divisor,
                                .parts = {},
                                .only_root = root});
     }
-    co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
     const auto what = detail::reduce_scatter_call(in, out, op, size_);
     const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    reduce_parts(what, in, out.begin(), equal, op);
-    co_return;
+    auto work = reduce_parts(what, in, out, equal, op);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
                                                            std::span<const std::size_t> counts,
                                                            reduce_op op) {
     const auto what = detail::reduce_scatter_v_call(io, counts, op, size_);
-    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
-    reduce_parts(what, io, io.slice(before, 0).begin(), counts, op);
-    co_return;
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return reduce_parts(what, io, out, counts, op);
+}
+
+SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
+                                                           std::span<const std::size_t> counts,
+                                                           buffer_view out, reduce_op op) {
+    const auto what = detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_);
+    return reduce_parts(what, io, out, counts, op);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
+    const auto what = detail::all_gather_call(in, out, size_);
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
-    gather_anywhere(detail::all_gather_call(in, out, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
+    const auto what = detail::all_gather_v_call(in, out, counts, rank_, size_);
     std::vector<std::size_t> bytes;
     for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
-    gather_anywhere(detail::all_gather_v_call(in, out, counts, rank_, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
@@ -151,21 +159,29 @@ SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
     what.memory = place.word();
     begin(what);
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (common || (place.memory != nullptr && io.bytes() > layout_.small_bytes())) {
-        broadcast_in_place(place, io, root);
-        co_return;
-    }
+    const bool small = io.bytes() <= layout_.small_bytes();
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
-    gather(io.begin(), io.begin(), bytes);
-    co_return;
+    if (small && !common) {
+        bring_small(io.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(io.begin(), io.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr)
+        broadcast_in_place(place, io, root);
+    else
+        gather(io.begin(), io.begin(), bytes);
 }
 
 SKEIN_INLINE task<void> shm_communicator::barrier() {
     begin(detail::barrier_call());
     announce();
-    wait_for_all_to_agree();
-    co_return;
+    meeting all_are_here{*this};
+    co_await all_are_here;
 }
 
 /// Messages have their own counters; they do not count as collectives.

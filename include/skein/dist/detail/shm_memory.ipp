@@ -142,12 +142,12 @@ SKEIN_INLINE void shm_communicator::finish_together() {
 /// Reduces n elements behind element `first` of the memory of all ranks, in rank order, block by
 /// block, to each of `results`.
 SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, std::size_t first,
-                                                    std::size_t n, dtype type, reduce_op op,
-                                                    int divisor,
+                                                    std::size_t n, dtype type, dtype into,
+                                                    reduce_op op, int divisor,
                                                     std::span<std::byte* const> results) {
     announce();
     wait_for_all_to_agree();
-    const std::size_t width = size_of(type);
+    const std::size_t width = size_of(type), to = size_of(into);
     constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
     const std::size_t some = hot / width;
     sources_.resize(static_cast<std::size_t>(size_));
@@ -157,9 +157,9 @@ SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, s
             sources_[static_cast<std::size_t>(p)] =
                 from.memory->of(p) + from.offset + (first + i) * width;
         }
-        reduce(results[0] + i * width, sources_, here, type, op, divisor);
+        reduce(results[0] + i * to, into, sources_, here, type, op, divisor);
         for (const auto& other : results.subspan(1))
-            std::memcpy(other + i * width, results[0] + i * width, here * width);
+            std::memcpy(other + i * to, results[0] + i * to, here * to);
         throw_if_aborted();
     }
     finish_together();
@@ -179,7 +179,7 @@ SKEIN_INLINE void shm_communicator::reduce_slices(detail::memory_place place, bu
             results.push_back(place.memory->of(p) + place.offset + first * width);
     }
     if (root < 0) results.insert(results.begin(), io.slice(first, 0).begin());
-    reduce_in_place(place, first, n, io.type, op, divisor, results);
+    reduce_in_place(place, first, n, io.type, io.type, op, divisor, results);
 }
 
 /// All-gather when `out` lies in memory of the group, or `in` does, at `place`.
@@ -206,16 +206,25 @@ SKEIN_INLINE void shm_communicator::gather_in_place(detail::memory_place place, 
     finish_together();
 }
 
-SKEIN_INLINE void shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
-                                                    buffer_view out,
-                                                    std::span<const std::size_t> bytes) {
+SKEIN_INLINE task<void> shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
+                                                          buffer_view out,
+                                                          std::span<const std::size_t> bytes) {
     const auto place = place_to_gather(in, out, bytes);
     what.memory = place.word();
     begin(what);
     // Small parts pass faster in one exchange; but what is common is written once, by its owner.
     const bool small = *std::max_element(bytes.begin(), bytes.end()) <= layout_.small_bytes();
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (place.memory == nullptr || (small && !common))
+    if (small && !common) {
+        bring_small(in.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(in.begin(), out.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory == nullptr)
         gather(in.begin(), out.begin(), bytes);
     else
         gather_in_place(place, in.begin(), out.begin(), bytes);

@@ -58,15 +58,18 @@ SKEIN_INLINE void shm_communicator::publish(counter which, std::uint32_t value) 
     }
 }
 
-/// One exchange: every rank sees everything and reduces elements [first, first + n) in rank order.
-SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result,
+/// The first half of an exchange of at most small_bytes of every rank: says what this one brings.
+SKEIN_INLINE void shm_communicator::bring_small(const std::byte* bytes, std::size_t n) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    if (n > 0) std::memcpy(layout_.small(segment_.data(), rank_, parity), bytes, n);
+    announce();
+}
+
+/// The second half, after the meeting: elements [first, first + n) of all, in rank order.
+SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result, dtype into,
                                                  std::size_t first, std::size_t n, reduce_op op,
                                                  int divisor) {
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-    if (in.count > 0)
-        std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
-    announce();
-    wait_for_all_to_agree();
     if (n == 0 || result == nullptr) return;
     std::array<const void*, 64> few;
     std::vector<const void*> many(size_ > 64 ? static_cast<std::size_t>(size_) : 0);
@@ -74,25 +77,40 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
     for (int r = 0; r < size_; ++r) {
         sources[r] = layout_.small(segment_.data(), r, parity) + first * size_of(in.type);
     }
-    reduce(result, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
+    reduce(result, into, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
            in.type, op, divisor);
+}
+
+/// The second half of a gathering: everybody's part to its place.
+SKEIN_INLINE void shm_communicator::take_small(const std::byte* in, std::byte* out,
+                                               std::span<const std::size_t> bytes) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    std::size_t at = 0;
+    for (std::size_t p = 0; p < bytes.size(); at += bytes[p++]) {
+        const bool there = p == static_cast<std::size_t>(rank_) && in == out + at;
+        if (bytes[p] == 0 || there) continue;
+        std::memcpy(out + at, layout_.small(segment_.data(), static_cast<int>(p), parity),
+                    bytes[p]);
+    }
 }
 
 /// One reduction through the `in` and `out` slots. Slices start on cache lines.
 struct shm_communicator::reduction {
     shm_communicator& comm;
     const std::byte* in;
-    std::byte* out;
+    std::byte* out; // null: nothing of the result is kept here
     std::size_t count;
-    dtype type;
+    dtype type, into; // of `in`, and of the result
     reduce_op op;
     int divisor;
     std::span<const std::size_t> parts; // what each rank gets, in `out`; empty: everybody all of it
     int only_root;                      // whose `out` is filled; negative: everybody's
 
-    std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
+    std::size_t width = size_of(type), result_width = size_of(into);
+    std::size_t ranks = static_cast<std::size_t>(comm.size_);
     std::size_t line = 64 / width;
-    std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    std::size_t slice =
+        comm.layout_.chunk_bytes() / std::max(width, result_width) / ranks / line * line;
     bool scattered = !parts.empty(); // then a step takes a slice of every part
     std::size_t per_step = scattered ? slice : slice * ranks;
     std::size_t longest = scattered ? *std::max_element(parts.begin(), parts.end()) : count;
@@ -143,12 +161,13 @@ struct shm_communicator::reduction {
                                        : comm.layout_.in(memory, static_cast<int>(p), base + k) +
                                              (c.slot + i) * width;
             }
-            std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
-            reduce(result, sources, n, type, op, divisor);
-            if (!scattered) {
-                std::memcpy(comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * width,
-                            result, n * width);
-            }
+            std::byte* const handed_out =
+                comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * result_width;
+            const std::size_t at = scattered ? k * per_step + i : c.at + i;
+            std::byte* const result = out != nullptr ? out + at * result_width : handed_out;
+            reduce(result, into, sources, n, type, op, divisor);
+            if (!scattered && result != handed_out)
+                std::memcpy(handed_out, result, n * result_width);
         }
         comm.publish(&detail::shm_rank::reduced, base + k + 1);
     }
@@ -159,37 +178,46 @@ struct shm_communicator::reduction {
             for (std::size_t p = 0; p < ranks; ++p) {
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
-                std::memcpy(out + c.at * width,
+                std::memcpy(out + c.at * result_width,
                             comm.layout_.out(memory, static_cast<int>(p), base + k) +
-                                c.slot * width,
-                            c.n * width);
+                                c.slot * result_width,
+                            c.n * result_width);
             }
         }
         comm.publish(&detail::shm_rank::fetched, base + k + 1);
     }
 };
 
-/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
-SKEIN_INLINE void shm_communicator::reduce_parts(detail::signature what, buffer_view in,
-                                                 std::byte* result,
-                                                 std::span<const std::size_t> counts,
-                                                 reduce_op op) {
+/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it, in `out`.
+SKEIN_INLINE task<void> shm_communicator::reduce_parts(detail::signature what, buffer_view in,
+                                                       buffer_view out,
+                                                       std::span<const std::size_t> counts,
+                                                       reduce_op op) {
     const auto place = place_to_reduce(in);
     what.memory = place.word();
     begin(what);
     const auto mine = static_cast<std::size_t>(rank_);
     const std::size_t before = detail::starts_of(counts)[mine];
-    if (in.bytes() <= layout_.small_bytes())
-        return reduce_small(in, result, before, counts[mine], op, size_);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        reduce_small(in, out.begin(), out.type, before, counts[mine], op, size_);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
     if (place.memory != nullptr) {
-        std::byte* const only[] = {result};
-        return reduce_in_place(place, before, counts[mine], in.type, op, size_, only);
+        std::byte* const only[] = {out.begin()};
+        reduce_in_place(place, before, counts[mine], in.type, out.type, op, size_, only);
+        co_return;
     }
     reduce_steps(reduction{.comm = *this,
                            .in = in.begin(),
-                           .out = result,
+                           .out = out.begin(),
                            .count = in.count,
                            .type = in.type,
+                           .into = out.type,
                            .op = op,
                            .divisor = size_,
                            .parts = counts,
@@ -219,15 +247,9 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     const std::vector<std::size_t> starts = detail::starts_of(bytes);
 
     if (longest <= layout_.small_bytes()) {
-        const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-        if (bytes[mine] > 0) std::memcpy(layout_.small(m, rank_, parity), in, bytes[mine]);
-        announce();
+        bring_small(in, bytes[mine]);
         wait_for_all_to_agree();
-        for (std::size_t p = 0; p < bytes.size(); ++p) {
-            if (bytes[p] == 0 || (p == mine && in == out + starts[p])) continue;
-            std::memcpy(out + starts[p], layout_.small(m, static_cast<int>(p), parity), bytes[p]);
-        }
-        return;
+        return take_small(in, out, bytes);
     }
 
     const std::size_t chunk = layout_.chunk_bytes();

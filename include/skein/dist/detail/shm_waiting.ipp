@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/core.h>
 #include <poll.h>
@@ -39,6 +41,49 @@ void shm_communicator::wait_until(Reached reached) {
     constexpr duration look = time_constants::lan().shm_look;
     wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
+}
+
+/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a moment.
+struct shm_communicator::meeting {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
+    void await_suspend(std::coroutine_handle<> h) const noexcept {
+        comm.late_ = steady_now();
+        comm.parked_ = h;
+    }
+    void await_resume() const {
+        comm.wait_for_all_to_agree();
+        if (comm.late_) comm.spin_.waited(steady_now() - *std::exchange(comm.late_, std::nullopt));
+    }
+};
+
+/// Where a collective goes on that may block for long.
+struct shm_communicator::own_loop {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = h; }
+    void await_resume() const noexcept {}
+};
+
+SKEIN_INLINE std::coroutine_handle<> shm_communicator::end_here() noexcept {
+    here_ = false;
+    return std::exchange(parked_, {});
+}
+
+/// Looks as long as the waits of late have been worth it. An abort is something to go on with, too.
+SKEIN_INLINE bool shm_communicator::all_come_soon() noexcept {
+    const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
+    int behind = 0;
+    for (int left = spin_.rounds();; --left) {
+        while (behind < size_ &&
+               (behind == rank_ ||
+                detail::at_least(at(behind).arrived.load(std::memory_order_acquire), now_at))) {
+            ++behind;
+        }
+        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) return true;
+        if (left <= 0) return false;
+        cpu_pause();
+    }
 }
 
 SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value) {

@@ -4,6 +4,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/dist/detail/host_call.hpp>
+#include <skein/dist/half.hpp>
 
 #include <cstring>
 #include <utility>
@@ -25,6 +26,14 @@ SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
                                                             reduce_op op) {
     (void)detail::reduce_scatter_v_call(io, counts, op, 1);
     check();
+    co_return;
+}
+SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    (void)detail::reduce_scatter_v_call(io, counts, out, op, 0, 1);
+    check();
+    if (io.data != out.data) widen(static_cast<float*>(out.data), io.data, io.type, io.count);
     co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
