@@ -14,4 +14,5 @@ TEST_CASE("settings are one JSON object, each value as its own type") {
     CHECK(settings().text() == "{}");
     CHECK(settings().empty());
     CHECK(settings({{"a", 1}}).set("a", 2).text() == R"({"a":2})");
+    CHECK(settings({{"a", 1}, {"b", 1}}).append({{"b", 2}}).text() == R"({"a":1,"b":2})");
 }

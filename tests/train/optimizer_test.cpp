@@ -171,12 +171,13 @@ TEST_CASE(
 
 TEST_CASE("the updates of all shards are bit for bit the update of the whole") {
     const auto batch = numbers{}.batch(std::vector<std::uint64_t>{1, 2, 3, 9});
-    for (const bool adam : {true, false}) {
-        const auto options = adam
-                                 ? optimizer_options(sk::AdamW{.weight_decay = 0.3})
-                                 : optimizer_options(sk::SGD{.momentum = 0.9, .weight_decay = 0.3});
-        const auto trained = [&](int shards) {
-            std::vector<float> all;
+    const std::vector<optimizer_options> all{
+        sk::AdamW{.weight_decay = 0.3}, sk::SGD{.momentum = 0.9, .weight_decay = 0.3},
+        sk::Adam{.weight_decay = 0.3}, sk::Adagrad{.initial_sum = 0.2}, sk::Lion{}};
+    for (const auto& options : all) {
+        INFO(options.how.name());
+        const auto trained = [&](int shards, double clip_value) {
+            std::vector<float> all_weights;
             for (int shard = 0; shard < shards; ++shard) {
                 torch::manual_seed(11);
                 Net net;
@@ -184,7 +185,8 @@ TEST_CASE("the updates of all shards are bit for bit the update of the whole") {
                 flat_optimizer opt(options, flat);
                 std::int64_t states = 0;
                 for (const auto& [name, state] : opt.states()) states += state.numel();
-                CHECK(states == flat.owned() * (adam ? 2 : 1));
+                CHECK(states ==
+                      flat.owned() * static_cast<std::int64_t>(options.how.states().size()));
                 for (int step = 0; step < 4; ++step) { // the same gradients at every step
                     flat.expect_gradients();
                     auto other = make_net();
@@ -192,20 +194,184 @@ TEST_CASE("the updates of all shards are bit for bit the update of the whole") {
                     for (std::size_t i = 0; i < flat.segments().size(); ++i)
                         net->parameters()[i].mutable_grad() = other->parameters()[i].grad();
                     flat.settle_gradients();
-                    opt.step(1e-2, 3.0);
+                    opt.step(1e-2, 3.0, {}, clip_value);
                 }
                 for (const auto& piece : flat.pieces()) {
                     const auto part = flat.params_P().narrow(0, piece.flat, piece.count);
                     const auto* from = static_cast<const float*>(part.const_data_ptr());
-                    all.insert(all.end(), from, from + piece.count);
+                    all_weights.insert(all_weights.end(), from, from + piece.count);
                 }
             }
-            return all;
+            return all_weights;
         };
-        const auto whole = trained(1);
-        CHECK(whole.size() > 200);
-        // With one unit the pieces of all shards, in rank order, are the buffer.
-        CHECK(trained(2) == whole);
-        CHECK(trained(3) == whole);
+        for (const double clip_value : {0.0, 0.01}) {
+            const auto whole = trained(1, clip_value);
+            CHECK(whole.size() > 200);
+            // With one unit the pieces of all shards, in rank order, are the buffer.
+            CHECK(trained(2, clip_value) == whole);
+            CHECK(trained(3, clip_value) == whole);
+        }
     }
+}
+
+TEST_CASE("gradients clipped by norm and then by value are those that torch's utilities leave") {
+    for (const double norm_limit : {0.0, 0.4}) {
+        torch::manual_seed(11);
+        Net mine;
+        auto theirs = copy_of(mine);
+        flat_store flat(*mine);
+        flat_optimizer opt(sk::SGD{}, flat);
+        torch::optim::SGD torch_opt(theirs->parameters(), torch::optim::SGDOptions(0.1));
+        for (std::uint64_t step = 0; step < 20; ++step) {
+            const auto batch = numbers{}.batch(std::vector<std::uint64_t>{step, step + 1});
+            flat.expect_gradients();
+            class_loss(mine, batch).backward();
+            flat.settle_gradients();
+            const double norm = std::sqrt(squared_norm(flat.grads_P()));
+            opt.step(0.1, clip_to(norm, norm_limit).scale, {}, 0.02);
+            torch_opt.zero_grad();
+            class_loss(theirs, batch).backward();
+            if (norm_limit > 0) torch::nn::utils::clip_grad_norm_(theirs->parameters(), norm_limit);
+            torch::nn::utils::clip_grad_value_(theirs->parameters(), 0.02);
+            torch_opt.step();
+        }
+        CHECK(relative_error(weights(*mine), weights(*theirs)) < 2e-6);
+    }
+}
+
+namespace {
+
+/// Some steps with the same made-up gradients.
+void step_often(flat_store& flat, flat_optimizer& opt, int steps = 3) {
+    for (int step = 0; step < steps; ++step) {
+        for (const auto& piece : flat.pieces()) flat.own_grads(piece).fill_(0.5 + step);
+        opt.step(1e-2);
+    }
+}
+
+/// An optimizer that does nothing, with one state of any name.
+struct idle_optimizer {
+    static constexpr const char* name = "idle";
+    std::vector<optimizer_state> states() const { return {{state}}; }
+    void describe(description&) const {}
+    void update(const update_runs&, const update_values&) const {}
+    std::string state;
+};
+
+auto holds(std::string text) {
+    return [text = std::move(text)](const parameter_info& p) {
+        return p.name.find(text) != std::string_view::npos;
+    };
+}
+
+} // namespace
+
+TEST_CASE("groups give parameters a rate and a decay of their own, as torch's parameter groups") {
+    torch::manual_seed(11);
+    Net mine;
+    auto theirs = copy_of(mine);
+    flat_store flat(*mine);
+    flat_optimizer opt({sk::AdamW{.weight_decay = 0.2, .decay_vectors = true},
+                        {.groups = {{.match = holds("norm"), .weight_decay = 0.0},
+                                    {.match = holds("out"), .lr_scale = 0.1}}}},
+                       flat);
+    const auto options_of = [](double lr, double decay) {
+        return std::make_unique<torch::optim::AdamWOptions>(
+            torch::optim::AdamWOptions(lr).weight_decay(decay));
+    };
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(theirs->in->parameters(), options_of(1e-2, 0.2));
+    groups.emplace_back(theirs->norm->parameters(), options_of(1e-2, 0.0));
+    groups.emplace_back(theirs->out->parameters(), options_of(1e-3, 0.2));
+    torch::optim::AdamW torch_opt(groups, torch::optim::AdamWOptions(1e-2));
+    for (std::uint64_t step = 0; step < 20; ++step) {
+        const auto batch = numbers{}.batch(std::vector<std::uint64_t>{step, step + 1});
+        flat.expect_gradients();
+        class_loss(mine, batch).backward();
+        flat.settle_gradients();
+        opt.step(1e-2);
+        torch_opt.zero_grad();
+        class_loss(theirs, batch).backward();
+        torch_opt.step();
+    }
+    CHECK(relative_error(weights(*mine), weights(*theirs)) < 2e-6);
+}
+
+TEST_CASE("a frozen group keeps its weights and its states, the others go on as without it") {
+    const auto run = [](Net& net, parameter_groups groups) {
+        flat_store flat(*net);
+        flat_optimizer opt({sk::AdamW{.weight_decay = 0.3}, {.groups = std::move(groups)}}, flat);
+        step_often(flat, opt);
+        std::vector<std::vector<float>> states;
+        for (const auto& s : flat.segments()) {
+            const auto m = flat_store::view_of(opt.states()[0].second, s).contiguous();
+            const auto* from = static_cast<const float*>(m.const_data_ptr());
+            states.emplace_back(from, from + m.numel());
+        }
+        return states;
+    };
+    auto before = make_net(), all = make_net(), some = make_net();
+    const auto moved = run(all, {});
+    const auto kept = run(some, {{.match = holds("in."), .frozen = true}});
+    CHECK(weights(*some->in) == weights(*before->in));
+    CHECK(weights(*all->in) != weights(*before->in));
+    CHECK(weights(*some->norm) == weights(*all->norm));
+    CHECK(weights(*some->out) == weights(*all->out));
+    CHECK(kept[0] == std::vector<float>(kept[0].size(), 0.0f));
+    CHECK(kept.back() == moved.back());
+}
+
+TEST_CASE("what groups come to is one number that tells other matches, rates and decays apart") {
+    Net net;
+    flat_store flat(*net);
+    const auto hash = [&](parameter_groups groups) {
+        return flat_optimizer({sk::AdamW{}, {.groups = std::move(groups)}}, flat).effect_hash();
+    };
+    const auto one = hash({{.match = holds("in."), .lr_scale = 0.5}});
+    CHECK(one == hash({{.match = holds("in.w"), .lr_scale = 0.5},
+                       {.match = holds("in.b"), .lr_scale = 0.5}}));
+    CHECK(one != hash({{.match = holds("in.w"), .lr_scale = 0.5}}));
+    CHECK(one != hash({{.match = holds("in."), .lr_scale = 0.25}}));
+    CHECK(one != hash({{.match = holds("in."), .lr_scale = 0.5, .frozen = true}}));
+    CHECK(one != hash({}));
+}
+
+TEST_CASE("ranks whose groups match other parameters are told so before the first step") {
+    const auto config = quiet_config("unused");
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        const std::string mine = ctx.rank() == 0 ? "in." : "out.";
+        (void)trainer.fit(net, {sk::AdamW{}, {.groups = {{.match = holds(mine), .lr_scale = 0.1}}}},
+                          constant_rate{1e-3}, class_loss, numbers{}, numbers{4});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::mismatch);
+        CHECK(std::string(e->what()).find("what the parameter groups match of rank 1") !=
+              std::string::npos);
+    }
+}
+
+TEST_CASE("states in mapped files give the same bits, and nothing lies in their folder") {
+    scratch dir;
+    const auto run = [](const std::string& folder) {
+        auto net = make_net();
+        flat_store flat(*net);
+        flat_optimizer opt({sk::AdamW{}, {.average = average_options{}, .states_in = folder}},
+                           flat);
+        step_often(flat, opt);
+        return weights(*net);
+    };
+    CHECK(run(dir.path) == run(""));
+    CHECK(std::filesystem::is_empty(dir.path));
+    CHECK_THROWS_AS(run(dir.path + "/none"), sk::error);
+}
+
+TEST_CASE("an optimizer whose states have names that checkpoints cannot use is refused") {
+    Net net;
+    flat_store flat(*net);
+    for (const char* state : {"", "a.b", "ema"})
+        CHECK_THROWS_AS(flat_optimizer(idle_optimizer{state}, flat), sk::error);
+    CHECK(flat_optimizer(idle_optimizer{"a"}, flat).states().size() == 1);
 }

@@ -29,6 +29,7 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
         {[](run_config& c) { c.global_batch = 0; }, "0 samples"},
         {[](run_config& c) { c.clip = -1; }, "clip of -1"},
         {[](run_config& c) { c.clip = std::numeric_limits<double>::quiet_NaN(); }, "clip of nan"},
+        {[](run_config& c) { c.clip_value = -0.5; }, "clip_value of -0.5"},
         {[](run_config& c) { c.name = "a/b"; }, "'a/b'"},
         {[](run_config& c) { c.name = ""; }, "''"},
         {[](run_config& c) { c.name = ".."; }, "'..'"},
