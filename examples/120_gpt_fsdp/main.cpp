@@ -2,6 +2,7 @@
 // The GPT of 110_gpt_ddp under every strategy, to see what each costs and keeps.
 //
 //     120_gpt_fsdp --workers 2 --strategy fsdp
+//     120_gpt_fsdp --workers 4 --layers 48 --heads 16 --dim 1024 --plan      memory of each, nothing is trained
 //
 // A strategy is a type: from DDP to FSDP is one line. Run alone it starts its own workers; under srun,
 // mpirun or torchrun it joins their world.
@@ -10,9 +11,11 @@
 
 #include <skein/train/ddp.hpp>
 #include <skein/train/fsdp.hpp>
+#include <skein/train/memory_plan.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/zero.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -29,18 +32,47 @@ const std::map<std::string, body> strategies{
     {"fsdp", gpt::train<skein::FSDP<by_block>>},   {"hybrid", gpt::train<skein::Hybrid<by_block>>},
 };
 
+/// Prints what each strategy would keep in memory.
+void print_plan(const gpt::program_options& o, int hosts) {
+    namespace train = skein::train;
+    gpt::GPT model(o.model);
+    const train::memory_shape shape{.ranks = o.run.workers * hosts,
+                                    .hosts = hosts,
+                                    .one_copy = o.run.communicator != "ring",
+                                    .states = train::states_of(o.optimizer())};
+    fmt::print("{}", train::memory_table(
+                         train::measure_units(*model), shape,
+                         train::find_memory_limit(static_cast<double>(o.run.memory_limit))));
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
     gpt::program_options options;
     std::string strategy = "fsdp";
+    bool plan = false;
+    int hosts = 1;
+    std::uint64_t limit_mb = 0;
     const auto code = gpt::parse(argc, argv, options, [&](CLI::App& app) {
         app.add_option("--strategy", strategy, "single, ddp, zero1, zero2, fsdp or hybrid")
             ->check(CLI::IsMember(strategies));
         app.add_option("--checkpoint-activations", options.recompute,
                        "compute every so many-th block again in the backward pass, 0: none")
             ->check(CLI::Range(0, 1000));
+        app.add_option("--memory-limit", limit_mb,
+                       "MB that the state of a host's workers may take, 0: what the system says")
+            ->check(CLI::Range(0, 1 << 30));
+        auto* const only =
+            app.add_flag("--plan", plan, "print the memory of each strategy and end");
+        app.add_option("--hosts", hosts, "of --plan, each with --workers")
+            ->needs(only)
+            ->check(CLI::Range(1, 100000));
     });
     if (code) return *code;
+    options.run.memory_limit = limit_mb * 1'000'000;
+    if (plan) {
+        print_plan(options, hosts);
+        return 0;
+    }
     return gpt::run_program(options, strategies.at(strategy));
 }

@@ -31,7 +31,7 @@ def main():
                     for word in words:
                         run.check(word in said, f"'{word}' is not in the message")
                     # what a run says before it fails is no mistake
-                    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("gpt", "step ", "text ", "DDP", "FSDP"))]
+                    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("gpt", "step ", "text ", "DDP", "FSDP", "memory"))]
                     run.check(len(lines) <= 3, f"{len(lines)} lines for one mistake")
                     run.check(restarts or "starting again" not in said, "a lasting failure was tried again")
                     run.check(not run.left_behind(), f"left behind: {run.left_behind()}")
@@ -85,6 +85,8 @@ def main():
             ("heads that do not divide the width", refused(2, ["heads"], "--heads", "5")),
             ("no such strategy", refused(2, ["nonsense", "fsdp"], "--strategy", "nonsense", "--workers", "2", program=by_strategy)),
             ("two workers and a strategy for one", refused(2, ["Single", "2 workers"], "--strategy", "single", "--workers", "2", program=by_strategy)),
+            ("a state too large for the limit", refused(2, ["DDP needs", "memory_limit", "fsdp", "hybrid"], "--strategy", "ddp", "--memory-limit", "1",
+                                                        "--dim", "128", "--workers", "2", program=by_strategy)),
             ("FSDP, more workers than samples", refused(2, ["workers", "batch"], "--workers", "9", program=by_strategy)),
             ("NaN loss under FSDP", refused(1, ["at step", "learning rate"], "--lr", "1e30", "--sgd", "--warmup", "0", "--clip", "0", "--steps", "60",
                                             "--workers", "2", program=by_strategy)),

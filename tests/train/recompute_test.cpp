@@ -95,6 +95,17 @@ TEST_CASE("every second block, none again, and nothing without gradients") {
     CHECK(model->first->calls == 2);
 }
 
+TEST_CASE("blocks are chosen by name, too") {
+    Holder model;
+    CHECK(checkpoint_activations(*model, [](std::string_view name) { return name == "second"; }) ==
+          1);
+    CHECK_FALSE(model->first->recomputes());
+    CHECK(model->second->recomputes());
+    torch::nn::Linear plain(2, 2);
+    CHECK_THROWS_AS(checkpoint_activations(*plain, [](std::string_view) { return true; }),
+                    sk::error);
+}
+
 TEST_CASE("a model without blocks, and tensors inside of other arguments, are refused") {
     torch::nn::Linear plain(2, 2);
     CHECK_THROWS_AS(checkpoint_activations(*plain), sk::error);

@@ -13,6 +13,8 @@
 #include <skein/torch/tensor.hpp>
 
 #include <cstddef>
+#include <functional>
+#include <string_view>
 
 namespace skein::train {
 
@@ -23,6 +25,12 @@ namespace skein::train {
 ///            whose arguments hold tensors inside of other types. In a backward pass over several ranks:
 ///            not_supported for a weight that such a block shares with the rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
+
+/// Chooses blocks by their name in the model, as in named_modules().
+using block_filter = std::function<bool(std::string_view)>;
+
+/// The same for the blocks that `which` says yes to.
+std::size_t checkpoint_activations(torch::nn::Module& model, const block_filter& which);
 
 } // namespace skein::train
 

@@ -26,6 +26,8 @@
 
 namespace skein::train {
 
+class activation_store;
+
 /// What a strategy does around the forward pass of a unit. On the thread that calls forward().
 class unit_hooks {
 public:
@@ -68,6 +70,11 @@ public:
     /// Activations are computed again in the backward pass (recompute.hpp).
     void recompute(bool yes) noexcept { recomputes_ = yes; }
     [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
+    /// What the block saves for the backward pass goes there (offload.hpp); null: nowhere.
+    void offload(std::shared_ptr<activation_store> to) noexcept { offload_ = std::move(to); }
+    [[nodiscard]] const std::shared_ptr<activation_store>& offloads() const noexcept {
+        return offload_;
+    }
 
     /// Forward passes of this step that have still to be computed again: until then a gradient of the block
     /// is not final.
@@ -84,6 +91,7 @@ public:
 
 protected:
     std::shared_ptr<unit_hooks> hooks_;
+    std::shared_ptr<activation_store> offload_;
     std::size_t number_ = 0;
     bool lost_ = false, recomputes_ = false;
     std::optional<at::ScalarType> type_;
@@ -145,6 +153,26 @@ using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::T
                                                       std::function<void()> before_backward);
 [[nodiscard]] bool gradients_are_on();
 [[noreturn]] void refuse_recompute();
+
+/// Where this thread's saved tensors go from now on; returns where they went.
+std::shared_ptr<activation_store> exchange_store(std::shared_ptr<activation_store> store);
+
+/// While it lives, saved tensors go where the mark says.
+class offload_guard {
+public:
+    explicit offload_guard(const unit_mark& mark) : set_(mark.offloads() != nullptr) {
+        if (set_) before_ = exchange_store(mark.offloads());
+    }
+    ~offload_guard() {
+        if (set_) (void)exchange_store(std::move(before_));
+    }
+    offload_guard(const offload_guard&) = delete;
+    offload_guard& operator=(const offload_guard&) = delete;
+
+private:
+    bool set_;
+    std::shared_ptr<activation_store> before_;
+};
 
 /// forward(arguments...) between the hooks.
 template <class R, class Forward, class... Args>
@@ -220,6 +248,7 @@ R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std:
         };
         (cast(args), ...);
     }
+    const offload_guard guard(mark);
     if (!mark.recomputes() || !gradients_are_on())
         return run_hooked<R>(hooks, number, forward, args...);
     if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
@@ -240,7 +269,7 @@ public:
 
 protected:
     [[nodiscard]] bool is_plain() const noexcept {
-        return !this->hooks_ && !this->recomputes_ && !this->type_;
+        return !this->hooks_ && !this->recomputes_ && !this->type_ && !this->offload_;
     }
     template <class Call, class... Copies>
     R run(const Call& call, Copies... copies) const {
