@@ -6,14 +6,15 @@
 #endif
 
 #include <skein/train/build.hpp>
-#include <skein/train/detail/session.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/memory_plan.hpp>
+#include <skein/train/offload.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/precision.hpp>
 #include <skein/train/recompute.hpp>
+#include <skein/train/session.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/state_memory.hpp>
 #include <skein/train/training_state.hpp>
@@ -23,13 +24,16 @@
 #include <skein/train/wrap.hpp>
 
 #include <skein/train/detail/build.ipp>
+#include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/memory_plan.ipp>
+#include <skein/train/detail/offload.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/optimizers.ipp>
 #include <skein/train/detail/precision.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
+#include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>

@@ -15,12 +15,16 @@
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
 #include <skein/train/description.hpp>
+#include <skein/train/early_stopping.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
+#include <skein/train/input.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
+#include <skein/train/loss_scale.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/memory_plan.hpp>
+#include <skein/train/offload.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>
 #include <skein/train/parameter_groups.hpp>
@@ -31,6 +35,7 @@
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/session.hpp>
 #include <skein/train/shard_layout.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/state_memory.hpp>

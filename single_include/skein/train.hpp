@@ -42,6 +42,10 @@
 // Operations are submitted from the compute thread, run one at a time in the order of submission,
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
+// When nothing is queued or running, a small collective of a model that can (communicator::prompt)
+// begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
+// ticket is done at once and no thread was woken, else the communicator's thread takes over.
+//
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
 //     t.wait();                                              // throws if the collective failed
@@ -77,7 +81,12 @@
 namespace skein::dist {
 
 /// Element types of collectives. u8 is for opaque bytes: it can be copied but not reduced.
-enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4 };
+enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4, f16 = 5 };
+
+/// Two-byte floating point: sums of it are added in float32 and rounded once.
+[[nodiscard]] constexpr bool is_half(dtype type) noexcept {
+    return type == dtype::bf16 || type == dtype::f16;
+}
 
 /// mean is the sum divided by the world size (integers: truncated towards zero).
 enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
@@ -90,6 +99,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return 8;
     case dtype::i64: return 8;
     case dtype::u8: return 1;
+    case dtype::f16: return 2;
     }
     return 0;
 }
@@ -101,6 +111,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return "f64";
     case dtype::i64: return "i64";
     case dtype::u8: return "u8";
+    case dtype::f16: return "f16";
     }
     return "?";
 }
@@ -132,6 +143,44 @@ struct bf16_t {
 
 [[nodiscard]] [[gnu::always_inline]] inline float to_float(bf16_t value) noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+/// An IEEE half (binary16) as its 16 bits.
+struct f16_t {
+    std::uint16_t bits = 0;
+    friend constexpr bool operator==(f16_t, f16_t) = default;
+};
+
+/// float32 to half, to nearest even, with subnormals; NaN stays NaN (quiet, with what fits of its
+/// payload). The same bits as the processor's instruction.
+[[nodiscard]] constexpr f16_t to_f16(float value) noexcept {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    std::uint32_t r = 0;
+    if (a > 0x7f800000u) {
+        r = 0x7e00u | (a >> 13 & 0x3ffu);
+    } else if (a >= 0x477ff000u) { // from 65520 on: infinity
+        r = 0x7c00u;
+    } else if (a >= 0x38800000u) { // from 2^-14 on: the exponent's bias changes from 127 to 15
+        r = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
+    } else if (a > 0x33000000u) { // above 2^-25: a subnormal in steps of 2^-24
+        const std::uint32_t m = (a & 0x7fffffu) | 0x800000u, shift = 126 - (a >> 23);
+        const std::uint32_t half = 1u << (shift - 1);
+        r = (m + half - 1 + (m >> shift & 1u)) >> shift;
+    }
+    return f16_t{static_cast<std::uint16_t>(sign | r)};
+}
+
+/// Exact; NaN becomes quiet.
+[[nodiscard]] constexpr float to_float(f16_t value) noexcept {
+    const std::uint32_t sign = std::uint32_t{value.bits} << 16 & 0x80000000u;
+    const std::uint32_t m = value.bits & 0x3ffu, e = value.bits >> 10 & 0x1fu;
+    if (e == 0) { // a whole number of 2^-24
+        const float small = static_cast<float>(m) * 0x1p-24f;
+        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(small));
+    }
+    const std::uint32_t special = m == 0 ? 0x7f800000u : 0x7fc00000u | m << 13;
+    return std::bit_cast<float>(sign | (e == 31 ? special : (e + 112) << 23 | m << 13));
 }
 
 /// Where memory is.
@@ -176,6 +225,8 @@ inline constexpr bool is_element<float> = true;
 template <>
 inline constexpr bool is_element<bf16_t> = true;
 template <>
+inline constexpr bool is_element<f16_t> = true;
+template <>
 inline constexpr bool is_element<double> = true;
 template <>
 inline constexpr bool is_element<std::int64_t> = true;
@@ -192,6 +243,8 @@ template <class T>
         return dtype::f32;
     else if constexpr (std::same_as<T, bf16_t>)
         return dtype::bf16;
+    else if constexpr (std::same_as<T, f16_t>)
+        return dtype::f16;
     else if constexpr (std::same_as<T, double>)
         return dtype::f64;
     else if constexpr (std::same_as<T, std::int64_t>)
@@ -578,6 +631,7 @@ struct collective_tag {
 
 
 // ======== skein/dist/communicator.hpp, continued
+#include <coroutine>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -592,10 +646,29 @@ struct collective_options {
     duration deadline = time_constants::lan().collective_timeout;
 };
 
+/// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
+/// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
+/// two.
+class prompt_start {
+public:
+    /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
+    virtual void begin_here() noexcept = 0;
+    /// No more of that. Gives the coroutine that was suspended, or null: it wants to be resumed on the
+    /// loop's thread, before anything else is called, and blocks that one.
+    [[nodiscard]] virtual std::coroutine_handle<> end_here() noexcept = 0;
+
+protected:
+    prompt_start() = default;
+    prompt_start(const prompt_start&) = default;
+    prompt_start& operator=(const prompt_start&) = default;
+    ~prompt_start() = default;
+};
+
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them
-/// get errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
+/// get errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// between hosts; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
@@ -623,6 +696,10 @@ public:
     /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         reduce_op op) = 0;
+    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()]. The
+    /// sums are made in float32 and not rounded again. What io holds afterwards is not promised.
+    virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                        buffer_view out, reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
     virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
     /// counts[r] elements of rank r, in rank order; counts must outlive the task.
@@ -648,6 +725,8 @@ public:
     virtual void set_deadline(duration limit) = 0;
     /// What the collectives that begin after it are for. Messages have none to agree on.
     virtual void set_tag(collective_tag tag) = 0;
+    /// Null: everything runs on the loop's thread.
+    [[nodiscard]] virtual prompt_start* prompt() noexcept { return nullptr; }
 
 protected:
     communicator() = default;
@@ -746,6 +825,8 @@ public:
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
     ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op,
                             collective_tag tag = {});
+    ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op, collective_tag tag = {});
     ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
     ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
                         collective_tag tag = {});
@@ -774,6 +855,13 @@ private:
         std::size_t bytes = 0;
         collective_tag tag;
     };
+    ticket begin_here(std::size_t bytes, unique_function<task<void>(communicator&)> start,
+                      collective_tag tag);
+    static skein::detail::self_owned run_here(comm_thread* self);
+    ticket end_here();
+    void go_on_with(std::coroutine_handle<> parked);
+    void record(const operation& op, time_point begin);
+    static void tell(ticket::state& end, const result<void>& outcome);
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
     static task<void> started(operation* op, communicator* comm);
@@ -789,6 +877,12 @@ private:
     scope tasks_; // of the loop's thread
     int rank_ = 0, world_size_ = 1;
     std::string name_;
+
+    // What began in its call. Of the thread that made driving_ true for it; then of the loop's.
+    prompt_start* prompt_ = nullptr;
+    std::optional<operation> here_;
+    time_point here_since_{};
+    std::optional<result<void>> here_ended_;
 
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;
@@ -953,7 +1047,8 @@ SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
                                       std::unique_ptr<communicator> comm,
                                       unique_function<void()> at_end)
     : worker_(std::move(worker)), comm_(std::move(comm)), at_end_(std::move(at_end)),
-      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()) {}
+      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()),
+      prompt_(comm_->prompt()) {}
 
 SKEIN_INLINE comm_thread::~comm_thread() {
     if (at_end_) at_end_();
@@ -975,6 +1070,82 @@ SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
     }
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
     return ticket(std::move(end));
+}
+
+/// submit() for collectives: on this thread as far as it goes.
+SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
+                                            unique_function<task<void>(communicator&)> start,
+                                            collective_tag tag) {
+    bool mine = false;
+    if (prompt_ != nullptr) {
+        const std::lock_guard lock(guard_);
+        mine = !std::exchange(driving_, true); // as if the loop ran: nobody else begins anything
+    }
+    if (!mine) return submit(bytes, std::move(start), tag);
+    here_.emplace(operation{nullptr, std::move(start), bytes, tag});
+    here_since_ = steady_now();
+    here_ended_.reset();
+    prompt_->begin_here();
+    loop::resume(run_here(this).frame);
+    const auto parked = prompt_->end_here();
+    if (!parked) return end_here();
+    here_->end = std::make_shared<ticket::state>();
+    ticket end(here_->end);
+    worker_->loop().post_from_any_thread([this, parked] { go_on_with(parked); });
+    return end;
+}
+
+/// It has an owner: begin_here() or go_on_with() see it end before anything else runs.
+SKEIN_INLINE skein::detail::self_owned comm_thread::run_here(comm_thread* self) {
+    auto outcome = as_result(started(&*self->here_, self->comm_.get()));
+    self->here_ended_.emplace(co_await std::move(outcome));
+}
+
+/// Everything went well or badly on this thread.
+SKEIN_INLINE ticket comm_thread::end_here() {
+    SKEIN_CHECK(here_ended_, "a collective was suspended without a place to go on");
+    ticket end;
+    if (!*here_ended_) {
+        end = ticket(std::make_shared<ticket::state>());
+        tell(*end.state_, *here_ended_);
+    }
+    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+        more = !queue_.empty();
+        driving_ = more;
+        if (!more) idle_.notify_all();
+    }
+    if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
+    return end;
+}
+
+/// On the loop's thread: the rest of a collective that found the others late, then what is queued.
+SKEIN_INLINE void comm_thread::go_on_with(std::coroutine_handle<> parked) {
+    loop::resume(parked);
+    SKEIN_CHECK(here_ended_, "a collective was suspended on the loop's thread");
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+    }
+    const auto end = std::exchange(here_->end, nullptr);
+    here_.reset();
+    tell(*end, *here_ended_);
+    tasks_.spawn(drive());
+}
+
+/// For stats(); guard_ is held.
+SKEIN_INLINE void comm_thread::record(const operation& op, time_point begin) {
+    stats_.operations += 1;
+    stats_.bytes += op.bytes;
+    stats_.busy += steady_now() - begin;
+}
+
+SKEIN_INLINE void comm_thread::tell(ticket::state& end, const result<void>& outcome) {
+    if (!outcome) end.why = outcome.error();
+    end.phase.store(outcome ? ticket::succeeded : ticket::failed, std::memory_order_release);
+    end.phase.notify_all();
 }
 
 SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
@@ -1003,13 +1174,9 @@ SKEIN_INLINE task<void> comm_thread::drive() {
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
-            stats_.operations += 1;
-            stats_.bytes += op->bytes;
-            stats_.busy += steady_now() - begin;
+            record(*op, begin);
         }
-        if (!ended) op->end->why = ended.error();
-        op->end->phase.store(ended ? ticket::succeeded : ticket::failed, std::memory_order_release);
-        op->end->phase.notify_all();
+        tell(*op->end, ended);
     }
 }
 
@@ -1024,34 +1191,43 @@ SKEIN_INLINE task<void> comm_thread::leave() {
 }
 
 SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op,
                                                 collective_tag tag) {
-    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
+    return begin_here(
+        in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
                                                   reduce_op op, collective_tag tag) {
     auto start = [io, op, counts = std::move(counts)](communicator& c) {
         return c.reduce_scatter_v(io, counts, op);
     };
-    return submit(io.bytes(), std::move(start), tag);
+    return begin_here(io.bytes(), std::move(start), tag);
+}
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  buffer_view out, reduce_op op,
+                                                  collective_tag tag) {
+    auto start = [io, out, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, out, op);
+    };
+    return begin_here(io.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
-    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
+    return begin_here(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
                                               std::vector<std::size_t> counts, collective_tag tag) {
     auto start = [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     };
-    return submit(out.bytes(), std::move(start), tag);
+    return begin_here(out.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
-    return submit(0, [](communicator& c) { return c.barrier(); }, tag);
+    return begin_here(0, [](communicator& c) { return c.barrier(); }, tag);
 }
 SKEIN_INLINE task<void> comm_thread::allocate_into(communicator& comm, std::size_t bytes,
                                                    memory_kind kind,
@@ -1178,6 +1354,8 @@ SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, 
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
 // Element sums go around the ring in a fixed order that depends only on N and the element's slice.
+// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32, and
+// the result is rounded once, before it is gathered.
 // Small operations gather everything and reduce in rank order, which halves the steps.
 //
 // Runs on any network: TCP, Unix sockets, the simulated one. A broken connection fails the group at
@@ -1242,12 +1420,13 @@ struct signature {
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
     op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
-    std::uint32_t unused = 0;
+    dtype into = dtype::f32;       ///< of the result; mostly `type`
+    std::uint8_t unused[3] = {};
 
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
+/// "all_reduce #7 (f32 x 100, sum)", "reduce_scatter_v #8 (bf16 x 100 into f32, sum, ...)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// What the others learn when `rank` got no memory.
@@ -1295,8 +1474,9 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     }
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
-    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
-                       s.count, more);
+    const auto into = s.into == s.type ? "" : fmt::format(" into {}", to_string(s.into));
+    return fmt::format("{} #{} ({} x {}{}{})", to_string(s.kind), s.sequence, to_string(s.type),
+                       s.count, into, more);
 }
 
 SKEIN_INLINE std::string describe(const signature& s) {
@@ -1384,6 +1564,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -1394,6 +1576,10 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
+
+    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in is
+    /// f32: then the sum is rounded once, to bf16 or f16.
+    task<void> all_reduce_into(buffer_view in, buffer_view out, reduce_op op);
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
@@ -1495,7 +1681,7 @@ struct ring_header {
         to[41] = static_cast<std::byte>(what.type);
         to[42] = static_cast<std::byte>(what.op);
         to[43] = static_cast<std::byte>(what.outer);
-        store_le(to + 44, std::uint32_t{0});
+        store_le(to + 44, static_cast<std::uint32_t>(what.into));
         store_le(to + 48, step);
         store_le(to + 52, bytes);
         store_le(to + 56, std::uint32_t{0});
@@ -1516,6 +1702,7 @@ struct ring_header {
         h.what.type = static_cast<dtype>(from[41]);
         h.what.op = static_cast<reduce_op>(from[42]);
         h.what.outer = static_cast<op_kind>(from[43]);
+        h.what.into = static_cast<dtype>(from[44]);
         h.step = load_le<std::uint32_t>(from + 48);
         h.bytes = load_le<std::uint32_t>(from + 52);
         return h;
@@ -1907,8 +2094,8 @@ SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signa
 //
 // The result of element i depends only on the values and the order of the sources: loops are cut
 // into blocks for the vector unit, but no sum is ever regrouped, so all compilers and machines give
-// the same bits (NaN payloads excepted). bfloat16 is added in float32 and rounded once, to nearest
-// even. max and min give NaN as soon as one side is NaN.
+// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once, to
+// nearest even. max and min give NaN as soon as one side is NaN.
 //
 //     const void* parts[] = {of_rank_0, of_rank_1, of_rank_2};
 //     reduce(out, parts, n, dtype::f32, reduce_op::mean, 3);   // ((p0 + p1) + p2) / 3
@@ -1925,6 +2112,22 @@ namespace skein::dist {
 ///   divisor  for mean: what the sum is divided by, once, at the end
 void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
+
+/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32 nothing
+/// is rounded but the float32 sums.
+void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n, dtype type,
+            reduce_op op, int divisor) noexcept;
+
+/// n elements of one type, as one source among others.
+struct operand {
+    const void* data = nullptr;
+    dtype type = dtype::f32;
+};
+
+/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32, combined
+/// from left to right, and rounded to `to` once.
+void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n, reduce_op op,
+                 int divisor) noexcept;
 
 /// dst[i] = a[i] op b[i]; mean divides the sum by divisor (1: leaves the sum).
 void reduce(void* dst, const void* a, const void* b, std::size_t n, dtype type, reduce_op op,
@@ -2090,11 +2293,194 @@ void reduce_any_op(void* dst, const void* const* sources, std::size_t parts, std
 
 } // namespace skein::dist
 
+// ======== skein/dist/half.hpp
+// Many bfloat16 or half values to float32 and back: exact one way, to nearest even the other.
+//
+//     std::vector<f16_t> halves = ...;
+//     std::vector<float> wide(halves.size());
+//     widen(wide.data(), halves.data(), dtype::f16, wide.size());
+//     narrow(halves.data(), dtype::f16, wide.data(), wide.size());     // the same bits again
+//
+// Halves go through the processor's instructions (F16C) where it has them, else through to_f16() and
+// to_float(): the same bits, some ten times slower.
+
+
+#include <cstddef>
+
+namespace skein::dist {
+
+/// to[i] = from[i]; n elements of f32, bf16 or f16. No overlap.
+void widen(float* to, const void* from, dtype type, std::size_t n) noexcept;
+
+/// to[i] = from[i], rounded to nearest even; n elements of f32, bf16 or f16. No overlap.
+void narrow(void* to, dtype type, const float* from, std::size_t n) noexcept;
+
+namespace detail {
+
+void widen_f16_plain(float* to, const f16_t* from, std::size_t n) noexcept;
+void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) noexcept;
+[[nodiscard]] bool has_f16c() noexcept;
+/// Only where has_f16c().
+void widen_f16_f16c(float* to, const f16_t* from, std::size_t n) noexcept;
+void narrow_f16_f16c(f16_t* to, const float* from, std::size_t n) noexcept;
+
+} // namespace detail
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/half.ipp
+// The loops of widen() and narrow().
+
+
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE void widen_f16_plain(float* to, const f16_t* from, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+}
+SKEIN_INLINE void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_f16(from[i]);
+}
+
+#if defined(__x86_64__)
+SKEIN_INLINE bool has_f16c() noexcept {
+    static const bool found = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        // AVX as well: it says that the system keeps the wide registers.
+        return __builtin_cpu_supports("avx") != 0 && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+               (c & bit_F16C) != 0;
+    }();
+    return found;
+}
+[[gnu::target("avx,f16c")]] SKEIN_INLINE void widen_f16_f16c(float* to, const f16_t* from,
+                                                             std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m128i halves;
+        std::memcpy(&halves, from + i, sizeof halves);
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+    }
+    widen_f16_plain(to + i, from + i, n - i);
+}
+[[gnu::target("avx,f16c")]] SKEIN_INLINE void narrow_f16_f16c(f16_t* to, const float* from,
+                                                              std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m128i halves =
+            _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+        std::memcpy(to + i, &halves, sizeof halves);
+    }
+    narrow_f16_plain(to + i, from + i, n - i);
+}
+#else
+SKEIN_INLINE bool has_f16c() noexcept { return false; }
+SKEIN_INLINE void widen_f16_f16c(float* to, const f16_t* from, std::size_t n) noexcept {
+    widen_f16_plain(to, from, n);
+}
+SKEIN_INLINE void narrow_f16_f16c(f16_t* to, const float* from, std::size_t n) noexcept {
+    narrow_f16_plain(to, from, n);
+}
+#endif
+
+SKEIN_INLINE void widen_bf16(float* to, const bf16_t* from, std::size_t n) noexcept {
+    zip(to, from, from, n, [](bf16_t x, bf16_t) { return to_float(x); });
+}
+SKEIN_INLINE void narrow_bf16(bf16_t* to, const float* from, std::size_t n) noexcept {
+    zip(to, from, from, n, [](float x, float) { return to_bf16(x); });
+}
+
+} // namespace detail
+
+SKEIN_INLINE void widen(float* to, const void* from, dtype type, std::size_t n) noexcept {
+    if (n == 0) return;
+    switch (type) {
+    case dtype::f32: std::memcpy(to, from, n * sizeof(float)); return;
+    case dtype::bf16: return detail::widen_bf16(to, static_cast<const bf16_t*>(from), n);
+    case dtype::f16: {
+        const auto* const halves = static_cast<const f16_t*>(from);
+        if (detail::has_f16c()) return detail::widen_f16_f16c(to, halves, n);
+        return detail::widen_f16_plain(to, halves, n);
+    }
+    default: SKEIN_CHECK(false, "{} is not widened to f32", to_string(type));
+    }
+}
+
+SKEIN_INLINE void narrow(void* to, dtype type, const float* from, std::size_t n) noexcept {
+    if (n == 0) return;
+    switch (type) {
+    case dtype::f32: std::memcpy(to, from, n * sizeof(float)); return;
+    case dtype::bf16: return detail::narrow_bf16(static_cast<bf16_t*>(to), from, n);
+    case dtype::f16: {
+        auto* const halves = static_cast<f16_t*>(to);
+        if (detail::has_f16c()) return detail::narrow_f16_f16c(halves, from, n);
+        return detail::narrow_f16_plain(halves, from, n);
+    }
+    default: SKEIN_CHECK(false, "f32 is not narrowed to {}", to_string(type));
+    }
+}
+
+} // namespace skein::dist
+
 
 // ======== skein/dist/detail/reduce.ipp, continued
+#include <algorithm>
 #include <cstring>
 
 namespace skein::dist {
+
+namespace detail {
+
+/// reduce_wide() for any way to ask for source number s.
+template <class Source>
+void reduce_widened(void* dst, dtype to, std::size_t parts, Source source, std::size_t n,
+                    reduce_op op, int divisor) noexcept {
+    alignas(64) float sum[block], more[block]; // in the first-level cache
+    for (std::size_t i = 0; i < n; i += block) {
+        const std::size_t here = std::min(block, n - i);
+        const auto from = [&](std::size_t s) {
+            const operand o = source(s);
+            return operand{static_cast<const std::byte*>(o.data) + i * size_of(o.type), o.type};
+        };
+        widen(sum, from(0).data, from(0).type, here);
+        for (std::size_t s = 1; s < parts; ++s) {
+            widen(more, from(s).data, from(s).type, here);
+            const void* const both[2] = {sum, more};
+            const bool last = s + 1 == parts;
+            const reduce_op now = op == reduce_op::mean && !last ? reduce_op::sum : op;
+            reduce_any_op<float>(sum, both, 2, here, now, divisor);
+        }
+        narrow(static_cast<std::byte*>(dst) + i * size_of(to), to, sum, here);
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n,
+                              reduce_op op, int divisor) noexcept {
+    SKEIN_CHECK(sources.size() >= 2 ||
+                    (!sources.empty() && (op != reduce_op::mean || divisor == 1)),
+                "{} sources with divisor {}", sources.size(), divisor);
+    detail::reduce_widened(
+        dst, to, sources.size(), [&](std::size_t s) { return sources[s]; }, n, op, divisor);
+}
+
+SKEIN_INLINE void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n,
+                         dtype type, reduce_op op, int divisor) noexcept {
+    if (to == type) return reduce(dst, sources, n, type, op, divisor);
+    SKEIN_CHECK(sources.size() >= 2 ||
+                    (!sources.empty() && (op != reduce_op::mean || divisor == 1)),
+                "{} sources with divisor {}", sources.size(), divisor);
+    const auto source = [&](std::size_t s) { return operand{sources[s], type}; };
+    detail::reduce_widened(dst, to, sources.size(), source, n, op, divisor);
+}
 
 SKEIN_INLINE void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
                          reduce_op op, int divisor) noexcept {
@@ -2115,6 +2501,10 @@ SKEIN_INLINE void reduce(void* dst, std::span<const void* const> sources, std::s
     case dtype::i64:
         return detail::reduce_any_op<std::int64_t>(dst, sources.data(), sources.size(), n, op,
                                                    divisor);
+    case dtype::f16: {
+        const auto source = [&](std::size_t s) { return operand{sources[s], type}; };
+        return detail::reduce_widened(dst, type, sources.size(), source, n, op, divisor);
+    }
     case dtype::u8: return;
     }
 }
@@ -2159,9 +2549,11 @@ public:
     }
 
     task<void> connect_neighbours();
-    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> all_reduce(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
@@ -2176,7 +2568,7 @@ public:
 
 private:
     struct slice {
-        std::size_t at = 0, bytes = 0;
+        std::size_t at = 0, count = 0; // elements
     };
     struct plan;
     class late_watch;
@@ -2195,13 +2587,17 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
+    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    void add(const plan& p, std::uint32_t frame, std::byte* dst);
+    void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);
     task<void> receive_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
-    std::vector<slice> equal_slices(std::size_t bytes) const;
-    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts, std::size_t width);
+    std::vector<slice> equal_slices(std::size_t count) const;
+    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts);
+    plan reduction(buffer_view in, dtype into, reduce_op op, bool in_place) const;
     static constexpr time_constants times = time_constants::lan();
     static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 
@@ -2475,6 +2871,9 @@ namespace skein::dist::detail {
                                             int ranks);
 [[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
                                               reduce_op op, int ranks);
+/// With the result in `out` of `rank`.
+[[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                              buffer_view out, reduce_op op, int rank, int ranks);
 [[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
 [[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
                                           std::span<const std::size_t> counts, int rank, int ranks);
@@ -2510,7 +2909,7 @@ SKEIN_INLINE signature call_of(op_kind kind, buffer_view of, reduce_op op = redu
     signature s;
     s.kind = kind;
     s.count = of.count;
-    s.type = of.type;
+    s.type = s.into = of.type;
     s.op = op;
     return s;
 }
@@ -2539,6 +2938,19 @@ SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std
                 counts.size(), ranks, total, to_string(io.type), io.count);
     signature s = call_of(op_kind::reduce_scatter_v, io, op);
     s.detail = hash_counts(counts);
+    return s;
+}
+
+SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                             buffer_view out, reduce_op op, int rank, int ranks) {
+    signature s = reduce_scatter_v_call(io, counts, op, ranks);
+    const std::size_t own = counts[static_cast<std::size_t>(rank)];
+    SKEIN_CHECK((is_half(io.type) || io.type == dtype::f32) && out.type == dtype::f32 &&
+                    out.count == own,
+                "reduce_scatter_v of {} into {} x {}, the own part has {}", to_string(io.type),
+                to_string(out.type), out.count, own);
+    require_host(out);
+    s.into = out.type;
     return s;
 }
 
@@ -2575,7 +2987,7 @@ SKEIN_INLINE signature broadcast_call(buffer_view io, int root, int ranks) {
 SKEIN_INLINE signature barrier_call() {
     signature s;
     s.kind = op_kind::barrier;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     return s;
 }
 
@@ -2583,7 +2995,7 @@ SKEIN_INLINE signature allocate_call(std::size_t bytes, memory_kind kind) {
     SKEIN_CHECK(bytes > 0, "memory of {} bytes", bytes);
     signature s;
     s.kind = op_kind::allocate;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     s.count = bytes;
     s.detail = static_cast<std::uint64_t>(kind);
     return s;
@@ -2606,19 +3018,54 @@ SKEIN_INLINE signature message_call(buffer_view io, int peer, int rank, int rank
 namespace skein::dist {
 
 struct ring_communicator::core::plan {
-    std::byte* base = nullptr;
+    /// What the ranks bring, as one buffer that slices cut; only reducing steps read it.
+    std::byte* source = nullptr;
+    /// Where the sum of the own slice goes; chains and gathering steps do not write it.
+    std::byte* own = nullptr;
+    /// What slices are gathered into, or broadcast in.
+    std::byte* whole = nullptr;
+    dtype type = dtype::f32; // of source: what the first step sends
+    dtype wide = dtype::f32; // of partial sums: what the other reducing steps send
+    dtype into = dtype::f32; // of own and whole
+    reduce_op op = reduce_op::sum;
+    bool in_place = true; // partial sums lie where the source lay (wide == type), else in work_
     std::vector<slice> slices;
     int reducing = 0; // so many steps reduce, before the gathering ones
     int gathering = 0;
     bool chain = false; // broadcast: one step from root along the ring, forwarding
     int root = 0;
-    dtype type = dtype::f32;
-    reduce_op op = reduce_op::sum;
-    // filled in by run()
-    std::size_t piece = 0;      // bytes
+    // filled in by prepare()
+    std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::uint32_t received = 0;
+    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::byte* partial = nullptr;
+    std::uint32_t received = 0, sent = 0;
+
+    [[nodiscard]] int step_of(std::uint32_t frame) const {
+        return static_cast<int>(frame / per_step);
+    }
+    /// The part of a slice that a frame carries.
+    [[nodiscard]] slice part(std::uint32_t frame, const slice& s) const {
+        const std::size_t from = std::min(s.count, (frame % per_step) * piece);
+        return slice{from, std::min(piece, s.count - from)};
+    }
+    /// As what a step's elements travel.
+    [[nodiscard]] dtype type_of(int step) const {
+        if (chain || step >= reducing) return into;
+        return step == 0 ? type : wide;
+    }
+    [[nodiscard]] std::byte* at_source(const slice& s, const slice& part) const {
+        return source + (s.at + part.at) * size_of(type);
+    }
+    [[nodiscard]] std::byte* at_whole(const slice& s, const slice& part) const {
+        return whole + (s.at + part.at) * size_of(into);
+    }
+    /// The partial sums that reducing step `step` makes of slice s: two places in turn.
+    [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
+        if (in_place) return at_source(s, part);
+        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+    }
 };
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::even_slices(
@@ -2628,28 +3075,46 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     std::vector<slice> out_slices;
     for (std::size_t p = 0; p < ranks; ++p) {
         const std::size_t from = std::min(p * share, count), to = std::min(from + share, count);
-        out_slices.push_back(slice{from * width, (to - from) * width});
+        out_slices.push_back(slice{from, to - from});
     }
     return out_slices;
 }
 
-/// The same number of bytes for every rank.
+/// The same number of elements for every rank.
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::equal_slices(
-    std::size_t bytes) const {
+    std::size_t count) const {
     std::vector<slice> slices;
-    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * bytes, bytes});
+    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * count, count});
     return slices;
 }
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::uneven_slices(
-    std::span<const std::size_t> counts, std::size_t width) {
+    std::span<const std::size_t> counts) {
     std::vector<slice> slices;
     std::size_t at = 0;
     for (const std::size_t c : counts) {
-        slices.push_back(slice{at, c * width});
-        at += slices.back().bytes;
+        slices.push_back(slice{at, c});
+        at += c;
     }
     return slices;
+}
+
+/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type. Only
+/// sums need to be wider: the maximum of two halves is a half.
+SKEIN_INLINE ring_communicator::core::plan ring_communicator::core::reduction(buffer_view in,
+                                                                              dtype into,
+                                                                              reduce_op op,
+                                                                              bool in_place) const {
+    const bool adds = op == reduce_op::sum || op == reduce_op::mean;
+    plan p;
+    p.source = in.begin();
+    p.type = in.type;
+    p.wide = is_half(in.type) && adds ? dtype::f32 : in.type;
+    p.into = into;
+    p.op = op;
+    p.in_place = in_place && p.wide == p.type;
+    p.reducing = size() - 1;
+    return p;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::connect_neighbours() {
@@ -2682,18 +3147,29 @@ SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
     stop_ = cancel_source();
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
-    p.piece = pieces_.piece_bytes / 64 * 64;
-    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
+SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
+    std::size_t longest = 0, widest = size_of(p.type);
+    for (const slice& s : p.slices) longest = std::max(longest, s.count);
+    if (p.reducing > 1) widest = std::max(widest, size_of(p.wide));
+    if (p.gathering > 0) widest = std::max(widest, size_of(p.into));
+    const std::size_t bytes = pieces_.piece_bytes / 64 * 64;
+    SKEIN_CHECK(bytes > 0 && bytes < (std::size_t{1} << 31), "pieces of {} bytes",
                 pieces_.piece_bytes);
-    std::size_t longest = 0;
-    for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
+    p.piece = bytes / widest;
     p.per_step =
         static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
     p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
-    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_notice);
-    if (scratch_.size() < room) scratch_.resize(room);
+    const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
+    if (scratch_.size() < head) scratch_.resize(head);
+    if (p.in_place || p.reducing < 2) return;
+    p.room = longest * size_of(p.wide);
+    const std::size_t places = p.reducing > 2 ? 2 : 1;
+    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    p.partial = work_.data();
+}
 
+SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
+    prepare(p);
     auto both = all(run_sender(p), run_receiver(p));
     auto done = co_await std::move(both);
     (void)done;
@@ -2734,17 +3210,51 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
             auto more = moved_.wait();
             co_await more;
         }
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const int back = step < p.reducing ? 1 + step : step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        auto sending =
-            send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
+        const slice part = p.part(f, s);
+        const std::byte* const from = p.chain || step >= p.reducing ? p.at_whole(s, part)
+                                      : step == 0                   ? p.at_source(s, part)
+                                                  : p.at_partial(step - 1, s, part);
+        auto sending = send_frame(f, byte_span(from, part.count * size_of(p.type_of(step))));
         co_await std::move(sending);
+        p.sent = f + 1;
+        moved_.wake_all();
     }
+}
+
+/// Waits until the place for the partial sums of frame f is free: the step before the last one has
+/// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
+SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
+                                                          int step) {
+    const bool kept = step + 1 < p.reducing;
+    while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
+        auto more = moved_.wait();
+        co_await more;
+    }
+}
+
+/// The elements of frame f, which lie behind the header in scratch, and the own ones, to dst.
+SKEIN_INLINE void ring_communicator::core::add(const plan& p, std::uint32_t frame, std::byte* dst) {
+    const int step = p.step_of(frame), back = 2 + step, ranks = size();
+    const slice s = p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
+    const slice part = p.part(frame, s);
+    const operand mine{p.at_source(s, part), p.type};
+    const operand theirs{scratch_.data() + 64, p.type_of(step)};
+    const bool last = step + 1 == p.reducing;
+    const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
+    const dtype to = last ? p.into : p.wide;
+    // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
+    const bool own_first = position_ == 0;
+    const operand both[2] = {own_first ? mine : theirs, own_first ? theirs : mine};
+    if (to == p.type && theirs.type == p.type)
+        reduce(dst, both[0].data, both[1].data, part.count, to, op, divisor_);
+    else
+        reduce_wide(dst, to, both, part.count, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
@@ -2755,26 +3265,25 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
     }
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const bool reduces = !p.chain && step < p.reducing;
         const int back = reduces ? 2 + step : 1 + step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        const std::size_t n = std::min(p.piece, s.bytes - from);
-        std::byte* const mine = p.base + s.at + from;
-        auto receiving = receive_frame(f, n, reduces ? nullptr : mine);
+        const slice part = p.part(f, s);
+        const std::size_t n = part.count * size_of(p.type_of(step));
+        auto receiving = receive_frame(f, n, reduces ? nullptr : p.at_whole(s, part));
         co_await std::move(receiving);
         if (reduces && n > 0) {
-            const std::byte* const theirs = scratch_.data() + 64;
-            const bool last = step + 1 == p.reducing;
-            const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
-            // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
-            const bool own_first = position_ == 0;
-            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type),
-                   p.type, op, divisor_);
+            if (!p.in_place) {
+                auto room = room_for(p, f, step);
+                co_await std::move(room);
+            }
+            add(p, f,
+                step + 1 == p.reducing ? p.own + part.at * size_of(p.into)
+                                       : p.at_partial(step, s, part));
         }
         p.received = f + 1;
         moved_.wake_all();
@@ -2850,62 +3359,66 @@ SKEIN_INLINE void ring_communicator::core::check_frame(const detail::ring_header
 
 /// `own` into its slice of p, then everybody's into all slices.
 SKEIN_INLINE task<void> ring_communicator::core::gather(plan& p, buffer_view own) {
-    std::byte* const slot = p.base + p.slices[static_cast<std::size_t>(position_)].at;
+    std::byte* const slot = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
     if (own.count > 0 && slot != own.begin()) std::memcpy(slot, own.data, own.bytes());
     p.gathering = size() - 1;
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::all_reduce_call(io, op));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    if (io.bytes() > pieces_.small_bytes) {
-        p.base = io.begin();
-        p.slices = even_slices(io.count, size_of(io.type));
-        p.reducing = p.gathering = size() - 1;
+SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view in, buffer_view out,
+                                                            reduce_op op) {
+    auto what = detail::all_reduce_call(in, op);
+    what.into = out.type;
+    begin(what);
+    if (in.bytes() > pieces_.small_bytes) {
+        plan p = reduction(in, out.type, op, true);
+        p.slices = even_slices(in.count, size_of(in.type));
+        p.whole = out.begin();
+        p.own = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
+        p.gathering = size() - 1;
         auto work = finish_in_time(run(p));
         co_await std::move(work);
         co_return;
     }
-    work_.resize(std::max(work_.size(), io.bytes() * group_.size()));
-    p.base = work_.data();
-    p.slices = equal_slices(io.bytes());
-    auto gathering = gather(p, io);
+    work_.resize(std::max(work_.size(), in.bytes() * group_.size()));
+    plan p;
+    p.type = p.into = in.type;
+    p.whole = work_.data();
+    p.slices = equal_slices(in.count);
+    auto gathering = gather(p, in);
     co_await std::move(gathering);
     std::vector<const void*> sources;
-    for (const slice& s : p.slices) sources.push_back(p.base + s.at);
-    reduce(io.data, sources, io.count, io.type, op, divisor_);
+    for (const slice& s : p.slices) sources.push_back(p.at_whole(s, slice{}));
+    reduce(out.data, out.type, sources, in.count, in.type, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, buffer_view out,
                                                                 reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size()));
-    work_.resize(std::max(work_.size(), in.bytes()));
-    if (in.count > 0) std::memcpy(work_.data(), in.data, in.bytes());
-    plan p;
-    p.type = in.type;
-    p.op = op;
-    p.base = work_.data();
-    p.slices = equal_slices(out.bytes());
-    p.reducing = size() - 1;
+    plan p = reduction(in, out.type, op, false);
+    p.own = out.begin();
+    p.slices = equal_slices(out.count);
     auto work = finish_in_time(run(p));
     co_await std::move(work);
-    const std::byte* const own = p.base + static_cast<std::size_t>(position_) * out.bytes();
-    if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size()));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    p.base = io.begin();
-    p.slices = uneven_slices(counts, size_of(io.type));
-    p.reducing = size() - 1;
+    plan p = reduction(io, io.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = p.at_source(p.slices[static_cast<std::size_t>(position_)], slice{});
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+}
+
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, position_, size()));
+    plan p = reduction(io, out.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = out.begin();
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
@@ -2913,8 +3426,9 @@ SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
 SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = equal_slices(in.bytes());
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = equal_slices(in.count);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -2923,8 +3437,9 @@ SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, bu
                                                               std::span<const std::size_t> counts) {
     begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = uneven_slices(counts, size_of(in.type));
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = uneven_slices(counts);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -2934,8 +3449,9 @@ SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int r
     what.detail = static_cast<std::uint64_t>(label(root));
     begin(what);
     plan p;
-    p.base = io.begin();
-    p.slices.push_back(slice{0, io.bytes()});
+    p.type = p.into = io.type;
+    p.whole = io.begin();
+    p.slices.push_back(slice{0, io.count});
     p.chain = true;
     p.root = root;
     auto work = finish_in_time(run(p));
@@ -3026,7 +3542,11 @@ SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
 SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
-    return core_->all_reduce(io, op);
+    return core_->all_reduce(io, io, op);
+}
+SKEIN_INLINE task<void> ring_communicator::all_reduce_into(buffer_view in, buffer_view out,
+                                                           reduce_op op) {
+    return core_->all_reduce(in, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                           reduce_op op) {
@@ -3036,6 +3556,11 @@ SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
                                                             std::span<const std::size_t> counts,
                                                             reduce_op op) {
     return core_->reduce_scatter_v(io, counts, op);
+}
+SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    return core_->reduce_scatter_v(io, counts, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::all_gather(buffer_view in, buffer_view out) {
     return core_->all_gather(in, out);
@@ -3088,6 +3613,9 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 // own slice over all ranks in rank order, so each element is one sum p0 + p1 + ... on one core, and
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
+//
+// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks for
+// the others for a moment, and only if they are late goes on where it may sleep.
 //
 // In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
 // and writes it to everybody's, between two meetings.
@@ -3211,9 +3739,11 @@ private:
 
 
 // ======== skein/dist/shm.hpp, continued
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -3226,7 +3756,7 @@ struct memory_word;
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
-class shm_communicator final : public communicator {
+class shm_communicator final : public communicator, private prompt_start {
 public:
     /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
     /// ranks).
@@ -3251,6 +3781,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -3261,12 +3793,13 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
+    [[nodiscard]] prompt_start* prompt() noexcept override { return this; }
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
-    /// lost.
-    task<void> reduce_to(buffer_view io, reduce_op op, int root);
+    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost. out
+    /// may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
+    task<void> reduce_to(buffer_view io, buffer_view out, reduce_op op, int root);
 
     /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
     task<std::shared_ptr<group_memory>> share(std::size_t bytes, memory_kind kind, bool everywhere);
@@ -3284,12 +3817,16 @@ private:
     void begin_message(buffer_view io, int peer);
     void announce();
     void wait_for_all_to_agree();
-    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
-                      reduce_op op, int divisor);
+    void bring_small(const std::byte* bytes, std::size_t n);
+    void reduce_small(buffer_view in, std::byte* result, dtype into, std::size_t first,
+                      std::size_t n, reduce_op op, int divisor);
     struct reduction;
-    void reduce_parts(detail::signature what, buffer_view in, std::byte* result,
-                      std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_all(detail::signature what, buffer_view in, buffer_view out, reduce_op op,
+                          int divisor, int root);
+    task<void> reduce_parts(detail::signature what, buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts, reduce_op op);
     void reduce_steps(reduction r);
+    void take_small(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
@@ -3300,16 +3837,24 @@ private:
     detail::memory_place place_to_gather(buffer_view in, buffer_view out,
                                          std::span<const std::size_t> bytes) const;
     void reduce_in_place(detail::memory_place from, std::size_t first, std::size_t n, dtype type,
-                         reduce_op op, int divisor, std::span<std::byte* const> results);
+                         dtype into, reduce_op op, int divisor,
+                         std::span<std::byte* const> results);
     void reduce_slices(detail::memory_place place, buffer_view io, reduce_op op, int divisor,
                        int root);
     void gather_in_place(detail::memory_place place, const std::byte* in, std::byte* out,
                          std::span<const std::size_t> bytes);
-    void gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
-                         std::span<const std::size_t> bytes);
+    task<void> gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
+                               std::span<const std::size_t> bytes);
     void broadcast_in_place(detail::memory_place place, buffer_view io, int root);
     void copy_unless_aborted(std::byte* to, const std::byte* from, std::size_t n) const;
     void finish_together();
+
+    // beginning on another thread than the loop's (detail/shm_waiting.ipp)
+    struct meeting;
+    struct own_loop;
+    void begin_here() noexcept override { here_ = true; }
+    [[nodiscard]] std::coroutine_handle<> end_here() noexcept override;
+    [[nodiscard]] bool all_come_soon() noexcept;
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -3337,6 +3882,10 @@ private:
     std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
+
+    bool here_ = false;                // between begin_here() and end_here()
+    std::coroutine_handle<> parked_;   // what waits to go on at the loop
+    std::optional<time_point> late_{}; // since when it has waited for others
 };
 
 } // namespace skein::dist
@@ -3362,7 +3911,9 @@ private:
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/core.h>
 #include <poll.h>
@@ -3392,6 +3943,49 @@ void shm_communicator::wait_until(Reached reached) {
     constexpr duration look = time_constants::lan().shm_look;
     wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
+}
+
+/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a moment.
+struct shm_communicator::meeting {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
+    void await_suspend(std::coroutine_handle<> h) const noexcept {
+        comm.late_ = steady_now();
+        comm.parked_ = h;
+    }
+    void await_resume() const {
+        comm.wait_for_all_to_agree();
+        if (comm.late_) comm.spin_.waited(steady_now() - *std::exchange(comm.late_, std::nullopt));
+    }
+};
+
+/// Where a collective goes on that may block for long.
+struct shm_communicator::own_loop {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = h; }
+    void await_resume() const noexcept {}
+};
+
+SKEIN_INLINE std::coroutine_handle<> shm_communicator::end_here() noexcept {
+    here_ = false;
+    return std::exchange(parked_, {});
+}
+
+/// Looks as long as the waits of late have been worth it. An abort is something to go on with, too.
+SKEIN_INLINE bool shm_communicator::all_come_soon() noexcept {
+    const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
+    int behind = 0;
+    for (int left = spin_.rounds();; --left) {
+        while (behind < size_ &&
+               (behind == rank_ ||
+                detail::at_least(at(behind).arrived.load(std::memory_order_acquire), now_at))) {
+            ++behind;
+        }
+        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) return true;
+        if (left <= 0) return false;
+        cpu_pause();
+    }
 }
 
 SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value) {
@@ -3610,12 +4204,12 @@ SKEIN_INLINE void shm_communicator::finish_together() {
 /// Reduces n elements behind element `first` of the memory of all ranks, in rank order, block by
 /// block, to each of `results`.
 SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, std::size_t first,
-                                                    std::size_t n, dtype type, reduce_op op,
-                                                    int divisor,
+                                                    std::size_t n, dtype type, dtype into,
+                                                    reduce_op op, int divisor,
                                                     std::span<std::byte* const> results) {
     announce();
     wait_for_all_to_agree();
-    const std::size_t width = size_of(type);
+    const std::size_t width = size_of(type), to = size_of(into);
     constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
     const std::size_t some = hot / width;
     sources_.resize(static_cast<std::size_t>(size_));
@@ -3625,9 +4219,9 @@ SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, s
             sources_[static_cast<std::size_t>(p)] =
                 from.memory->of(p) + from.offset + (first + i) * width;
         }
-        reduce(results[0] + i * width, sources_, here, type, op, divisor);
+        reduce(results[0] + i * to, into, sources_, here, type, op, divisor);
         for (const auto& other : results.subspan(1))
-            std::memcpy(other + i * width, results[0] + i * width, here * width);
+            std::memcpy(other + i * to, results[0] + i * to, here * to);
         throw_if_aborted();
     }
     finish_together();
@@ -3647,7 +4241,7 @@ SKEIN_INLINE void shm_communicator::reduce_slices(detail::memory_place place, bu
             results.push_back(place.memory->of(p) + place.offset + first * width);
     }
     if (root < 0) results.insert(results.begin(), io.slice(first, 0).begin());
-    reduce_in_place(place, first, n, io.type, op, divisor, results);
+    reduce_in_place(place, first, n, io.type, io.type, op, divisor, results);
 }
 
 /// All-gather when `out` lies in memory of the group, or `in` does, at `place`.
@@ -3674,16 +4268,25 @@ SKEIN_INLINE void shm_communicator::gather_in_place(detail::memory_place place, 
     finish_together();
 }
 
-SKEIN_INLINE void shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
-                                                    buffer_view out,
-                                                    std::span<const std::size_t> bytes) {
+SKEIN_INLINE task<void> shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
+                                                          buffer_view out,
+                                                          std::span<const std::size_t> bytes) {
     const auto place = place_to_gather(in, out, bytes);
     what.memory = place.word();
     begin(what);
     // Small parts pass faster in one exchange; but what is common is written once, by its owner.
     const bool small = *std::max_element(bytes.begin(), bytes.end()) <= layout_.small_bytes();
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (place.memory == nullptr || (small && !common))
+    if (small && !common) {
+        bring_small(in.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(in.begin(), out.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory == nullptr)
         gather(in.begin(), out.begin(), bytes);
     else
         gather_in_place(place, in.begin(), out.begin(), bytes);
@@ -3768,15 +4371,18 @@ SKEIN_INLINE void shm_communicator::publish(counter which, std::uint32_t value) 
     }
 }
 
-/// One exchange: every rank sees everything and reduces elements [first, first + n) in rank order.
-SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result,
+/// The first half of an exchange of at most small_bytes of every rank: says what this one brings.
+SKEIN_INLINE void shm_communicator::bring_small(const std::byte* bytes, std::size_t n) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    if (n > 0) std::memcpy(layout_.small(segment_.data(), rank_, parity), bytes, n);
+    announce();
+}
+
+/// The second half, after the meeting: elements [first, first + n) of all, in rank order.
+SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result, dtype into,
                                                  std::size_t first, std::size_t n, reduce_op op,
                                                  int divisor) {
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-    if (in.count > 0)
-        std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
-    announce();
-    wait_for_all_to_agree();
     if (n == 0 || result == nullptr) return;
     std::array<const void*, 64> few;
     std::vector<const void*> many(size_ > 64 ? static_cast<std::size_t>(size_) : 0);
@@ -3784,25 +4390,40 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
     for (int r = 0; r < size_; ++r) {
         sources[r] = layout_.small(segment_.data(), r, parity) + first * size_of(in.type);
     }
-    reduce(result, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
+    reduce(result, into, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
            in.type, op, divisor);
+}
+
+/// The second half of a gathering: everybody's part to its place.
+SKEIN_INLINE void shm_communicator::take_small(const std::byte* in, std::byte* out,
+                                               std::span<const std::size_t> bytes) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    std::size_t at = 0;
+    for (std::size_t p = 0; p < bytes.size(); at += bytes[p++]) {
+        const bool there = p == static_cast<std::size_t>(rank_) && in == out + at;
+        if (bytes[p] == 0 || there) continue;
+        std::memcpy(out + at, layout_.small(segment_.data(), static_cast<int>(p), parity),
+                    bytes[p]);
+    }
 }
 
 /// One reduction through the `in` and `out` slots. Slices start on cache lines.
 struct shm_communicator::reduction {
     shm_communicator& comm;
     const std::byte* in;
-    std::byte* out;
+    std::byte* out; // null: nothing of the result is kept here
     std::size_t count;
-    dtype type;
+    dtype type, into; // of `in`, and of the result
     reduce_op op;
     int divisor;
     std::span<const std::size_t> parts; // what each rank gets, in `out`; empty: everybody all of it
     int only_root;                      // whose `out` is filled; negative: everybody's
 
-    std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
+    std::size_t width = size_of(type), result_width = size_of(into);
+    std::size_t ranks = static_cast<std::size_t>(comm.size_);
     std::size_t line = 64 / width;
-    std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    std::size_t slice =
+        comm.layout_.chunk_bytes() / std::max(width, result_width) / ranks / line * line;
     bool scattered = !parts.empty(); // then a step takes a slice of every part
     std::size_t per_step = scattered ? slice : slice * ranks;
     std::size_t longest = scattered ? *std::max_element(parts.begin(), parts.end()) : count;
@@ -3853,12 +4474,13 @@ struct shm_communicator::reduction {
                                        : comm.layout_.in(memory, static_cast<int>(p), base + k) +
                                              (c.slot + i) * width;
             }
-            std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
-            reduce(result, sources, n, type, op, divisor);
-            if (!scattered) {
-                std::memcpy(comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * width,
-                            result, n * width);
-            }
+            std::byte* const handed_out =
+                comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * result_width;
+            const std::size_t at = scattered ? k * per_step + i : c.at + i;
+            std::byte* const result = out != nullptr ? out + at * result_width : handed_out;
+            reduce(result, into, sources, n, type, op, divisor);
+            if (!scattered && result != handed_out)
+                std::memcpy(handed_out, result, n * result_width);
         }
         comm.publish(&detail::shm_rank::reduced, base + k + 1);
     }
@@ -3869,37 +4491,46 @@ struct shm_communicator::reduction {
             for (std::size_t p = 0; p < ranks; ++p) {
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
-                std::memcpy(out + c.at * width,
+                std::memcpy(out + c.at * result_width,
                             comm.layout_.out(memory, static_cast<int>(p), base + k) +
-                                c.slot * width,
-                            c.n * width);
+                                c.slot * result_width,
+                            c.n * result_width);
             }
         }
         comm.publish(&detail::shm_rank::fetched, base + k + 1);
     }
 };
 
-/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
-SKEIN_INLINE void shm_communicator::reduce_parts(detail::signature what, buffer_view in,
-                                                 std::byte* result,
-                                                 std::span<const std::size_t> counts,
-                                                 reduce_op op) {
+/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it, in `out`.
+SKEIN_INLINE task<void> shm_communicator::reduce_parts(detail::signature what, buffer_view in,
+                                                       buffer_view out,
+                                                       std::span<const std::size_t> counts,
+                                                       reduce_op op) {
     const auto place = place_to_reduce(in);
     what.memory = place.word();
     begin(what);
     const auto mine = static_cast<std::size_t>(rank_);
     const std::size_t before = detail::starts_of(counts)[mine];
-    if (in.bytes() <= layout_.small_bytes())
-        return reduce_small(in, result, before, counts[mine], op, size_);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        reduce_small(in, out.begin(), out.type, before, counts[mine], op, size_);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
     if (place.memory != nullptr) {
-        std::byte* const only[] = {result};
-        return reduce_in_place(place, before, counts[mine], in.type, op, size_, only);
+        std::byte* const only[] = {out.begin()};
+        reduce_in_place(place, before, counts[mine], in.type, out.type, op, size_, only);
+        co_return;
     }
     reduce_steps(reduction{.comm = *this,
                            .in = in.begin(),
-                           .out = result,
+                           .out = out.begin(),
                            .count = in.count,
                            .type = in.type,
+                           .into = out.type,
                            .op = op,
                            .divisor = size_,
                            .parts = counts,
@@ -3929,15 +4560,9 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     const std::vector<std::size_t> starts = detail::starts_of(bytes);
 
     if (longest <= layout_.small_bytes()) {
-        const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-        if (bytes[mine] > 0) std::memcpy(layout_.small(m, rank_, parity), in, bytes[mine]);
-        announce();
+        bring_small(in, bytes[mine]);
         wait_for_all_to_agree();
-        for (std::size_t p = 0; p < bytes.size(); ++p) {
-            if (bytes[p] == 0 || (p == mine && in == out + starts[p])) continue;
-            std::memcpy(out + starts[p], layout_.small(m, static_cast<int>(p), parity), bytes[p]);
-        }
-        return;
+        return take_small(in, out, bytes);
     }
 
     const std::size_t chunk = layout_.chunk_bytes();
@@ -4035,82 +4660,90 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    auto what = detail::all_reduce_call(io, op);
-    const auto place = place_to_reduce(io);
-    what.memory = place.word();
-    begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, io.begin(), 0, io.count, op, size_);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, size_, -1);
-    } else {
-        reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
-                               .op = op,
-                               .divisor = size_,
-                               .parts = {},
-                               .only_root = -1});
-    }
-    co_return;
+    return reduce_all(detail::all_reduce_call(io, op), io, io, op, size_, -1);
 }
 
-SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op, int root) {
+SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, buffer_view out, reduce_op op,
+                                                    int root) {
     auto what = detail::all_reduce_call(io, op);
     what.kind = detail::op_kind::reduce;
     what.detail = static_cast<std::uint64_t>(label(root));
-    const auto place = place_to_reduce(io);
+    what.into = out.type;
+    return reduce_all(what, io, out, op, 1, root);
+}
+
+/// To `root`'s out, or everybody's when it is negative.
+SKEIN_INLINE task<void> shm_communicator::reduce_all(detail::signature what, buffer_view in,
+                                                     buffer_view out, reduce_op op, int divisor,
+                                                     int root) {
+    // Results go straight into the ranks' memory where they have the type of what lies there.
+    const auto place = in.type == out.type ? place_to_reduce(in) : detail::memory_place{};
     what.memory = place.word();
     begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, 1, root);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        std::byte* const result = root < 0 || root == rank_ ? out.begin() : nullptr;
+        reduce_small(in, result, out.type, 0, in.count, op, divisor);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr) {
+        reduce_slices(place, in, op, divisor, root);
     } else {
         reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
+                               .in = in.begin(),
+                               .out = out.begin(),
+                               .count = in.count,
+                               .type = in.type,
+                               .into = out.type,
                                .op = op,
-                               .divisor = 1,
+                               .divisor = divisor,
                                .parts = {},
                                .only_root = root});
     }
-    co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
     const auto what = detail::reduce_scatter_call(in, out, op, size_);
     const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    reduce_parts(what, in, out.begin(), equal, op);
-    co_return;
+    auto work = reduce_parts(what, in, out, equal, op);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
                                                            std::span<const std::size_t> counts,
                                                            reduce_op op) {
     const auto what = detail::reduce_scatter_v_call(io, counts, op, size_);
-    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
-    reduce_parts(what, io, io.slice(before, 0).begin(), counts, op);
-    co_return;
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return reduce_parts(what, io, out, counts, op);
+}
+
+SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
+                                                           std::span<const std::size_t> counts,
+                                                           buffer_view out, reduce_op op) {
+    const auto what = detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_);
+    return reduce_parts(what, io, out, counts, op);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
+    const auto what = detail::all_gather_call(in, out, size_);
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
-    gather_anywhere(detail::all_gather_call(in, out, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
+    const auto what = detail::all_gather_v_call(in, out, counts, rank_, size_);
     std::vector<std::size_t> bytes;
     for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
-    gather_anywhere(detail::all_gather_v_call(in, out, counts, rank_, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
@@ -4120,21 +4753,29 @@ SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
     what.memory = place.word();
     begin(what);
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (common || (place.memory != nullptr && io.bytes() > layout_.small_bytes())) {
-        broadcast_in_place(place, io, root);
-        co_return;
-    }
+    const bool small = io.bytes() <= layout_.small_bytes();
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
-    gather(io.begin(), io.begin(), bytes);
-    co_return;
+    if (small && !common) {
+        bring_small(io.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(io.begin(), io.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr)
+        broadcast_in_place(place, io, root);
+    else
+        gather(io.begin(), io.begin(), bytes);
 }
 
 SKEIN_INLINE task<void> shm_communicator::barrier() {
     begin(detail::barrier_call());
     announce();
-    wait_for_all_to_agree();
-    co_return;
+    meeting all_are_here{*this};
+    co_await all_are_here;
 }
 
 /// Messages have their own counters; they do not count as collectives.
@@ -4370,7 +5011,8 @@ namespace skein::dist::detail {
 // The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
 // around the ring of leaders, and is handed out inside every host; so only one stream of data
 // crosses each network link, however many ranks a host has. The order of the sums depends on the
-// placement only.
+// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the last
+// addition.
 //
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
 // other.
@@ -4418,6 +5060,8 @@ public:
     /// order; when they are not, everybody gets everything.
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -4450,9 +5094,16 @@ private:
     /// An error on one side is told to the other before it is thrown.
     task<void> abort_both_on_error(task<void> work);
 
-    task<void> reduce_everywhere(buffer_view io, reduce_op op);
+    task<void> reduce_everywhere(buffer_view io, buffer_view out, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
-    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, reduce_op op);
+    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op);
+    task<void> sum_inside(buffer_view io, buffer_view to, reduce_op op);
+    task<void> reduce_host_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                                 reduce_op op);
+    [[nodiscard]] bool sums_travel() const noexcept;
+    [[nodiscard]] buffer_view place_of_sums(buffer_view io, dtype into, reduce_op op);
+    [[nodiscard]] buffer_view floats(std::size_t count);
     [[nodiscard]] bool hosts_are_neighbours() const;
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
     [[nodiscard]] std::vector<std::size_t> sums_per_host(
@@ -4478,6 +5129,7 @@ private:
     std::optional<error> failed_;
     std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
+    std::vector<float> wide_; // sums of bf16 and f16 on their way between hosts
 };
 
 } // namespace skein::dist
@@ -4487,6 +5139,147 @@ private:
 // Collectives in two levels, and who tells whom of a failure.
 
 
+// ======== skein/dist/detail/hierarchical_sums.ipp
+// Reductions in two levels: inside the hosts, then between them.
+
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace skein::dist {
+
+namespace detail {
+
+/// Elements to another place, or the same one.
+SKEIN_INLINE void put_elements(buffer_view from, buffer_view to) {
+    if (from.count > 0 && from.data != to.data) std::memcpy(to.data, from.data, from.bytes());
+}
+
+} // namespace detail
+
+/// Whether a host has several ranks, so that sums travel between hosts, and not elements.
+SKEIN_INLINE bool hierarchical_communicator::sums_travel() const noexcept {
+    return where_.hosts.size() < static_cast<std::size_t>(size_);
+}
+
+/// Where sums of `io` are when they leave a host: in io itself, or in float32 for bf16 and f16. The
+/// maximum of two halves is a half and needs no more room. Only the leader has the place.
+SKEIN_INLINE buffer_view hierarchical_communicator::place_of_sums(buffer_view io, dtype into,
+                                                                  reduce_op op) {
+    const bool adds = op == reduce_op::sum || op == reduce_op::mean;
+    const bool wide = is_half(io.type) && (into != io.type || (adds && sums_travel()));
+    if (!wide) return io;
+    return where_.my_place == 0 ? floats(io.count) : buffer_view{nullptr, io.count, dtype::f32};
+}
+
+SKEIN_INLINE buffer_view hierarchical_communicator::floats(std::size_t count) {
+    wide_.resize(std::max(wide_.size(), count));
+    return buffer_view{wide_.data(), count, dtype::f32};
+}
+
+/// The sum of this host's ranks, to `to` of the leader.
+SKEIN_INLINE task<void> hierarchical_communicator::sum_inside(buffer_view io, buffer_view to,
+                                                              reduce_op op) {
+    if (inside_) {
+        auto local = inside_->reduce_to(io, to, op == reduce_op::mean ? reduce_op::sum : op, 0);
+        co_await std::move(local);
+    } else if (to.type != io.type) {
+        widen(static_cast<float*>(to.data), io.data, io.type, io.count);
+    }
+}
+
+/// The whole reduction to every rank's `out`, which may be io, or f32.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_everywhere(buffer_view io,
+                                                                     buffer_view out,
+                                                                     reduce_op op) {
+    if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean; out is io
+        auto all = inside_->all_reduce(io, op);
+        co_await std::move(all);
+        co_return;
+    }
+    const buffer_view sums = place_of_sums(io, out.type, op);
+    auto local = sum_inside(io, sums, op);
+    co_await std::move(local);
+    if (between_) {
+        auto global = between_->all_reduce_into(sums, out, op);
+        co_await std::move(global);
+    }
+    if (inside_) {
+        wait_for_leader();
+        auto back = inside_->broadcast(out, 0);
+        co_await std::move(back);
+    }
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view in, buffer_view out,
+                                                                   reduce_op op) {
+    work_.resize(std::max(work_.size(), in.bytes()));
+    const buffer_view whole{work_.data(), in.count, in.type};
+    detail::put_elements(in, whole);
+    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    auto reducing = reduce_parts(whole, std::move(equal), out, op);
+    co_await std::move(reducing);
+}
+
+/// Each rank's part of the sum to its `out`, which may be that part of io, or f32.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
+                                                                std::vector<std::size_t> counts,
+                                                                buffer_view out, reduce_op op) {
+    const auto mine = static_cast<std::size_t>(rank_);
+    const std::size_t before = detail::starts_of(counts)[mine];
+    const bool same_type = io.type == out.type;
+    const bool one_host = where_.hosts.size() == 1;
+    if (one_host || (!sums_travel() && hosts_are_neighbours())) { // one level does it all
+        communicator* const level = one_host ? static_cast<communicator*>(inside_.get())
+                                             : static_cast<communicator*>(between_.get());
+        auto all = same_type ? level->reduce_scatter_v(io, counts, op)
+                             : level->reduce_scatter_v(io, counts, out, op);
+        co_await std::move(all);
+        if (same_type) detail::put_elements(io.slice(before, out.count), out);
+    } else if (!hosts_are_neighbours()) {
+        const buffer_view whole = same_type ? io : floats(io.count);
+        auto all = reduce_everywhere(io, whole, op);
+        co_await std::move(all);
+        detail::put_elements(whole.slice(before, out.count), out);
+    } else {
+        auto parts = reduce_host_parts(io, std::move(counts), out, op);
+        co_await std::move(parts);
+    }
+}
+
+/// Every host's part of the sum goes to its leader, and from there to its ranks.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_host_parts(
+    buffer_view io, std::vector<std::size_t> counts, buffer_view out, reduce_op op) {
+    const bool leads = where_.my_place == 0;
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto here = static_cast<std::size_t>(where_.my_host);
+    const std::size_t first = detail::starts_of(per_host)[here];
+    const buffer_view sums = place_of_sums(io, out.type, op);
+    auto local = sum_inside(io, sums, op);
+    co_await std::move(local);
+    if (between_) {
+        auto global = between_->reduce_scatter_v(sums, per_host, op);
+        co_await std::move(global);
+    }
+    buffer_view ours = io.slice(first, per_host[here]);
+    if (io.type != out.type)
+        ours = leads ? sums.slice(first, per_host[here]) : floats(per_host[here]);
+    else if (sums.type != io.type && leads) // rounded before it is handed out
+        narrow(ours.data, ours.type, static_cast<const float*>(sums.data) + first, ours.count);
+    if (inside_) {
+        wait_for_leader();
+        auto back = inside_->broadcast(ours, 0);
+        co_await std::move(back);
+    }
+    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
+    detail::put_elements(ours.slice(before - first, out.count), out);
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/hierarchical.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -4529,7 +5322,7 @@ SKEIN_INLINE void hierarchical_communicator::set_tag(collective_tag tag) {
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
     begin(detail::all_reduce_call(io, op));
-    return abort_both_on_error(reduce_everywhere(io, op));
+    return abort_both_on_error(reduce_everywhere(io, io, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in, buffer_view out,
@@ -4542,7 +5335,16 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size_));
     std::vector<std::size_t> owned(counts.begin(), counts.end());
-    return abort_both_on_error(reduce_parts(io, std::move(owned), op));
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_));
+    std::vector<std::size_t> owned(counts.begin(), counts.end());
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -4668,74 +5470,6 @@ SKEIN_INLINE task<void> hierarchical_communicator::abort_both_on_error(task<void
     abort(why);
     failed_ = detail::error_at(why, rank_and_call());
     throw *failed_;
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_everywhere(buffer_view io, reduce_op op) {
-    if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean
-        auto all = inside_->all_reduce(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->all_reduce(io, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        auto back = inside_->broadcast(io, 0);
-        co_await std::move(back);
-    }
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view in, buffer_view out,
-                                                                   reduce_op op) {
-    work_.resize(std::max(work_.size(), in.bytes()));
-    const buffer_view whole{work_.data(), in.count, in.type};
-    if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    auto reducing = reduce_parts(whole, std::move(equal), op);
-    co_await std::move(reducing);
-    if (out.count > 0) {
-        std::memcpy(out.data,
-                    whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
-                    out.bytes());
-    }
-}
-
-/// Every host's part of the sum goes to its leader, and from there to its ranks.
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
-                                                                std::vector<std::size_t> counts,
-                                                                reduce_op op) {
-    if (where_.hosts.size() == 1) {
-        auto all = inside_->reduce_scatter_v(io, counts, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (!hosts_are_neighbours()) {
-        auto all = reduce_everywhere(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    const std::vector<std::size_t> per_host = sums_per_host(counts);
-    const auto mine = static_cast<std::size_t>(where_.my_host);
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->reduce_scatter_v(io, per_host, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        const std::size_t before = detail::starts_of(per_host)[mine];
-        auto back = inside_->broadcast(io.slice(before, per_host[mine]), 0);
-        co_await std::move(back);
-    }
 }
 
 /// Whether the parts of each host lie one after the other in rank order.
@@ -4915,6 +5649,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -4963,6 +5699,14 @@ SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
                                                             reduce_op op) {
     (void)detail::reduce_scatter_v_call(io, counts, op, 1);
     check();
+    co_return;
+}
+SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    (void)detail::reduce_scatter_v_call(io, counts, out, op, 0, 1);
+    check();
+    if (io.data != out.data) widen(static_cast<float*>(out.data), io.data, io.type, io.count);
     co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -7764,6 +8508,26 @@ SKEIN_INLINE std::string summary_json(const run_summary& run) {
 // Written by scripts/check_mirror.py --write.
 
 
+// ======== skein/torch/engine.hpp
+// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
+
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
 // ======== skein/torch/tensor.hpp
 // Tensors and no more of LibTorch: for headers that only hold or hand on tensors and modules.
 
@@ -9881,6 +10645,198 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
 
+// ======== skein/train/sampler.hpp
+// Which samples make up the next batch: the same global order for any number of workers.
+//
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
+// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
+// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
+// workers goes on with one or three and sees exactly the samples it would have seen.
+//
+//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
+//     auto mine = order.next(rank, world_size);   // mine.ids
+//
+//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
+
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What to do with the last places of an epoch that do not fill a global batch.
+enum class last_batch : std::uint8_t {
+    drop,    ///< the epoch ends; every batch is full
+    shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    carry,   ///< filled up with the first places of the next epoch; every batch is full
+};
+
+/// Where a sampler stands; goes into checkpoints.
+struct sampler_state {
+    std::uint64_t seed = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
+
+    friend bool operator==(const sampler_state&, const sampler_state&) = default;
+};
+
+struct sampler_options {
+    std::uint64_t samples = 0; ///< N, samples in the data set
+    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t seed = 0;
+    last_batch last = last_batch::drop;
+};
+
+/// One rank's part of one global batch.
+struct batch_slice {
+    std::uint64_t epoch = 0;
+    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
+    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
+};
+
+/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
+/// at most one in length.
+[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
+                                                                        int rank,
+                                                                        int world_size) noexcept {
+    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
+    const auto base = count / n, extra = count % n;
+    const auto first = r * base + (r < extra ? r : extra);
+    return {first, first + base + (r < extra ? 1 : 0)};
+}
+
+/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
+class sampler {
+public:
+    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
+    explicit sampler(sampler_options options, int world_size = 1);
+
+    /// Whether these numbers can train: errc::usage with both numbers if not.
+    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
+
+    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
+    [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
+    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
+
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left out.
+    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
+
+    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
+    void restore(const sampler_state& saved);
+
+    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
+    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
+        const auto full = options_.samples / options_.batch;
+        const bool rest = options_.samples % options_.batch != 0;
+        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
+    }
+
+private:
+    void begin_epoch();
+    [[nodiscard]] keyed_permutation make_order() const;
+
+    sampler_options options_;
+    sampler_state state_;
+    keyed_permutation order_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/sampler.ipp
+// Bodies of <skein/train/sampler.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
+    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
+    check(options_, world_size).value();
+}
+
+SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
+    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
+    if (world == 0)
+        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
+            .with_hint("give at least 1");
+    if (o.samples == 0)
+        return error(errc::usage, "the data set has no samples")
+            .with_hint("is the text shorter than the context?");
+    if (o.samples < world)
+        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
+    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
+    if (o.batch < world)
+        return error(errc::usage,
+                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
+                                 o.batch, world))
+            .with_hint(fmt::format("use a batch of at least {}", world));
+    if (o.last == last_batch::drop && o.samples < o.batch)
+        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
+                                              o.samples, o.batch))
+            .with_hint("use a smaller batch or more data");
+    return {};
+}
+
+SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
+    auto left = options_.samples - state_.cursor;
+    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
+    if (spent) {
+        begin_epoch();
+        left = options_.samples;
+    }
+    const bool carries = options_.last == last_batch::carry;
+    const auto count = left < options_.batch && !carries ? left : options_.batch;
+    const auto [first, last] = rank_range(count, rank, world_size);
+    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
+    slice.ids.reserve(last - first);
+    for (std::uint64_t place = 0; place < count; ++place) {
+        if (state_.cursor == options_.samples) begin_epoch(); // carried over
+        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
+        state_.cursor += 1;
+    }
+    return slice;
+}
+
+SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
+    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
+    const auto whole = epochs * options_.samples / options_.batch;
+    return whole > 0 ? whole : 1;
+}
+
+SKEIN_INLINE void sampler::begin_epoch() {
+    state_.epoch += 1;
+    state_.cursor = 0;
+    order_ = make_order();
+}
+
+SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
+    if (saved.cursor > options_.samples)
+        throw error(errc::mismatch,
+                    fmt::format("saved position {} lies behind the {} samples of the data set",
+                                saved.cursor, options_.samples))
+            .with_hint("was the run started on other data?");
+    state_ = saved;
+    order_ = make_order();
+}
+
+SKEIN_INLINE keyed_permutation sampler::make_order() const {
+    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
+    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/run_config.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -9910,6 +10866,9 @@ struct run_config {
 
     // How it trains
     std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
+    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
+    last_batch last = last_batch::drop;
     std::int64_t global_batch =
         16;                        ///< samples per optimizer step, over all ranks and micro-batches
     std::int64_t accumulation = 1; ///< micro-batches per rank and step
@@ -9921,6 +10880,9 @@ struct run_config {
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
     /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
     std::uint64_t memory_limit = 0;
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when they are
+    /// needed, on the thread that computes.
+    int prefetch_batches = 1;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
     std::int64_t eval_every = 100;
@@ -9956,6 +10918,10 @@ struct run_config {
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
 
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For schedules.
+///   errors  usage when so many samples cannot train
+[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
+
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
 void validate(const run_config& config, int world_size);
 
@@ -9983,6 +10949,15 @@ SKEIN_INLINE std::string command_line() {
     return out;
 }
 
+SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
+    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
+    return sampler({.samples = samples,
+                    .batch = static_cast<std::uint64_t>(config.global_batch),
+                    .seed = config.seed,
+                    .last = config.last})
+        .batches_of(static_cast<std::uint64_t>(config.epochs));
+}
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
@@ -9995,7 +10970,12 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
     if (config.max_failures < 0)
         refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
+    if (config.epochs < 0)
+        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
+    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
+        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
+               "use 0 (none) to 1024; each takes the memory of a batch");
+    if (config.epochs == 0 && config.max_steps < 1)
         refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
     if (config.accumulation < 1)
         refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
@@ -10014,7 +10994,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
-            .with_hint("this version trains in float32");
+            .with_hint("it is a setting of the strategy: FSDP<auto_wrap<Block>, precision<bf16>>");
     const bool has_control = std::ranges::any_of(
         config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (config.name.empty() || config.name.find('/') != std::string::npos ||
@@ -10142,7 +11122,10 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 
 SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    const char* const lasts[] = {"drop", "shorten", "carry"};
     return {{"max_steps", text(c.max_steps)},
+            {"epochs", text(c.epochs)},
+            {"last_batch", lasts[static_cast<int>(c.last)]},
             {"global_batch", text(c.global_batch)},
             {"accumulation", text(c.accumulation)},
             {"seed", text(c.seed)},
@@ -10347,6 +11330,8 @@ SKEIN_INLINE std::vector<flat_range> cut_unit(std::span<const placed_parameter> 
 
 namespace skein::train {
 
+class activation_store;
+
 /// What a strategy does around the forward pass of a unit. On the thread that calls forward().
 class unit_hooks {
 public:
@@ -10389,6 +11374,11 @@ public:
     /// Activations are computed again in the backward pass (recompute.hpp).
     void recompute(bool yes) noexcept { recomputes_ = yes; }
     [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
+    /// What the block saves for the backward pass goes there (offload.hpp); null: nowhere.
+    void offload(std::shared_ptr<activation_store> to) noexcept { offload_ = std::move(to); }
+    [[nodiscard]] const std::shared_ptr<activation_store>& offloads() const noexcept {
+        return offload_;
+    }
 
     /// Forward passes of this step that have still to be computed again: until then a gradient of the block
     /// is not final.
@@ -10405,6 +11395,7 @@ public:
 
 protected:
     std::shared_ptr<unit_hooks> hooks_;
+    std::shared_ptr<activation_store> offload_;
     std::size_t number_ = 0;
     bool lost_ = false, recomputes_ = false;
     std::optional<at::ScalarType> type_;
@@ -10466,6 +11457,26 @@ using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::T
                                                       std::function<void()> before_backward);
 [[nodiscard]] bool gradients_are_on();
 [[noreturn]] void refuse_recompute();
+
+/// Where this thread's saved tensors go from now on; returns where they went.
+std::shared_ptr<activation_store> exchange_store(std::shared_ptr<activation_store> store);
+
+/// While it lives, saved tensors go where the mark says.
+class offload_guard {
+public:
+    explicit offload_guard(const unit_mark& mark) : set_(mark.offloads() != nullptr) {
+        if (set_) before_ = exchange_store(mark.offloads());
+    }
+    ~offload_guard() {
+        if (set_) (void)exchange_store(std::move(before_));
+    }
+    offload_guard(const offload_guard&) = delete;
+    offload_guard& operator=(const offload_guard&) = delete;
+
+private:
+    bool set_;
+    std::shared_ptr<activation_store> before_;
+};
 
 /// forward(arguments...) between the hooks.
 template <class R, class Forward, class... Args>
@@ -10541,6 +11552,7 @@ R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std:
         };
         (cast(args), ...);
     }
+    const offload_guard guard(mark);
     if (!mark.recomputes() || !gradients_are_on())
         return run_hooked<R>(hooks, number, forward, args...);
     if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
@@ -10561,7 +11573,7 @@ public:
 
 protected:
     [[nodiscard]] bool is_plain() const noexcept {
-        return !this->hooks_ && !this->recomputes_ && !this->type_;
+        return !this->hooks_ && !this->recomputes_ && !this->type_ && !this->offload_;
     }
     template <class Call, class... Copies>
     R run(const Call& call, Copies... copies) const {
@@ -10969,10 +11981,21 @@ SKEIN_INLINE void for_each_parameter(
 //         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+//
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
+// of the next step, as a signal does: all ranks end after that step, with a checkpoint.
+//
+// A callback with both of these members has its state in every checkpoint, by the name of its type:
+//
+//     std::string state() const;                // asked of rank 0 after the events of the step
+//     void restore(std::string_view state);     // on every rank, before on_start
 
 
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace skein::train {
@@ -10980,12 +12003,32 @@ namespace skein::train {
 /// Before the first step.
 struct start_info {
     int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0; ///< trainable elements
+    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
+    std::int64_t parameters = 0;   ///< trainable elements
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
+    std::string epochs{};
+};
+
+/// What a callback wants to happen next.
+enum class action : std::uint8_t {
+    go_on,
+    stop, ///< training ends after the next step, on all ranks
+};
+
+/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
+struct step_timing {
+    double data = 0.0;      ///< waited for batches: all of making them without prefetching
+    double forward = 0.0;   ///< the model and the loss
+    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
+    double optimizer = 0.0; ///< of the step before: it comes behind the row
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of the rank
+    /// with the least. Of the world's communicator: what groups of a part of the ranks do is not in it.
+    double overlap = 0.0;
 };
 
 /// After every optimizer step.
@@ -10999,6 +12042,7 @@ struct step_info {
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks
+    step_timing timing{};
 };
 
 /// After every evaluation.
@@ -11024,6 +12068,7 @@ struct fit_result {
     int rank = 0;
     std::uint64_t first_step = 0; ///< where this start of the program began
     std::uint64_t steps = 0;      ///< finished
+    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
     double val_loss = 0.0;        ///< of the last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
@@ -11048,6 +12093,17 @@ concept callback =
 namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+
+/// Calls it; what it returns if that is an action.
+template <class Call>
+action action_of(Call call) {
+    if constexpr (std::is_same_v<decltype(call()), action>) {
+        return call();
+    } else {
+        call();
+        return action::go_on;
+    }
+}
 template <class C>
 void tell(C& c, const start_info& info) {
     if constexpr (requires { c.on_start(info); })
@@ -11056,18 +12112,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-void tell(C& c, const step_info& info) {
+action tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        c.on_step(info);
+        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    return action::go_on;
 }
 template <class C>
-void tell(C& c, const eval_info& info) {
+action tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        c.on_eval(info);
+        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    return action::go_on;
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -11085,6 +12143,13 @@ void tell(C& c, const fit_result& info) {
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
+
+/// Has state that goes into checkpoints.
+template <class C>
+concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
+    { fixed.state() } -> std::convertible_to<std::string>;
+    c.restore(saved);
+};
 
 } // namespace detail
 
@@ -11447,6 +12512,8 @@ public:
     [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
         return unit.type == at::kFloat ? params_P_ : compute_P_;
     }
+    /// The values in that type; undefined when all are float32.
+    [[nodiscard]] const at::Tensor& compute_P() const noexcept { return compute_P_; }
     /// Some unit is computed in another type than float32.
     [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
     /// The module's values of what this rank owns become those of params_P(). Of all that there is: when
@@ -12407,7 +13474,6 @@ public:
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
-    [[nodiscard]] const precision_policy& precision() const noexcept { return policy_.precision; }
 
 private:
     struct unit_state {
@@ -13293,10 +14359,12 @@ template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     DDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module,
-                           {.name = name, .precision = train::precision_of<Settings...>()},
+        : sharded_parallel(ctx, module, {.name = name, .precision = used_precision()},
                            train::detail::plan_of<Bucket>()) {}
 };
 
@@ -13363,6 +14431,76 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 }
 
 } // namespace skein::train
+
+// ======== skein/train/early_stopping.hpp
+// Ends training when an evaluation has not improved for a while: a callback with an action and state.
+//
+//     skein::Trainer<skein::DDP<>, skein::early_stopping> trainer(
+//         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
+//
+// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
+// run that goes on after it was stopped is stopped again by the next evaluation without an improvement.
+
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+struct early_stopping_options {
+    std::string metric =
+        "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
+    int patience = 3;   ///< evaluations in a row without an improvement
+    double least = 0.0; ///< a difference up to this is none
+    bool lower_is_better = true;
+};
+
+class early_stopping {
+public:
+    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}
+
+    /// Throws errc::usage when the evaluation has no such number.
+    train::action on_eval(const train::eval_info& e) {
+        const auto* const now = report::find_metric(*e.metrics, options_.metric);
+        if (now == nullptr)
+            throw error(errc::usage,
+                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
+                .with_hint("choose val_loss, or val_ and a name that the loss reports");
+        const double gain = options_.lower_is_better ? best_ - *now : *now - best_;
+        const bool better = !seen_ || gain > options_.least;
+        if (better) best_ = *now;
+        seen_ = true;
+        waited_ = better ? 0 : waited_ + 1;
+        return waited_ < options_.patience ? train::action::go_on : train::action::stop;
+    }
+
+    [[nodiscard]] double best() const noexcept { return best_; }
+    /// Evaluations since the best one.
+    [[nodiscard]] int waited() const noexcept { return waited_; }
+
+    [[nodiscard]] std::string state() const {
+        return seen_ ? fmt::format("{} {:a}", waited_, best_) : std::string();
+    }
+    void restore(std::string_view saved) {
+        const std::string text(saved);
+        char* rest = nullptr;
+        seen_ = !text.empty();
+        waited_ = static_cast<int>(std::strtol(text.c_str(), &rest, 10));
+        best_ = std::strtod(rest, nullptr);
+    }
+
+private:
+    early_stopping_options options_;
+    double best_ = 0.0;
+    int waited_ = 0;
+    bool seen_ = false;
+};
+
+} // namespace skein
 
 // ======== skein/train/fsdp.hpp
 // Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
@@ -13444,6 +14582,9 @@ template <class Wrap, class... Settings>
 class FSDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "FSDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     FSDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
@@ -13464,6 +14605,9 @@ template <class Wrap, class... Settings>
 class Hybrid : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Hybrid";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Hybrid(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),
@@ -13479,6 +14623,170 @@ static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
               train::strategy<Hybrid<auto_wrap_size<1>>>);
 
 } // namespace skein
+
+// ======== skein/train/input.hpp
+// Where batches come from: samples by number, or a stream that deals its own.
+//
+// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals to the
+// ranks and keeps the place, exactly for any number of workers. What can only be read on (files too large
+// for an index, a service, generated text) is a batch_stream: each rank has its own and asks it for its
+// share of every step.
+//
+//     struct lines {
+//         std::optional<text_batch> next(const skein::train::stream_share& share);   // nothing: the epoch ends
+//         std::string state() const;                     // where it stands, for checkpoints
+//         void restore(std::string_view state);          // goes on from there
+//     };
+//
+// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a time, while
+// the step before computes; never during an evaluation. They must not draw from torch's default generator
+// there: its numbers belong to the model. The trainer looks whether the first step's batches do; if so it
+// makes them where it computes, as with prefetch_batches = 0, so that runs repeat.
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+template <class D>
+concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
+    { data.size() } -> std::convertible_to<std::uint64_t>;
+    data.batch(ids);
+};
+
+/// What one rank asks a stream for: one micro-batch.
+struct stream_share {
+    int rank = 0, world_size = 1;
+    std::uint64_t samples = 0; ///< wanted; the last batch of an epoch may have fewer
+    std::uint64_t epoch =
+        0; ///< a larger one than before: begin the stream anew, whatever is left of it
+};
+
+/// Batches in an order of the stream's own. Laws:
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
+///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
+///     function. Ranks share no sample: that is the stream's own business.
+/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten trains on what
+/// the others were given for that step, last_batch::drop does not, last_batch::carry is refused.
+template <class S>
+concept batch_stream =
+    requires(S& stream, const S& fixed, const stream_share& share, std::string_view saved) {
+        { stream.next(share).has_value() } -> std::convertible_to<bool>;
+        *stream.next(share);
+        { fixed.state() } -> std::convertible_to<std::string>;
+        stream.restore(saved);
+    };
+
+namespace detail {
+
+template <class D>
+struct batch_type {};
+template <data_source D>
+struct batch_type<D> {
+    using type = std::remove_cvref_t<decltype(std::declval<const D&>().batch(
+        std::span<const std::uint64_t>{}))>;
+};
+template <batch_stream S>
+    requires(!data_source<S>)
+struct batch_type<S> {
+    using type = std::remove_cvref_t<decltype(*std::declval<S&>().next(stream_share{}))>;
+};
+
+/// Samples of a stream's batch.
+template <class Batch>
+std::uint64_t samples_of(const Batch& batch, std::uint64_t asked) {
+    if constexpr (requires {
+                      { batch.samples() } -> std::convertible_to<std::uint64_t>;
+                  })
+        return static_cast<std::uint64_t>(batch.samples());
+    else if constexpr (requires {
+                           { batch.samples } -> std::convertible_to<std::uint64_t>;
+                       })
+        return static_cast<std::uint64_t>(batch.samples);
+    else
+        return asked;
+}
+
+/// A stream's batch, whose type the loop does not know.
+struct any_batch {
+    std::shared_ptr<const void> value; ///< null: the stream has ended
+    std::uint64_t samples = 0;
+};
+
+/// The user's data behind virtual calls; refers to it.
+class input_source {
+public:
+    virtual ~input_source() = default;
+    [[nodiscard]] virtual bool is_stream() const { return false; }
+    [[nodiscard]] virtual std::uint64_t size() const { return 0; }
+    [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
+        return {};
+    }
+    [[nodiscard]] virtual any_batch next(const stream_share&) { return {}; }
+    [[nodiscard]] virtual std::string state() const { return {}; }
+    virtual void restore(std::string_view) {}
+};
+
+template <data_source D>
+class numbered_input final : public input_source {
+public:
+    explicit numbered_input(const D& data) : data_(data) {}
+    std::uint64_t size() const override { return static_cast<std::uint64_t>(data_.size()); }
+    std::shared_ptr<const void> batch(std::span<const std::uint64_t> ids) override {
+        return std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+    }
+
+private:
+    const D& data_;
+};
+
+template <batch_stream S>
+class stream_input final : public input_source {
+public:
+    explicit stream_input(S& stream) : stream_(stream) {}
+    bool is_stream() const override { return true; }
+    any_batch next(const stream_share& share) override {
+        using type = typename batch_type<S>::type;
+        auto got = stream_.next(share);
+        if (!got.has_value()) return {};
+        const auto samples = samples_of(*got, share.samples);
+        return {std::make_shared<const type>(*std::move(got)), samples};
+    }
+    std::string state() const override { return std::as_const(stream_).state(); }
+    void restore(std::string_view saved) override { stream_.restore(saved); }
+
+private:
+    S& stream_;
+};
+
+/// What is both is asked by number.
+template <class D>
+[[nodiscard]] std::unique_ptr<input_source> make_input(D& data) {
+    if constexpr (data_source<std::remove_const_t<D>>)
+        return std::make_unique<numbered_input<std::remove_const_t<D>>>(data);
+    else
+        return std::make_unique<stream_input<D>>(data);
+}
+
+} // namespace detail
+
+/// What can be trained on.
+template <class D>
+concept train_input = data_source<std::remove_cvref_t<D>> || batch_stream<std::remove_cvref_t<D>>;
+
+template <class D>
+using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
+
+} // namespace skein::train
 
 // ======== skein/train/launch.hpp
 // launch(): one main() for every way a training program can start.
@@ -13789,6 +15097,58 @@ struct weighted_loss {
 };
 
 } // namespace skein
+
+// ======== skein/train/loss_scale.hpp
+// The scale of a loss in float16: large enough that small gradients do not vanish, halved when one overflows.
+//
+// All ranks see the norm of the summed gradients and so decide alike; a step whose norm is not finite is left
+// out. Scales are powers of two: dividing by one changes no bit of a gradient.
+//
+//   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
+
+
+#include <cstdint>
+
+namespace skein::train {
+
+class loss_scale {
+public:
+    /// What a loss is multiplied by.
+    [[nodiscard]] double value() const noexcept { return value_; }
+    /// Steps without an overflow since the scale has changed.
+    [[nodiscard]] std::uint64_t good_steps() const noexcept { return good_; }
+    /// Steps with one in a row.
+    [[nodiscard]] int overflows() const noexcept { return overflows_; }
+
+    /// After a step whose gradients were finite, or not.
+    void update(bool finite) noexcept {
+        if (!finite) {
+            value_ *= 0.5;
+            good_ = 0;
+            overflows_ += 1;
+            return;
+        }
+        overflows_ = 0;
+        if (++good_ < interval) return;
+        value_ *= 2.0;
+        good_ = 0;
+    }
+    /// From a checkpoint.
+    void restore(double value, std::uint64_t good_steps) noexcept {
+        value_ = value;
+        good_ = good_steps;
+    }
+
+    static constexpr std::uint64_t interval = 2000; ///< good steps before it is doubled
+    static constexpr int most_overflows = 100;      ///< in a row: then it is no matter of scale
+
+private:
+    double value_ = 65536.0;
+    std::uint64_t good_ = 0;
+    int overflows_ = 0;
+};
+
+} // namespace skein::train
 
 // ======== skein/train/memory_plan.hpp
 // What a strategy keeps of a model in each rank's memory: by formula before anything is allocated, and counted.
@@ -14972,12 +16332,14 @@ struct memory_limit {
 namespace detail {
 
 /// The shape of a run, as far as it is known before its groups are made.
-[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states);
+[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states,
+                                    const precision_policy& precision = {});
 
 /// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
 /// of it is allocated. A strategy of another name than the known ones is let through.
 void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
-                      const run_config& config, const optimizer_options& options);
+                      const run_config& config, const optimizer_options& options,
+                      const precision_policy& precision = {});
 
 /// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
 [[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,
@@ -15037,8 +16399,8 @@ SKEIN_INLINE unit_sizes measure_units(torch::nn::Module& model, const plan_funct
 }
 
 SKEIN_INLINE double states_of(const optimizer_options& options) {
-    if (std::holds_alternative<AdamW>(options)) return 2.0;
-    return std::get<SGD>(options).momentum != 0.0 ? 1.0 : 0.0;
+    const auto own = static_cast<double>(options.how.states().size());
+    return own + (options.more.average ? 1.0 : 0.0);
 }
 
 SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
@@ -15059,15 +16421,14 @@ SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_
 
     memory_need need{.strategy = std::string(policy.name)};
     const double whole = (one_copy || cut ? P / N : P); // of what forward and backward read
-    need.parameters =
-        mixed ? shape.master * P / N + (cut ? 0.0 : shape.compute * whole) : shape.master * whole;
-    need.gradients =
-        cut_gradients ? shape.reduce * blocks(2) + shape.master * P / N : shape.reduce * P;
+    need.parameters = (mixed ? shape.master * P / N : 0.0) + shape.compute * whole;
+    need.gradients = shape.reduce * (cut_gradients ? blocks(2) : P);
+    if (cut_gradients || shape.reduce != shape.master) need.gradients += shape.master * P / N;
     need.optimizer = shape.states * shape.master * P / N;
     if (cut) {
         const double used =
             policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
-        need.gathered = shape.compute * used * (mixed ? 1.0 : (N - 1) / N);
+        need.gathered = shape.compute * used * (N - 1) / N;
     }
     return need;
 }
@@ -15178,23 +16539,23 @@ SKEIN_INLINE memory_need count_memory(flat_store& store, std::span<const at::Ten
                                       bool own_part) {
     const auto bytes = [](const at::Tensor& t) { return static_cast<double>(t.nbytes()); };
     memory_need need;
+    const double share = double(store.owned()) / double(store.size());
     need.parameters = bytes(store.params_P());
-    if (own_part) need.parameters *= double(store.owned()) / double(store.size());
+    if (own_part || store.is_mixed()) need.parameters *= share;
+    if (store.is_mixed()) need.parameters += bytes(store.compute_P()) * (own_part ? share : 1.0);
     need.gradients = bytes(store.grads_P());
-    // Units that take turns in places (store_options::gradient_places) keep what is owned elsewhere.
-    std::int64_t placed = 0;
-    for (const auto& u : store.units()) placed = std::max(placed, u.grads_at + u.place.size());
-    const bool turns = std::ranges::any_of(
-        store.units(), [](const flat_unit& u) { return u.grads_at != u.place.begin; });
-    if (turns || placed < store.size()) need.gradients += double(store.owned()) * sizeof(float);
+    if (store.keeps_own_grads()) need.gradients += double(store.owned()) * sizeof(float);
     for (const auto& t : states) need.optimizer += bytes(t);
     return need;
 }
 
 namespace detail {
 
-SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states) {
+SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states,
+                                   const precision_policy& precision) {
     memory_shape shape;
+    shape.compute = static_cast<double>(c10::elementSize(precision.compute));
+    shape.reduce = static_cast<double>(c10::elementSize(precision.reduce));
     shape.ranks = ctx.world_size();
     const int here = std::max(1, ctx.local_size());
     shape.hosts = std::max(1, (ctx.world_size() + here - 1) / here);
@@ -15213,12 +16574,13 @@ SKEIN_INLINE const shard_policy* policy_of(std::string_view strategy) {
 
 SKEIN_INLINE void refuse_too_large(std::string_view strategy, torch::nn::Module& model,
                                    const context& ctx, const run_config& config,
-                                   const optimizer_options& options) {
+                                   const optimizer_options& options,
+                                   const precision_policy& precision) {
     const auto* policy = policy_of(strategy);
     if (policy == nullptr || (policy->name == "single" && ctx.world_size() > 1)) return;
     auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
     const auto sizes = measure_units(model);
-    const auto shape = shape_of(ctx, config, states_of(options));
+    const auto shape = shape_of(ctx, config, states_of(options), precision);
     const int here = shape.ranks_per_host();
     // What is available has paid for the model's parameters already, and they move into the store.
     if (limit.source.starts_with("MemAvailable")) limit.bytes += 4.0 * double(sizes.total) * here;
@@ -15263,6 +16625,23 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 } // namespace detail
 } // namespace skein::train
 
+// ======== skein/train/offload.hpp
+// Activation offload and compression: what a forward pass keeps for the backward pass lies in a file meanwhile,
+// or takes half the bytes.
+//
+//     auto store = skein::train::offload_to_file("/var/tmp");        // the same bits
+//     auto store = skein::train::offload_as_bf16();                  // half the memory
+//     skein::train::offload_activations(*model, store);              // in its blocks, which are skein::unit
+//     const skein::train::offload_scope here(store, *model);         // or: whatever is saved in this scope
+//
+// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass wants it, back in.
+// Together with checkpoint_activations() it is the inputs of the blocks that move. Parameters, buffers, small tensors
+// (below 4 KiB) and expanded ones stay where they are, and so do tensors that are no float32 under bf16.
+//
+//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
+//   (arXiv 1602.08124)
+
+
 // ======== skein/train/recompute.hpp
 // Activation checkpointing: memory for time. Between forward and backward a marked block keeps its inputs
 // only, and computes its activations again when its gradients are wanted: a third more computing, and of
@@ -15276,6 +16655,8 @@ SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& st
 
 
 #include <cstddef>
+#include <functional>
+#include <string_view>
 
 namespace skein::train {
 
@@ -15287,6 +16668,12 @@ namespace skein::train {
 ///            not_supported for a weight that such a block shares with the rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
+/// Chooses blocks by their name in the model, as in named_modules().
+using block_filter = std::function<bool(std::string_view)>;
+
+/// The same for the blocks that `which` says yes to.
+std::size_t checkpoint_activations(torch::nn::Module& model, const block_filter& which);
+
 } // namespace skein::train
 
 
@@ -15296,21 +16683,413 @@ std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
 namespace skein::train {
 
-SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
-    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model,
+                                                const block_filter& which) {
     std::size_t units = 0, chosen = 0;
-    for (const auto& each : model.modules(/*include_self=*/false)) {
-        auto* const mark = dynamic_cast<unit_mark*>(each.get());
+    for (const auto& item : model.named_modules(std::string(), /*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(item.value().get());
         if (mark == nullptr) continue;
-        const bool yes = every > 0 && units++ % static_cast<std::size_t>(every) == 0;
+        units += 1;
+        const bool yes = which(item.key());
         mark->recompute(yes);
         chosen += yes ? 1 : 0;
     }
-    if (every > 0 && units == 0)
+    if (units == 0)
         throw error(errc::invalid_argument, "the model has no skein::unit to compute again")
             .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
     return chosen;
 }
+
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
+    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+    if (every == 0) { // also of a model without blocks
+        for (const auto& each : model.modules(/*include_self=*/false))
+            if (auto* const mark = dynamic_cast<unit_mark*>(each.get())) mark->recompute(false);
+        return 0;
+    }
+    std::size_t number = 0;
+    return checkpoint_activations(
+        model, [&](std::string_view) { return number++ % static_cast<std::size_t>(every) == 0; });
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/offload.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::train {
+
+/// A tensor that has been put away.
+class stored_tensor {
+public:
+    virtual ~stored_tensor();
+    /// Its values again, in the shape and strides that it had. May be called more than once.
+    [[nodiscard]] virtual at::Tensor load() const = 0;
+};
+
+/// Where tensors are put away, and which are not. Used by several threads at once.
+class activation_store {
+public:
+    /// Smaller tensors stay where they are.
+    explicit activation_store(std::size_t at_least) noexcept : at_least_(at_least) {}
+    activation_store(const activation_store&) = delete;
+    activation_store& operator=(const activation_store&) = delete;
+    virtual ~activation_store();
+
+    /// Null: it stays where it is.
+    ///   errors  of the disk
+    [[nodiscard]] virtual std::unique_ptr<stored_tensor> put(const at::Tensor& tensor) = 0;
+    /// Bytes that are put away at the moment, as they are stored; and tensors since the beginning.
+    [[nodiscard]] virtual std::int64_t bytes() const = 0;
+    [[nodiscard]] virtual std::int64_t tensors() const = 0;
+
+    /// The frozen parameters and buffers of a model never move. Trainable parameters are known without. Not while
+    /// another thread uses the store.
+    void protect(const torch::nn::Module& model);
+    [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
+    [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
+
+private:
+    std::size_t at_least_;
+    std::unordered_set<const void*> protected_; // storages
+    std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
+};
+
+/// A file without a name in this folder, on whose disk there is room for the activations; it goes with the store.
+///   errors  of the disk
+///   at_least  bytes of a tensor that is worth it
+[[nodiscard]] std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
+                                                                std::size_t at_least = 4096);
+
+/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient that is a product
+/// with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
+[[nodiscard]] std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least = 4096);
+
+/// While it lives, tensors that autograd saves on this thread go to the store; null: none does. Scopes nest.
+/// Not for a process in which Python runs autograd: there its engine has hooks of its own.
+class offload_scope {
+public:
+    explicit offload_scope(const std::shared_ptr<activation_store>& store);
+    offload_scope(const std::shared_ptr<activation_store>& store, const torch::nn::Module& model);
+    offload_scope(const offload_scope&) = delete;
+    offload_scope& operator=(const offload_scope&) = delete;
+    ~offload_scope();
+
+private:
+    std::shared_ptr<activation_store> before_;
+};
+
+/// From now on blocks that are skein::unit save their activations there; null: nowhere.
+///   which    by name; all when empty
+///   returns  how many do
+///   errors   invalid_argument when the model has no skein::unit
+std::size_t offload_activations(torch::nn::Module& model, std::shared_ptr<activation_store> store,
+                                const block_filter& which = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/offload.ipp
+// Bodies of <skein/train/offload.hpp>.
+
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE stored_tensor::~stored_tensor() = default;
+SKEIN_INLINE activation_store::~activation_store() = default;
+
+SKEIN_INLINE void activation_store::protect(const torch::nn::Module& model) {
+    const auto add = [this](const at::Tensor& t) {
+        if (!t.defined() || !t.has_storage() || t.requires_grad()) return;
+        if (protected_.insert(t.storage().unsafeGetStorageImpl()).second)
+            held_.push_back(t.detach());
+    };
+    for (const auto& p : model.parameters()) add(p);
+    for (const auto& b : model.buffers()) add(b);
+}
+
+SKEIN_INLINE bool activation_store::is_protected(const at::Tensor& tensor) const {
+    return protected_.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
+namespace detail {
+
+/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is open.
+class scratch_file {
+public:
+    explicit scratch_file(const std::string& folder) {
+        static std::atomic<int> made{0};
+        posix_disk disk;
+        disk.make_dirs(folder).value();
+        const auto path = join_path(
+            folder, fmt::format(".skein-activations-{}-{}", ::getpid(), made.fetch_add(1)));
+        file_ = disk.open(path, open_mode::create_new).value();
+        disk.remove(path).value();
+    }
+
+    [[nodiscard]] std::uint64_t write(byte_span bytes) {
+        std::uint64_t at = 0;
+        {
+            const std::lock_guard lock(mutex_);
+            used_ += bytes.size();
+            at = take(bytes.size());
+        }
+        if (auto written = file_->write_at(at, bytes); !written) {
+            give_back(at, bytes.size());
+            throw written.error();
+        }
+        return at;
+    }
+    void read(std::uint64_t at, mut_byte_span into) {
+        if (file_->read_at(at, into).value() != into.size())
+            throw error(errc::io, "the file of activations is shorter than what was put there");
+    }
+    void give_back(std::uint64_t at, std::size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        used_ -= bytes;
+        free_.emplace(bytes, at);
+    }
+    [[nodiscard]] std::int64_t used() const {
+        const std::lock_guard lock(mutex_);
+        return static_cast<std::int64_t>(used_);
+    }
+
+private:
+    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    std::uint64_t take(std::size_t bytes) {
+        if (const auto fits = free_.find(bytes); fits != free_.end()) {
+            const auto at = fits->second;
+            free_.erase(fits);
+            return at;
+        }
+        return std::exchange(end_, end_ + bytes);
+    }
+
+    std::unique_ptr<file> file_;
+    mutable std::mutex mutex_;
+    std::multimap<std::size_t, std::uint64_t> free_;
+    std::uint64_t end_ = 0, used_ = 0;
+};
+
+/// Its numbers one behind the other: in the order of the memory where that has no holes, else of the indices.
+SKEIN_INLINE at::Tensor packed(const at::Tensor& t) {
+    if (t.is_non_overlapping_and_dense()) return t.as_strided({t.numel()}, {1});
+    return t.contiguous().view({t.numel()});
+}
+SKEIN_INLINE at::Tensor unpacked(const at::Tensor& flat, const at::Tensor& into) {
+    if (into.is_non_overlapping_and_dense())
+        into.as_strided({into.numel()}, {1}).copy_(flat);
+    else
+        into.copy_(flat.view(into.sizes()));
+    return into;
+}
+
+class tensor_in_file final : public stored_tensor {
+public:
+    tensor_in_file(std::shared_ptr<scratch_file> file, const at::Tensor& t)
+        : file_(std::move(file)), sizes_(t.sizes().vec()), strides_(t.strides().vec()),
+          options_(t.options()) {
+        const auto flat = packed(t);
+        bytes_ = flat.nbytes();
+        at_ = file_->write({static_cast<const std::byte*>(flat.const_data_ptr()), bytes_});
+    }
+    ~tensor_in_file() override { file_->give_back(at_, bytes_); }
+
+    [[nodiscard]] at::Tensor load() const override {
+        auto out = at::empty_strided(sizes_, strides_, options_);
+        const bool whole = out.is_non_overlapping_and_dense();
+        auto flat = whole ? out.as_strided({out.numel()}, {1}) : at::empty(out.numel(), options_);
+        file_->read(at_, {static_cast<std::byte*>(flat.mutable_data_ptr()), bytes_});
+        return whole ? out : unpacked(flat, out);
+    }
+
+private:
+    std::shared_ptr<scratch_file> file_;
+    std::vector<std::int64_t> sizes_, strides_;
+    at::TensorOptions options_;
+    std::uint64_t at_ = 0;
+    std::size_t bytes_ = 0;
+};
+
+class file_store final : public activation_store {
+public:
+    file_store(const std::string& folder, std::size_t at_least)
+        : activation_store(at_least), file_(std::make_shared<scratch_file>(folder)) {}
+    std::unique_ptr<stored_tensor> put(const at::Tensor& t) override {
+        tensors_ += 1;
+        return std::make_unique<tensor_in_file>(file_, t);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return file_->used(); }
+    [[nodiscard]] std::int64_t tensors() const override { return tensors_; }
+
+private:
+    std::shared_ptr<scratch_file> file_;
+    std::atomic<std::int64_t> tensors_{0};
+};
+
+class tensor_as_bf16 final : public stored_tensor {
+public:
+    tensor_as_bf16(std::shared_ptr<std::atomic<std::int64_t>> bytes, const at::Tensor& t)
+        : all_(std::move(bytes)), sizes_(t.sizes().vec()), strides_(t.strides().vec()),
+          flat_(packed(t).to(at::kBFloat16)) {
+        *all_ += static_cast<std::int64_t>(flat_.nbytes());
+    }
+    ~tensor_as_bf16() override { *all_ -= static_cast<std::int64_t>(flat_.nbytes()); }
+    [[nodiscard]] at::Tensor load() const override {
+        return unpacked(flat_, at::empty_strided(sizes_, strides_, at::kFloat));
+    }
+
+private:
+    std::shared_ptr<std::atomic<std::int64_t>> all_;
+    std::vector<std::int64_t> sizes_, strides_;
+    at::Tensor flat_;
+};
+
+class bf16_store final : public activation_store {
+public:
+    using activation_store::activation_store;
+    std::unique_ptr<stored_tensor> put(const at::Tensor& t) override {
+        if (t.scalar_type() != at::kFloat) return nullptr;
+        tensors_ += 1;
+        return std::make_unique<tensor_as_bf16>(bytes_, t);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return *bytes_; }
+    [[nodiscard]] std::int64_t tensors() const override { return tensors_; }
+
+private:
+    std::shared_ptr<std::atomic<std::int64_t>> bytes_ =
+        std::make_shared<std::atomic<std::int64_t>>(0);
+    std::atomic<std::int64_t> tensors_{0};
+};
+
+/// Of this thread.
+SKEIN_INLINE std::shared_ptr<activation_store>& current_store() {
+    thread_local std::shared_ptr<activation_store> store;
+    return store;
+}
+
+/// What autograd has in the place of one saved tensor.
+class offload_hooks final : public torch::autograd::SavedVariableHooks {
+public:
+    explicit offload_hooks(std::shared_ptr<activation_store> store) : store_(std::move(store)) {}
+
+    void call_pack_hook(const at::Tensor& t) override {
+        const at::NoGradGuard no_grad;
+        if (moves(t)) stored_ = store_->put(t.detach());
+        if (stored_) return;
+        // A leaf keeps no graph alive; anything else may be a result of the node that saves it.
+        kept_ = t.is_leaf() ? t : t.detach();
+        version_ = t._version();
+    }
+    at::Tensor call_unpack_hook() override {
+        const at::NoGradGuard no_grad;
+        if (stored_) return stored_->load();
+        if (kept_._version() != version_)
+            throw error(errc::invalid_argument,
+                        "a tensor that the backward pass needs was changed in place");
+        return kept_;
+    }
+
+private:
+    [[nodiscard]] bool moves(const at::Tensor& t) const {
+        if (!t.has_storage() || t.is_sparse() || !t.device().is_cpu() ||
+            t.nbytes() < store_->at_least() || t.is_conj() || t.is_neg())
+            return false;
+        const auto& base = t.is_view() ? t._base() : t;
+        if (base.is_leaf() && base.requires_grad()) return false; // a parameter
+        for (std::int64_t i = 0; i < t.dim(); ++i)
+            if (t.stride(i) == 0 && t.size(i) > 1) return false;
+        return !store_->is_protected(t);
+    }
+
+    std::shared_ptr<activation_store> store_;
+    std::unique_ptr<stored_tensor> stored_;
+    at::Tensor kept_;
+    std::int64_t version_ = 0;
+};
+
+/// The engine that C++ has, and hooks for what is saved: it asks its engine for them.
+struct hooked_engine final : torch::autograd::Engine {
+    std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks()
+        override {
+        const auto& store = current_store();
+        return store ? std::make_unique<offload_hooks>(store) : nullptr;
+    }
+    static Engine& get() {
+        static auto* const engine = new hooked_engine; // as the engine it stands for: never ends
+        return *engine;
+    }
+};
+
+SKEIN_INLINE void use_hooked_engine() {
+    static std::once_flag once;
+    std::call_once(once, [] { torch::autograd::set_default_engine_stub(&hooked_engine::get); });
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
+                                                               std::size_t at_least) {
+    return std::make_shared<detail::file_store>(folder, at_least);
+}
+SKEIN_INLINE std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least) {
+    return std::make_shared<detail::bf16_store>(at_least);
+}
+
+SKEIN_INLINE offload_scope::offload_scope(const std::shared_ptr<activation_store>& store)
+    : before_(std::exchange(detail::current_store(), store)) {
+    if (store) detail::use_hooked_engine();
+}
+SKEIN_INLINE offload_scope::offload_scope(const std::shared_ptr<activation_store>& store,
+                                          const torch::nn::Module& model)
+    : offload_scope(store) {
+    if (store) store->protect(model);
+}
+SKEIN_INLINE offload_scope::~offload_scope() { detail::current_store() = std::move(before_); }
+
+SKEIN_INLINE std::size_t offload_activations(torch::nn::Module& model,
+                                             std::shared_ptr<activation_store> store,
+                                             const block_filter& which) {
+    if (store) store->protect(model);
+    std::size_t units = 0, chosen = 0;
+    for (const auto& item : model.named_modules(std::string(), /*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(item.value().get());
+        if (mark == nullptr) continue;
+        units += 1;
+        const bool yes = store && (!which || which(item.key()));
+        mark->offload(yes ? store : nullptr);
+        chosen += yes ? 1 : 0;
+    }
+    if (units == 0)
+        throw error(errc::invalid_argument,
+                    "the model has no skein::unit whose activations to move")
+            .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
+    return chosen;
+}
+
+namespace detail {
+SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
+    std::shared_ptr<activation_store> store) {
+    if (store) use_hooked_engine();
+    return std::exchange(current_store(), std::move(store));
+}
+} // namespace detail
 
 } // namespace skein::train
 
@@ -15425,6 +17204,7 @@ namespace detail {
 SKEIN_INLINE json config_json(const run_config& c) {
     return json{{"name", c.name},
                 {"max_steps", c.max_steps},
+                {"epochs", c.epochs},
                 {"global_batch", c.global_batch},
                 {"accumulation", c.accumulation},
                 {"seed", c.seed},
@@ -15439,6 +17219,10 @@ SKEIN_INLINE json config_json(const run_config& c) {
                 {"best_metric", c.best_metric},
                 {"max_failures", c.max_failures},
                 {"tokens_per_sample", c.tokens_per_sample}};
+}
+SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
+    return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
+            {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
 }
 } // namespace detail
 
@@ -15582,6 +17366,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
+    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -15596,6 +17381,7 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
+    for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 
@@ -15652,9 +17438,12 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
             o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
         show_->event(dump_json(o));
     } else {
-        auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
-                                report::human_count(static_cast<double>(start.parameters)),
-                                start.total_steps, config_->global_batch);
+        const auto steps = start.total_steps > 0 ? fmt::format("{} steps of ", start.total_steps)
+                                                 : std::string("steps of ");
+        auto what = fmt::format("{}: {} parameters, {}{} samples", name,
+                                report::human_count(static_cast<double>(start.parameters)), steps,
+                                config_->global_batch);
+        if (!start.epochs.empty()) what += ", " + start.epochs;
         if (!path_.empty()) what += ", files in " + path_;
         show_->note(what);
         show_->note(fmt::format(
@@ -15678,7 +17467,7 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
-    if (start.first_step > 0 && start.first_step >= start.total_steps)
+    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
         show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
                                   start.first_step, start.total_steps));
 }
@@ -15696,7 +17485,7 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.path = result.run_path;
     out.steps = result.steps;
     out.first = result.first_step;
-    out.total = static_cast<std::uint64_t>(config.max_steps);
+    out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
     out.seconds = result.seconds;
     out.samples = config.tokens_per_sample <= 0;
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
@@ -15718,178 +17507,6 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
                       : result.stop_signal == SIGTERM ? "by SIGTERM"
                                                       : "on request";
     return out;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/sampler.hpp
-// Which samples make up the next batch: the same global order for any number of workers.
-//
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
-// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
-// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
-// workers goes on with one or three and sees exactly the samples it would have seen.
-//
-//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
-//     auto mine = order.next(rank, world_size);   // mine.ids
-//
-//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
-
-
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// What to do with the last places of an epoch that do not fill a global batch.
-enum class last_batch : std::uint8_t {
-    drop,    ///< the epoch ends; every batch is full
-    shorten, ///< one short batch; ranks may get unequal (even empty) slices
-};
-
-/// Where a sampler stands; goes into checkpoints.
-struct sampler_state {
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
-
-    friend bool operator==(const sampler_state&, const sampler_state&) = default;
-};
-
-struct sampler_options {
-    std::uint64_t samples = 0; ///< N, samples in the data set
-    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
-    std::uint64_t seed = 0;
-    last_batch last = last_batch::drop;
-};
-
-/// One rank's part of one global batch.
-struct batch_slice {
-    std::uint64_t epoch = 0;
-    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
-    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
-};
-
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
-                                                                        int rank,
-                                                                        int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
-
-/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
-class sampler {
-public:
-    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
-    explicit sampler(sampler_options options, int world_size = 1);
-
-    /// Whether these numbers can train: errc::usage with both numbers if not.
-    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
-
-    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
-    [[nodiscard]] batch_slice next(int rank, int world_size);
-
-    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
-    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
-
-    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
-    void restore(const sampler_state& saved);
-
-    /// Full global batches per epoch (with last_batch::shorten, the short one counts too).
-    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
-        const auto full = options_.samples / options_.batch;
-        const bool rest = options_.samples % options_.batch != 0;
-        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
-    }
-
-private:
-    [[nodiscard]] keyed_permutation make_order() const;
-
-    sampler_options options_;
-    sampler_state state_;
-    keyed_permutation order_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/sampler.ipp
-// Bodies of <skein/train/sampler.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
-    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
-    check(options_, world_size).value();
-}
-
-SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
-    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
-    if (world == 0)
-        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
-            .with_hint("give at least 1");
-    if (o.samples == 0)
-        return error(errc::usage, "the data set has no samples")
-            .with_hint("is the text shorter than the context?");
-    if (o.samples < world)
-        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
-            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
-    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
-    if (o.batch < world)
-        return error(errc::usage,
-                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
-                                 o.batch, world))
-            .with_hint(fmt::format("use a batch of at least {}", world));
-    if (o.last == last_batch::drop && o.samples < o.batch)
-        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
-                                              o.samples, o.batch))
-            .with_hint("use a smaller batch or more data");
-    return {};
-}
-
-SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
-    auto left = options_.samples - state_.cursor;
-    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
-    if (spent) {
-        state_.epoch += 1;
-        state_.cursor = 0;
-        order_ = make_order();
-        left = options_.samples;
-    }
-    const auto count = left < options_.batch ? left : options_.batch;
-    const auto [first, last] = rank_range(count, rank, world_size);
-    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
-    slice.ids.reserve(last - first);
-    for (auto place = first; place < last; ++place)
-        slice.ids.push_back(order_(state_.cursor + place));
-    state_.cursor += count;
-    return slice;
-}
-
-SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
-    if (saved.cursor > options_.samples)
-        throw error(errc::mismatch,
-                    fmt::format("saved position {} lies behind the {} samples of the data set",
-                                saved.cursor, options_.samples))
-            .with_hint("was the run started on other data?");
-    state_ = saved;
-    order_ = make_order();
-}
-
-SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
-    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
 }
 
 } // namespace skein::train
@@ -16148,142 +17765,99 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 
 } // namespace skein::train
 
-// ======== skein/train/single.hpp
-// The strategy for one process: no communication at all. Also the oracle of every other strategy.
+// ======== skein/train/session.hpp
+// One training run as steps that a loop of your own drives; fit() is such a loop.
 //
-//     Trainer<Single> trainer(ctx, config);
-//     Trainer<basic_single<precision<bf16>>> half(ctx, config);
-
-
-#include <string_view>
-
-namespace skein {
-
-namespace train::detail {
-
-class single_process {
-public:
-    /// Throws errc::usage in a world of several ranks.
-    single_process(const context& ctx, torch::nn::Module& module, const precision_policy& policy);
-    single_process(const single_process&) = delete;
-    single_process& operator=(const single_process&) = delete;
-    ~single_process();
-
-    [[nodiscard]] flat_store& store() noexcept { return store_; }
-    void begin_step() { store_.expect_gradients(); }
-    void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward();
-    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() { store_.cast_owned(); }
-    void sync_buffers() noexcept {}
-    void begin_evaluation() noexcept {}
-    void end_evaluation() noexcept {}
-    void abort(const error& /*why*/) noexcept {}
-    void finish();
-
-    [[nodiscard]] const precision_policy& precision() const noexcept { return precision_; }
-
-private:
-    torch::nn::Module* module_;
-    precision_policy precision_;
-    flat_store store_;
-};
-
-} // namespace train::detail
-
-/// Trains in this process alone.
-template <train::precision_setting... Settings>
-class basic_single : public train::detail::single_process {
-public:
-    static constexpr std::string_view name = "Single";
-
-    basic_single(const train::context& ctx, torch::nn::Module& module)
-        : single_process(ctx, module, train::precision_of<Settings...>()) {}
-};
-
-using Single = basic_single<>;
-
-static_assert(train::strategy<Single>);
-
-} // namespace skein
-
-
-// ======== skein/train/detail/single.ipp
-// Bodies of <skein/train/single.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::train::detail {
-
-SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
-                                            const precision_policy& policy)
-    : module_(&module), precision_(policy), store_(module, {.precision = policy}) {
-    if (ctx.world_size() != 1)
-        throw error(errc::usage,
-                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-            .with_hint("use Trainer<DDP<>>, or one worker");
-    cast_inputs(module, store_, /*on=*/true);
-}
-
-SKEIN_INLINE single_process::~single_process() { finish(); }
-
-SKEIN_INLINE void single_process::finish_backward() {
-    store_.settle_gradients();
-    if (store_.keeps_own_grads())
-        for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
-}
-
-SKEIN_INLINE void single_process::finish() {
-    if (!store_.is_mixed()) return;
-    cast_inputs(*module_, store_, /*on=*/false);
-    store_.show_masters(/*whole=*/true);
-}
-
-} // namespace skein::train::detail
-
-// ======== skein/train/trainer.hpp
-// The training loop: the same for one process and many, and the only place that knows all parts.
-//
-// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
-// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
-// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the row: what
+// all ranks report and decide together), apply (clip, optimizer, publish) and commit (the place in the data
+// moves on; callbacks, evaluation, files and checkpoints). Until apply nothing that lasts has changed, and
+// redo() takes the step back.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
-//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
-//
-// Same seed and world size: the same bits, also when a run was interrupted and resumed.
+//     auto session = trainer.open(net, skein::AdamW{}, schedule);
+//     session.evaluate_on(net, loss, held_out);
+//     for (auto& step : session.steps(data)) {
+//         for (auto& micro : step) session.backward(loss(net, micro));
+//         session.report(skein::report::metric_kind::sum, "seen", 12);
+//     }
+//     const auto result = session.finish();
 
 
-// ======== skein/train/detail/session.hpp
-// The seam between one fit() and the user's types: the loop is no template and is compiled once, what it
-// needs of model, loss, data, strategy and callbacks is behind virtual calls.
-
-
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Where a session stands between two calls.
+enum class step_phase : std::uint8_t {
+    idle,      ///< the last step is committed, or taken back
+    drawn,     ///< its samples are known
+    computing, ///< some micro-batches have been through the model
+    agreed, ///< all ranks know its row; the reduced gradients are there until the next step is drawn
+    applied, ///< the parameters are new
+};
+
+/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
+struct redo_step {};
+
+template <class R>
+concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
+
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
+/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
+/// "val_<name>".
+template <class L, class Model, class Batch>
+concept loss_function =
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/session_seam.hpp
+// The seam between a session and the user's types: the loop is no template and is compiled once, what it
+// needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
+// <skein/train/session.hpp> only, after its concepts.
+
+namespace skein::train {
+
+/// What a session was asked for. Pointers are not owned.
+struct session_request {
+    context* ctx;
+    const run_config* config;
+    const report::settings* described; ///< the user's part of config.json
+    report::metric_set* reported;      ///< what the user reports for the step that is running
+    optimizer_options options;
+    schedule rate;
+};
+
+} // namespace skein::train
 
 namespace skein::train::detail {
 
-/// The user's types of one fit(): see trainer.hpp for what each of them promises.
-class fit_parts {
+/// State of a callback, by the name of its type.
+struct callback_state {
+    std::string name, state;
+};
+
+/// Strategy, module and callbacks of one session.
+class session_parts {
 public:
-    using ids = std::span<const std::uint64_t>;
-
-    virtual ~fit_parts();
+    virtual ~session_parts() = default;
     [[nodiscard]] virtual torch::nn::Module& module() = 0;
-    /// The loss of training or evaluation samples; `metrics` gets what it reports. Its weight is undefined
-    /// when it is the mean over the samples.
-    [[nodiscard]] virtual weighted_loss loss(ids samples, report::metric_set& metrics) = 0;
-    [[nodiscard]] virtual weighted_loss held_out_loss(ids samples, report::metric_set& metrics) = 0;
-
-    [[nodiscard]] virtual bool loss_is_weighted() const = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
+    [[nodiscard]] virtual precision_policy precision() const = 0;
     [[nodiscard]] virtual flat_store& store() = 0;
     virtual void begin_step() = 0;
     virtual void begin_micro(bool last) = 0;
@@ -16297,32 +17871,67 @@ public:
     virtual void finish() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    virtual void tell(const step_info& event) = 0;
-    virtual void tell(const eval_info& event) = 0;
+    [[nodiscard]] virtual action tell(const step_info& event) = 0;
+    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
+    [[nodiscard]] virtual std::vector<callback_state> states() const = 0;
+    virtual void restore(const callback_state& saved) = 0;
 };
+
+using make_parts = std::function<std::unique_ptr<session_parts>()>;
+/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined when it is
+/// the mean over the samples.
+using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+/// The same of samples by number.
+using numbered_loss =
+    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+
+template <class Loss, class Model, class Batch>
+consteval void require_loss() {
+    static_assert(
+        loss_function<Loss, Model, Batch>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor or a skein::weighted_loss");
+}
+
+template <class Loss, class Model, class Batch>
+inline constexpr bool loss_reports =
+    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] consteval bool loss_is_weighted() {
+    if constexpr (loss_reports<Loss, Model, Batch>)
+        return std::convertible_to<
+            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+    else
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
+                                   weighted_loss>;
+}
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
+                                      report::metric_set& metrics) {
+    const auto value = [&] {
+        if constexpr (loss_reports<Loss, Model, Batch>)
+            return loss(model, batch, metrics);
+        else
+            return loss(model, batch);
+    };
+    if constexpr (loss_is_weighted<Loss, Model, Batch>())
+        return value();
+    else
+        return {value(), {}};
+}
 
 /// Names of the trainer's own numbers, in rows or beside them.
 inline constexpr std::string_view taken_names[] = {
-    "loss",          "lr",           "grad_norm", "step",     "stop",  "tokens_per_s",
-    "samples_per_s", "step_seconds", "event",     "val_loss", "total", "eta_seconds"};
+    "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
+    "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
+    "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
+    "loss_scale"};
 
-/// What one fit() was asked for. Pointers are not owned.
-struct fit_request {
-    context* ctx;
-    const run_config* config;
-    const report::settings* described; ///< the user's part of config.json
-    report::metric_set* reported;      ///< what the user reports for the step that is running
-    optimizer_options options;
-    schedule rate;
-    std::uint64_t samples = 0;  ///< of the training data
-    std::uint64_t held_out = 0; ///< samples of the evaluation set
-};
-
-/// Makes the parts (and with them the strategy), trains, and tells the peers why if an error leaves.
-[[nodiscard]] fit_result run_fit(const fit_request& request,
-                                 const std::function<std::unique_ptr<fit_parts>()>& make);
+class session_core;
 
 /// What a person should know who wants the best checkpoints kept; mostly nothing.
 [[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
@@ -16333,8 +17942,782 @@ void begin_training(const context& ctx, const run_config& config);
 } // namespace skein::train::detail
 
 
+// ======== skein/train/session.hpp, continued
+namespace skein::train {
+
+class session;
+
+/// The step that is drawn: its micro-batches of this rank, each to be given to session::backward().
+template <class Batch>
+class step_view {
+public:
+    class iterator {
+    public:
+        using value_type = Batch;
+        using difference_type = std::ptrdiff_t;
+        const Batch& operator*() const { return *static_cast<const Batch*>(batch_); }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return it.batch_ == nullptr;
+        }
+
+    private:
+        friend class step_view;
+        explicit iterator(session& of);
+        session* of_;
+        const void* batch_;
+    };
+
+    explicit step_view(session& of) : of_(&of) {}
+    [[nodiscard]] iterator begin() { return iterator(*of_); }
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+    [[nodiscard]] std::uint64_t number() const; ///< from 1
+    [[nodiscard]] double loss() const;          ///< so far, of this rank
+
+private:
+    session* of_;
+};
+
+/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes again.
+template <class Batch>
+class step_range {
+public:
+    class iterator {
+    public:
+        using value_type = step_view<Batch>;
+        using difference_type = std::ptrdiff_t;
+        step_view<Batch>& operator*() const { return range_->view_; }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return !it.range_->more_;
+        }
+
+    private:
+        friend class step_range;
+        explicit iterator(step_range& range) : range_(&range) {}
+        step_range* range_;
+    };
+
+    explicit step_range(session& of) : of_(&of), view_(of) {}
+    [[nodiscard]] iterator begin();
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+private:
+    session* of_;
+    step_view<Batch> view_;
+    bool more_ = false;
+};
+
+/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make the same
+/// calls. An error that leaves a member is told to the other ranks; one that passes the session by ends
+/// their next exchange with them knowing that this rank has left because of an exception.
+class session {
+public:
+    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it throws.
+    session(const session_request& request, const detail::make_parts& make);
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    ~session();
+
+    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the session.
+    template <class Model, class Loss, data_source HeldOut>
+    void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
+        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
+        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
+                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
+                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
+                       });
+    }
+    /// Before the first step, on every rank: backward() gets weighted losses.
+    void expect_weights() noexcept;
+
+    /// The steps that are left, for a range-based for. Resumes first, if that is asked for. Once.
+    template <class Data>
+        requires train_input<Data>
+    [[nodiscard]] step_range<batch_of<Data>> steps(Data& data) {
+        begin(detail::make_input(data));
+        return step_range<batch_of<Data>>(*this);
+    }
+
+    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the global batch,
+    /// however its samples fall on ranks and micro-batches.
+    ///   mean  over the micro-batch's samples, one number
+    void backward(const at::Tensor& mean) { backward(weighted_loss{mean, {}}); }
+    void backward(const weighted_loss& loss);
+
+    /// A number of this rank for the row of this step; see Trainer::report().
+    void report(report::metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    /// Training ends after the step that agrees on it next, on all ranks.
+    void request_stop() noexcept;
+
+    // ---- the phases one by one; steps() calls those that a loop leaves out ------------------------
+
+    void begin(std::unique_ptr<detail::input_source> input);
+    /// False: the run is at its end, or was asked to stop.
+    [[nodiscard]] bool draw();
+    /// The next micro-batch of this rank, a Batch of the data; null after the last.
+    [[nodiscard]] const void* next_micro();
+    void agree();
+    void apply();
+    void commit();
+    /// What is left of the step. Nothing after redo().
+    void complete();
+    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step has the
+    /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
+    /// Collective when the backward pass has begun: its exchanges come to an end first.
+    void redo();
+
+    [[nodiscard]] step_phase phase() const noexcept;
+    [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
+    [[nodiscard]] double micro_loss() const noexcept; ///< mean of the step so far, of this rank
+
+    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that is not
+    /// committed is given up.
+    [[nodiscard]] fit_result finish();
+
+    /// All steps with a loss that is called here: fit().
+    [[nodiscard]] fit_result run(const detail::batch_loss& loss);
+    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+
+private:
+    std::unique_ptr<detail::session_core> core_;
+};
+
+template <class Batch>
+step_view<Batch>::iterator::iterator(session& of) : of_(&of), batch_(of.next_micro()) {}
+template <class Batch>
+typename step_view<Batch>::iterator& step_view<Batch>::iterator::operator++() {
+    batch_ = of_->next_micro();
+    return *this;
+}
+template <class Batch>
+std::uint64_t step_view<Batch>::number() const {
+    return of_->finished() + 1;
+}
+template <class Batch>
+double step_view<Batch>::loss() const {
+    return of_->micro_loss();
+}
+template <class Batch>
+typename step_range<Batch>::iterator step_range<Batch>::begin() {
+    more_ = of_->draw();
+    return iterator(*this);
+}
+template <class Batch>
+typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() {
+    range_->of_->complete();
+    range_->more_ = range_->of_->draw();
+    return *this;
+}
+
+} // namespace skein::train
+
+
 // ======== skein/train/detail/session.ipp
-// One fit(): the loop behind Trainer, and the bodies of <skein/train/detail/session.hpp>.
+// Bodies of <skein/train/session.hpp>: the steps of one run, and what comes between them.
+
+
+// ======== skein/train/detail/feeder.ipp
+// The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
+// Used by <skein/train/detail/session.ipp> alone.
+
+
+// ======== skein/train/training_state.hpp
+// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
+//
+// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
+// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
+// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
+
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
+[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
+
+/// The bytes of a contiguous CPU tensor.
+[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
+
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
+/// so draw what one process draws with N micro-batches per step.
+void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
+
+/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
+class training_state {
+public:
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
+        : training_state(store, optimizer, &order) {}
+    ///   order  null: the data is a stream, whose place is in what `extra` of save() says
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order)
+        : store_(&store), optimizer_(&optimizer), order_(order) {}
+
+    /// Tells a model or optimizer with other tensors.
+    [[nodiscard]] std::string config_hash() const;
+
+    /// What to save after `step` finished steps. The views stay valid until the next step.
+    ///   more   numbers that go into checkpoint_state::extra besides its own
+    ///   extra  likewise: the text of a JSON object
+    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
+                                        const std::map<std::string, double>& more = {},
+                                        const std::string& extra = "{}");
+
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
+    /// naming what differs, before it changes anything that a shape check can find.
+    void restore(const loaded_checkpoint& from);
+
+private:
+    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
+    struct owned_tensor {
+        std::string name;
+        std::vector<std::int64_t> shape; ///< of the whole
+        at::Tensor rows;                 ///< flat, or of the whole shape
+        std::int64_t first_row = 0, count = 0;
+        bool everywhere = true;
+    };
+
+    void restore_place(const loaded_checkpoint& from);
+    void restore_left_out(const std::string& text);
+    /// Every tensor to save, in one order on all ranks.
+    [[nodiscard]] std::vector<owned_tensor> tensors() const;
+
+    flat_store* store_;
+    flat_optimizer* optimizer_;
+    sampler* order_;
+    std::vector<at::Tensor> held_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/training_state.ipp
+// Bodies of <skein/train/training_state.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
+    switch (tensor.scalar_type()) {
+    case at::kFloat: return "F32";
+    case at::kDouble: return "F64";
+    case at::kBFloat16: return "BF16";
+    case at::kHalf: return "F16";
+    case at::kLong: return "I64";
+    case at::kInt: return "I32";
+    case at::kShort: return "I16";
+    case at::kChar: return "I8";
+    case at::kByte: return "U8";
+    case at::kBool: return "BOOL";
+    default:
+        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
+                                                     c10::toString(tensor.scalar_type())));
+    }
+}
+
+SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
+    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+                "needs a contiguous CPU tensor");
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
+    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
+                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    torch::manual_seed(x ^ (x >> 31));
+}
+
+namespace detail {
+SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
+    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
+        .with_where(from.path());
+}
+} // namespace detail
+
+SKEIN_INLINE std::string training_state::config_hash() const {
+    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
+}
+
+SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
+                                                   const std::map<std::string, double>& more,
+                                                   const std::string& also) {
+    checkpoint_state state;
+    state.step = step;
+    state.config_hash = config_hash();
+    held_.clear();
+    for (auto& t : tensors()) {
+        held_.push_back(t.rows.contiguous());
+        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        state.tensors.push_back({.name = std::move(t.name),
+                                 .dtype = safetensors_dtype(t.rows),
+                                 .shape = std::move(t.shape),
+                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .first_row = writes ? t.first_row : 0,
+                                 .rows = t.everywhere ? tensor_part::whole
+                                         : writes     ? t.count
+                                                      : 0,
+                                 .everywhere = t.everywhere});
+    }
+    json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (order_ != nullptr) {
+        const auto& at = order_->state();
+        extra["sampler"] = {{"seed", at.seed},
+                            {"epoch", at.epoch},
+                            {"cursor", at.cursor},
+                            {"samples", order_->options().samples},
+                            {"batch", order_->options().batch}};
+    }
+    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    const auto& left_out = optimizer_->left_out();
+    for (std::size_t i = 0; i < left_out.size(); ++i)
+        if (left_out[i] != 0)
+            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
+    extra["seed"] = seed;
+    for (const auto& [name, value] : more) extra[name] = value;
+    state.extra = dump_json(extra);
+    return state;
+}
+
+SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
+    at::NoGradGuard no_grad;
+    if (from.manifest().config_hash != config_hash())
+        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
+            .with_where(from.path())
+            .with_hint("give the same model and optimizer options as when the run was started, or "
+                       "another run name");
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto number = [&](const char* group, const char* key) {
+        if (!extra.contains(group)) throw detail::missing_extra(from, group);
+        return json_uint(extra.at(group), key).value();
+    };
+    restore_place(from);
+    optimizer_->set_steps(number("optimizer", "steps"));
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    bool has_average = true;
+    for (auto& t : tensors()) {
+        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
+            has_average = false;
+            continue;
+        }
+        auto rows = t.rows.contiguous();
+        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
+        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
+    }
+    store_->cast_fixed();
+    if (!has_average) optimizer_->average()->restart();
+}
+
+SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto refuse = [&](std::string what, const char* same) {
+        throw error(errc::mismatch, std::move(what))
+            .with_where(from.path())
+            .with_hint(fmt::format("give the same {} as when the run was started, or another run "
+                                   "name",
+                                   same));
+    };
+    const bool of_stream = extra.contains("stream");
+    if (of_stream != (order_ == nullptr))
+        refuse(of_stream ? "the run was started on a stream, now its data has a size"
+                         : "the run was started on data of a size, now it is a stream",
+               "data");
+    if (order_ == nullptr) return;
+    if (!extra.contains("sampler")) throw detail::missing_extra(from, "sampler");
+    const auto number = [&](const char* key) {
+        return json_uint(extra.at("sampler"), key).value();
+    };
+    const auto& now = order_->options();
+    if (number("samples") != now.samples)
+        refuse(fmt::format("the run was started on {} samples, now there are {}", number("samples"),
+                           now.samples),
+               "data");
+    if (number("seed") != now.seed)
+        refuse(
+            fmt::format("the run was started with seed {}, now it is {}", number("seed"), now.seed),
+            "seed");
+    order_->restore({number("seed"), number("epoch"), number("cursor")});
+}
+
+SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
+    const json saved = parse_json(text).value();
+    std::vector<std::uint64_t> left_out;
+    for (const auto& s : store_->segments())
+        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
+    optimizer_->set_left_out(std::move(left_out));
+}
+
+SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
+    const auto rows_of = [](std::span<const std::int64_t> shape) {
+        return shape.empty() ? std::int64_t{1} : shape[0];
+    };
+    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
+    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
+    std::vector<owned_tensor> all;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& s = store_->segments()[i];
+        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
+            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
+            t.everywhere = !store_->is_sharded() || s.count == 0;
+            if (mine[i] != nullptr) {
+                t.rows = flat.narrow(0, at, mine[i]->count);
+                t.first_row = mine[i]->first / s.row;
+                t.count = mine[i]->count / s.row;
+            } else if (t.everywhere) {
+                t.count = rows_of(t.shape); // of no elements
+            }
+            all.push_back(std::move(t));
+        };
+        const auto* piece = mine[i];
+        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
+        for (const auto& [state, flat] : optimizer_->states())
+            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
+    }
+    for (const auto& f : store_->fixed()) {
+        auto tensor = f.tensor.detach();
+        auto shape = tensor.sizes().vec();
+        const auto rows = rows_of(shape);
+        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+    }
+    return all;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/feeder.ipp, continued
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// One micro-batch of this rank. Without samples it is left out of the step.
+struct micro_batch {
+    std::uint64_t samples = 0;
+    std::vector<std::uint64_t> ids;    ///< of numbered data
+    std::shared_ptr<const void> value; ///< null: not made yet, or done with
+    std::exception_ptr failed;         ///< what the user's code threw instead
+};
+
+/// One global batch as this rank sees it.
+struct drawn_batch {
+    std::uint64_t epoch = 0, global_batch = 0;
+    std::vector<micro_batch> micros;
+    sampler_state place;     ///< behind it
+    std::string stream;      ///< the stream's state behind it
+    bool ends_epoch = false; ///< of a stream
+};
+
+class feeder {
+public:
+    feeder(const context& ctx, const run_config& config, input_source& source)
+        : ctx_(ctx), config_(config), source_(source) {
+        if (!source_.is_stream()) {
+            const sampler_options options{.samples = source_.size(),
+                                          .batch = static_cast<std::uint64_t>(config.global_batch),
+                                          .seed = config.seed,
+                                          .last = config.last};
+            order_.emplace(options, ctx.world_size());
+            ahead_ = order_;
+            total_ = total_steps(config, source_.size());
+        } else {
+            if (config.last == last_batch::carry)
+                throw error(errc::usage, "a stream cannot carry samples over into its next epoch")
+                    .with_hint("choose last_batch::drop or last_batch::shorten");
+            total_ = config.epochs > 0 ? 0 : static_cast<std::uint64_t>(config.max_steps);
+            state_ = source_.state();
+        }
+        depth_ = static_cast<std::size_t>(config.prefetch_batches);
+    }
+    feeder(const feeder&) = delete;
+    feeder& operator=(const feeder&) = delete;
+    ~feeder() { drop_ahead(); }
+
+    /// Steps of the run; 0: as many as the stream gives.
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Null with a stream.
+    [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
+
+    /// The batch of the step after so many finished ones; nothing when the epochs are over. Collective with
+    /// a stream.
+    [[nodiscard]] std::optional<drawn_batch> next(std::uint64_t step) {
+        return order_ ? next_by_number(step) : next_of_stream(step);
+    }
+
+    /// Of a batch that next() gave: makes it, if nobody has. Throws what the user's code threw.
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        if (micro.failed) std::rethrow_exception(std::exchange(micro.failed, nullptr));
+        if (!micro.value) watched([&] { micro.value = source_.batch(micro.ids); });
+        return micro.value.get();
+    }
+
+    /// Starts what may be made ahead of the step after so many finished ones.
+    void look_ahead(std::uint64_t step) {
+        if (depth_ == 0 || !watched_ || begins_anew_) return;
+        while (ahead_of_.size() < depth_ && (total_ == 0 || step + 1 + ahead_of_.size() < total_)) {
+            auto job = std::make_unique<pending>();
+            if (order_) job->batch = deal();
+            job->epoch = epoch_;
+            job->step = step + 1 + ahead_of_.size();
+            auto& now = *job;
+            now.end = now.done.get_future();
+            if (!worker_) worker_.emplace(1);
+            worker_->submit([this, &now] {
+                make_ahead(now);
+                now.done.set_value();
+            });
+            ahead_of_.push_back(std::move(job));
+        }
+    }
+    /// Waits until the data is left alone.
+    void quiet() {
+        for (auto& job : ahead_of_) job->end.wait();
+    }
+
+    void commit(const drawn_batch& taken) {
+        if (order_) return order_->restore(taken.place);
+        state_ = taken.stream;
+        committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+    }
+
+    /// The next batch is again the one after the last committed.
+    void rewind() {
+        drop_ahead();
+        if (order_) {
+            ahead_->restore(order_->state());
+        } else {
+            source_.restore(state_);
+            epoch_ = committed_epoch_;
+            begins_anew_ = false;
+        }
+    }
+
+    /// For the checkpoint of a stream; collective.
+    [[nodiscard]] json saved_stream() const {
+        json states = json::array();
+        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
+            states.push_back(to_hex(state));
+        return {{"epoch", committed_epoch_}, {"states", std::move(states)}};
+    }
+    void restore_stream(const json& saved, const std::string& where) {
+        const auto& states = saved.at("states");
+        const auto mine = static_cast<std::size_t>(ctx_.rank());
+        bool alike = true;
+        for (const auto& s : states) alike = alike && s == states[0];
+        if (states.empty() || (!alike && states.size() != std::size_t(ctx_.world_size())))
+            throw error(errc::mismatch,
+                        fmt::format("the streams of {} ranks were saved, now there are {}",
+                                    states.size(), ctx_.world_size()))
+                .with_where(where)
+                .with_hint("resume with as many workers as before, or save one state for all: the "
+                           "place in the whole stream");
+        const auto text = states[alike ? 0 : mine].get<std::string>();
+        byte_buffer bytes(text.size() / 2);
+        if (!from_hex(text, bytes))
+            throw error(errc::malformed, "the state of a stream is no hexadecimal text")
+                .with_where(where);
+        state_ = std::string(as_text(bytes));
+        committed_epoch_ = json_uint(saved, "epoch").value();
+        fresh_ = false;
+        rewind();
+    }
+
+private:
+    /// Made on the worker.
+    struct pending {
+        drawn_batch batch;
+        std::uint64_t epoch = 0, step = 0;
+        std::promise<void> done;
+        std::future<void> end;
+    };
+
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+
+    /// The next places of the order, cut into micro-batches.
+    [[nodiscard]] drawn_batch deal() {
+        auto slice = ahead_->next(ctx_.rank(), ctx_.world_size());
+        drawn_batch out;
+        out.epoch = slice.epoch;
+        out.global_batch = slice.global_batch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+            micro_batch micro;
+            micro.samples = last - first;
+            micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),
+                             slice.ids.begin() + static_cast<std::ptrdiff_t>(last));
+            out.micros.push_back(std::move(micro));
+        }
+        out.place = ahead_->state();
+        return out;
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> next_by_number(std::uint64_t step) {
+        if (step >= total_) return std::nullopt;
+        auto job = take();
+        return job ? std::move(job->batch) : deal();
+    }
+
+    /// What was made ahead, when it is there or comes.
+    [[nodiscard]] std::unique_ptr<pending> take() {
+        if (ahead_of_.empty()) return nullptr;
+        ahead_of_.front()->end.wait();
+        auto job = std::move(ahead_of_.front());
+        ahead_of_.pop_front();
+        return job;
+    }
+
+    void make_ahead(pending& job) noexcept {
+        if (!order_) return ask(job.batch, job.epoch, std::nullopt);
+        for (auto& micro : job.batch.micros) {
+            if (micro.ids.empty()) continue;
+            try {
+                micro.value = source_.batch(micro.ids);
+            } catch (...) {
+                micro.failed = std::current_exception();
+            }
+        }
+    }
+
+    /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
+    ///   step  seeds the generator, where that is allowed
+    void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
+        const auto [first, last] = rank_range(static_cast<std::uint64_t>(config_.global_batch),
+                                              ctx_.rank(), ctx_.world_size());
+        out.epoch = epoch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [from, to] = rank_range(last - first, part, parts());
+            const stream_share share{.rank = ctx_.rank(),
+                                     .world_size = ctx_.world_size(),
+                                     .samples = to - from,
+                                     .epoch = epoch};
+            micro_batch micro;
+            try {
+                if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                auto got = source_.next(share);
+                out.stream = source_.state();
+                micro.samples = got.value ? got.samples : 0;
+                out.ends_epoch = !got.value;
+                micro.value = std::move(got.value);
+            } catch (...) {
+                micro.failed = std::current_exception();
+                micro.samples = 1; // it shows when it is asked for
+            }
+            out.micros.push_back(std::move(micro));
+            if (out.ends_epoch || out.micros.back().failed) break;
+        }
+    }
+
+    /// Ranks may end at different places: what they do is agreed before anybody computes.
+    [[nodiscard]] std::optional<drawn_batch> next_of_stream(std::uint64_t step) {
+        if (total_ > 0 && step >= total_) return std::nullopt;
+        if (std::exchange(begins_anew_, false)) restart();
+        for (;;) {
+            if (config_.epochs > 0 && epoch_ >= static_cast<std::uint64_t>(config_.epochs))
+                return std::nullopt;
+            auto batch = one_share(step);
+            double seen[] = {0.0, batch.ends_epoch ? 1.0 : 0.0};
+            for (const auto& micro : batch.micros) seen[0] += static_cast<double>(micro.samples);
+            all_reduce(ctx_, seen, dist::reduce_op::sum);
+            batch.global_batch = static_cast<std::uint64_t>(seen[0]);
+            batch.ends_epoch = seen[1] > 0;
+            const bool whole = !batch.ends_epoch || config_.last == last_batch::shorten;
+            if (whole && batch.global_batch > 0) {
+                fresh_ = false;
+                if (batch.ends_epoch) {
+                    epoch_ += 1;
+                    begins_anew_ = true;
+                }
+                return batch;
+            }
+            if (fresh_)
+                throw error(errc::usage,
+                            fmt::format("epoch {} of the stream does not fill one global batch of "
+                                        "{} samples",
+                                        epoch_, config_.global_batch))
+                    .with_hint("use a smaller batch, last_batch::shorten or more data");
+            epoch_ += 1;
+            fresh_ = true;
+            restart();
+        }
+    }
+
+    /// From the committed place, so that it does not matter how much was made ahead.
+    void restart() {
+        drop_ahead();
+        source_.restore(state_);
+    }
+
+    [[nodiscard]] drawn_batch one_share(std::uint64_t step) {
+        if (auto job = take()) return std::move(job->batch);
+        drawn_batch batch;
+        watched([&] { ask(batch, epoch_, step); });
+        return batch;
+    }
+
+    /// Runs the user's code here. The first time it is looked whether it draws from torch's generator: on
+    /// another thread it would take the model's numbers.
+    template <class Call>
+    void watched(Call call) {
+        if (depth_ == 0 || watched_) return call();
+        const auto before = generator_state();
+        call();
+        watched_ = true;
+        if (!at::equal(before, generator_state())) depth_ = 0;
+    }
+
+    [[nodiscard]] static at::Tensor generator_state() {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        return generator.get_state();
+    }
+
+    void drop_ahead() {
+        quiet();
+        ahead_of_.clear();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    input_source& source_;
+    std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    std::uint64_t total_ = 0;
+    std::size_t depth_ = 0;
+    bool watched_ = false;
+
+    std::string state_;                             // of the stream, committed
+    std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch
+    bool begins_anew_ = false;                      // the stream, before it is asked again
+    bool fresh_ = true;                             // nothing was taken in this epoch
+
+    std::deque<std::unique_ptr<pending>> ahead_of_;
+    std::optional<net::offload_pool> worker_; // last: it ends before what it works on
+};
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_evaluation.ipp
+// Evaluations of one session. Used by <skein/train/detail/session.ipp> alone.
 
 
 // ======== skein/train/detail/session_parts.ipp
@@ -16375,10 +18758,8 @@ SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* wh
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const session_request& request) {
     auto all = settings_of(*request.config);
-    all.push_back({"samples", fmt::format("{}", request.samples)});
-    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
@@ -16386,7 +18767,7 @@ SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& reque
 }
 
 /// The user's settings for config.json, below those of the optimizer and the schedule.
-SKEIN_INLINE report::settings described_settings(const fit_request& request) {
+SKEIN_INLINE report::settings described_settings(const session_request& request) {
     report::settings all;
     const auto add = [&](const char* what, const description& of) {
         all.set(what, of.name);
@@ -16397,6 +18778,26 @@ SKEIN_INLINE report::settings described_settings(const fit_request& request) {
     add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
     all.append(*request.described);
     return all;
+}
+
+/// The same for the data.
+SKEIN_INLINE std::vector<cluster::setting> data_settings(const input_source& input,
+                                                         std::uint64_t held_out) {
+    return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
+            {"evaluation samples", fmt::format("{}", held_out)}};
+}
+
+SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
+    if (c.epochs < 1) return {};
+    const char* const lasts[] = {"left out", "a short batch", "carried over"};
+    auto text = fmt::format("{} epoch{}", c.epochs, c.epochs == 1 ? "" : "s");
+    if (!input.is_stream()) {
+        const auto batch = static_cast<std::uint64_t>(c.global_batch);
+        text += fmt::format(" of {} samples", input.size());
+        if (const auto rest = input.size() % batch; rest > 0)
+            text += fmt::format(", the last {} of each {}", rest, lasts[static_cast<int>(c.last)]);
+    }
+    return text;
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
@@ -16423,6 +18824,8 @@ struct user_code {
     auto run(std::string_view what, Call call) const {
         try {
             return call();
+        } catch (const redo_step&) {
+            throw;
         } catch (const error& e) {
             // Of the transport, in a hook of the backward pass, or of the user's own choice.
             if (!e.where().empty() || may_be_echo(e.code())) throw;
@@ -16526,247 +18929,105 @@ private:
 
 } // namespace skein::train::detail
 
-// ======== skein/train/training_state.hpp
-// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
-//
-// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
-// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
 
-
+// ======== skein/train/detail/session_evaluation.ipp, continued
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace skein::train {
-
-/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
-[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
-
-/// The bytes of a contiguous CPU tensor.
-[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
-
-/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
-/// so draw what one process draws with N micro-batches per step.
-void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
-
-/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
-class training_state {
-public:
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
-        : store_(&store), optimizer_(&optimizer), order_(&order) {}
-
-    /// Tells a model or optimizer with other tensors.
-    [[nodiscard]] std::string config_hash() const;
-
-    /// What to save after `step` finished steps. The views stay valid until the next step.
-    ///   more  numbers that go into checkpoint_state::extra besides its own
-    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
-                                        const std::map<std::string, double>& more = {});
-
-    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
-    /// naming what differs, before it changes anything that a shape check can find.
-    void restore(const loaded_checkpoint& from);
-
-private:
-    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
-    struct owned_tensor {
-        std::string name;
-        std::vector<std::int64_t> shape; ///< of the whole
-        at::Tensor rows;                 ///< flat, or of the whole shape
-        std::int64_t first_row = 0, count = 0;
-        bool everywhere = true;
-    };
-
-    void restore_left_out(const std::string& text);
-    /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<owned_tensor> tensors() const;
-
-    flat_store* store_;
-    flat_optimizer* optimizer_;
-    sampler* order_;
-    std::vector<at::Tensor> held_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/training_state.ipp
-// Bodies of <skein/train/training_state.hpp>.
-
-
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::train::detail {
 
-SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
-    switch (tensor.scalar_type()) {
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kBFloat16: return "BF16";
-    case at::kHalf: return "F16";
-    case at::kLong: return "I64";
-    case at::kInt: return "I32";
-    case at::kShort: return "I16";
-    case at::kChar: return "I8";
-    case at::kByte: return "U8";
-    case at::kBool: return "BOOL";
-    default:
-        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
-                                                     c10::toString(tensor.scalar_type())));
+using report::metric_value;
+
+class evaluator {
+public:
+    evaluator(session_parts& parts, const context& ctx, const run_config& config)
+        : parts_(parts), ctx_(ctx), config_(config) {}
+
+    void use(std::uint64_t samples, numbered_loss loss) {
+        samples_ = samples;
+        loss_ = std::move(loss);
     }
-}
+    [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
 
-SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
-    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
-                "needs a contiguous CPU tensor");
-    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
-    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
-                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    torch::manual_seed(x ^ (x >> 31));
-}
-
-namespace detail {
-SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
-    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-        .with_where(from.path());
-}
-} // namespace detail
-
-SKEIN_INLINE std::string training_state::config_hash() const {
-    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
-}
-
-SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
-                                                   const std::map<std::string, double>& more) {
-    checkpoint_state state;
-    state.step = step;
-    state.config_hash = config_hash();
-    held_.clear();
-    for (auto& t : tensors()) {
-        held_.push_back(t.rows.contiguous());
-        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
-        state.tensors.push_back({.name = std::move(t.name),
-                                 .dtype = safetensors_dtype(t.rows),
-                                 .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
-                                 .first_row = writes ? t.first_row : 0,
-                                 .rows = t.everywhere ? tensor_part::whole
-                                         : writes     ? t.count
-                                                      : 0,
-                                 .everywhere = t.everywhere});
-    }
-    const auto& at = order_->state();
-    json extra = json::object();
-    extra["sampler"] = {{"seed", at.seed},
-                        {"epoch", at.epoch},
-                        {"cursor", at.cursor},
-                        {"samples", order_->options().samples},
-                        {"batch", order_->options().batch}};
-    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
-    const auto& left_out = optimizer_->left_out();
-    for (std::size_t i = 0; i < left_out.size(); ++i)
-        if (left_out[i] != 0)
-            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
-    extra["seed"] = seed;
-    for (const auto& [name, value] : more) extra[name] = value;
-    state.extra = dump_json(extra);
-    return state;
-}
-
-SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
-    at::NoGradGuard no_grad;
-    if (from.manifest().config_hash != config_hash())
-        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
-            .with_where(from.path())
-            .with_hint("give the same model and optimizer options as when the run was started, or "
-                       "another run name");
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    const auto number = [&](const char* group, const char* key) {
-        if (!extra.contains(group)) throw detail::missing_extra(from, group);
-        return json_uint(extra.at(group), key).value();
-    };
-    if (number("sampler", "samples") != order_->options().samples)
-        throw error(errc::mismatch,
-                    fmt::format("the run was started on {} samples, now there are {}",
-                                number("sampler", "samples"), order_->options().samples))
-            .with_where(from.path())
-            .with_hint("give the same data as when the run was started, or another run name");
-    if (number("sampler", "seed") != order_->options().seed)
-        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
-                                                number("sampler", "seed"), order_->options().seed))
-            .with_where(from.path())
-            .with_hint("give the same seed as when the run was started, or another run name");
-    order_->restore(
-        {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
-    optimizer_->set_steps(number("optimizer", "steps"));
-    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
-    bool has_average = true;
-    for (auto& t : tensors()) {
-        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
-            has_average = false;
-            continue;
+    /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
+    [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
+        if (samples_ == 0) return {};
+        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
+        const auto count = limit > 0 ? std::min(samples_, limit) : samples_;
+        const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
+        report::metric_set mine, reported{taken_names};
+        mine.mean("val_loss", 0.0, 0.0);
+        {
+            at::NoGradGuard no_grad;
+            parts_.begin_evaluation();
+            const eval_modes modes(parts_.module());
+            pass(step, first, last, mine, reported);
+            parts_.end_evaluation();
         }
-        auto rows = t.rows.contiguous();
-        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
-        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
+        auto merged = merge(ctx_, mine);
+        // A rank without a sample of its own does not know the names that a loss reports.
+        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
+            const auto layout = from_first(ctx_, reported.layout());
+            if (first == last) reported = report::metric_set::with_layout(layout);
+        }
+        if (!reported.empty())
+            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        check(step, merged);
+        return merged;
     }
-    store_->cast_fixed();
-    if (!has_average) optimizer_->average()->restart();
-}
 
-SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
-    const json saved = parse_json(text).value();
-    std::vector<std::uint64_t> left_out;
-    for (const auto& s : store_->segments())
-        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
-    optimizer_->set_left_out(std::move(left_out));
-}
-
-SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
-    const auto rows_of = [](std::span<const std::int64_t> shape) {
-        return shape.empty() ? std::int64_t{1} : shape[0];
-    };
-    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
-    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
-    std::vector<owned_tensor> all;
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-        const auto& s = store_->segments()[i];
-        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
-            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
-            t.everywhere = !store_->is_sharded() || s.count == 0;
-            if (mine[i] != nullptr) {
-                t.rows = flat.narrow(0, at, mine[i]->count);
-                t.first_row = mine[i]->first / s.row;
-                t.count = mine[i]->count / s.row;
-            } else if (t.everywhere) {
-                t.count = rows_of(t.shape); // of no elements
-            }
-            all.push_back(std::move(t));
-        };
-        const auto* piece = mine[i];
-        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
-        for (const auto& [state, flat] : optimizer_->states())
-            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
+private:
+    void pass(std::uint64_t step, std::uint64_t first, std::uint64_t last, report::metric_set& mine,
+              report::metric_set& reported) {
+        std::vector<std::uint64_t> ids;
+        for (auto at = first; at < last; at += ids.size()) {
+            ids.clear();
+            for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
+            const user_code here{ctx_.rank(), step};
+            const auto loss = here.run("the loss of an evaluation", [&] {
+                return checked_loss(loss_(ids, reported), ids.size());
+            });
+            mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+                      loss.weight);
+        }
     }
-    for (const auto& f : store_->fixed()) {
-        auto tensor = f.tensor.detach();
-        auto shape = tensor.sizes().vec();
-        const auto rows = rows_of(shape);
-        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
-    }
-    return all;
-}
 
-} // namespace skein::train
+    void check(std::uint64_t step, const std::vector<metric_value>& merged) const {
+        if (!std::isfinite(merged[0].value))
+            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
+                                                      merged[0].value, step))
+                .with_hint("lower the learning rate, warm up longer or clip harder");
+        const auto& best = config_.best_metric;
+        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+            report::find_metric(merged, best) != nullptr)
+            return;
+        std::string known = "loss";
+        for (const auto& m : merged) known += ", " + m.name;
+        throw error(errc::usage,
+                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+            .with_hint("there are: " + known);
+    }
+
+    [[nodiscard]] std::size_t batch() const {
+        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
+        const auto parts = ctx_.world_size() * config_.accumulation;
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
+    }
+
+    session_parts& parts_;
+    const context& ctx_;
+    const run_config& config_;
+    std::uint64_t samples_ = 0;
+    numbered_loss loss_;
+};
+
+} // namespace skein::train::detail
 
 
 // ======== skein/train/detail/session.ipp, continued
@@ -16783,119 +19044,351 @@ SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors()
 
 namespace skein::train::detail {
 
-using report::metric_value;
-
-SKEIN_INLINE fit_parts::~fit_parts() = default;
-
-class session {
+class session_core {
 public:
-    session(const fit_request& request, fit_parts& parts, sampler order)
-        : parts_(parts), ctx_(*request.ctx), config_(*request.config), reported_(*request.reported),
-          rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
-          total_(static_cast<std::uint64_t>(config_.max_steps)),
-          optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
-          report_(ctx_, config_, described_settings(request)) {
-        reported_.clear();
+    /// An error that leaves is told to the peers, with the reason itself and before the strategy's destructor
+    /// ends its exchange. The first abort counts.
+    template <class Call>
+    auto guarded(Call call) {
+        try {
+            return call();
+        } catch (const redo_step&) {
+            throw;
+        } catch (...) {
+            const auto why = to_error(std::current_exception());
+            if (parts_) parts_->abort(why);
+            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            throw;
+        }
+    }
+
+    session_core(const session_request& request, const make_parts& make)
+        : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
+          reported_(*request.reported), rate_(request.rate) {
+        guarded([&] {
+            reported_.clear();
+            require_same(ctx_, all_settings(request));
+            parts_ = make();
+            if (parts_->precision().compute == at::kHalf) scale_.emplace();
+            optimizer_.emplace(request.options, parts_->store());
+            if (!request.options.more.groups.empty())
+                require_same(ctx_, optimizer_->effect_hash(), "what the parameter groups match");
+            evaluator_.emplace(*parts_, ctx_, config_);
+            for (const auto& f : parts_->store().fixed())
+                if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
+        });
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
-    session(const session&) = delete;
-    session& operator=(const session&) = delete;
+    session_core(const session_core&) = delete;
+    session_core& operator=(const session_core&) = delete;
 
-    fit_result all() {
-        const auto begin = seconds_now();
-        if (!optimizer_.options().more.groups.empty())
-            require_same(ctx_, optimizer_.effect_hash(), "what the parameter groups match");
+    // ---- the run -----------------------------------------------------------------------------
+
+    void begin(std::unique_ptr<input_source> input) {
+        if (input_)
+            throw error(errc::usage, "a session has steps once")
+                .with_hint("open another one, or keep what steps() gave");
+        begun_ = seconds_now();
+        input_ = std::move(input);
+        require_same(ctx_, data_settings(*input_, evaluator_->samples()));
+        feeder_.emplace(ctx_, config_, *input_);
+        total_ = feeder_->total();
+        state_.emplace(parts_->store(), *optimizer_, feeder_->order());
+        report_.emplace(ctx_, config_, described_);
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
         start_info start{.rank = ctx_.rank(),
                          .world_size = ctx_.world_size(),
                          .first_step = step_,
                          .total_steps = total_,
-                         .parameters = parts_.store().trainable(),
-                         .run_path = report_.path(),
+                         .parameters = parts_->store().trainable(),
+                         .run_path = report_->path(),
                          .resumed_from = resumed_from,
-                         .strategy = parts_.strategy_name()};
-        report_.begin(start);
-        for (const auto& text : notices_) report_.notice(text);
+                         .strategy = parts_->strategy_name(),
+                         .epochs = epochs_text(config_, *input_)};
+        report_->begin(start);
+        for (const auto& text : notices_) report_->notice(text);
         tell_memory();
-        parts_.tell(start);
-
+        tell_precision();
+        parts_->tell(start);
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
-        if (!parts_.module().is_training()) parts_.module().train();
-        while (step_ < total_ && !stopped_) one_step();
-        if (evaluated_at_ != step_ && !stopped_) evaluate();
+        if (!parts_->module().is_training()) parts_->module().train();
+    }
 
-        report_.finish();
-        if (auto* const average = optimizer_.average(); average && average->options().keep)
+    fit_result finish() {
+        if (!input_)
+            throw error(errc::usage, "a session ends that has not begun")
+                .with_hint("ask it for steps() first");
+        if (phase_ == step_phase::applied) commit();
+        redo();
+        if (total_ == 0 && !stopped_) total_ = step_;
+        feeder_->quiet();
+        if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
+        report_->finish();
+        if (auto* const average = optimizer_->average(); average && average->options().keep)
             swap_average();
-        parts_.finish();
-        finish_result(seconds_now() - begin);
-        parts_.tell(result_);
+        parts_->finish();
+        finish_result(seconds_now() - begun_);
+        parts_->tell(result_);
         return result_;
     }
 
-private:
-    void tell_memory() {
-        if (!ctx_.is_first()) return;
-        std::vector<at::Tensor> states;
-        for (const auto& [name, state] : optimizer_.states()) states.push_back(state);
-        const auto text = memory_notice(parts_.strategy_name(), parts_.store(), states,
-                                        shape_of(ctx_, config_, states_of(optimizer_.options())));
-        if (!text.empty()) report_.note(text);
+    fit_result run(const batch_loss& loss) {
+        while (draw()) {
+            try {
+                while (auto* const micro = begin_micro())
+                    pass(*micro, [&] {
+                        auto value = loss(batch_of(*micro), reported_);
+                        micro->value.reset(); // the graph keeps what it needs
+                        return value;
+                    });
+                agree();
+            } catch (const redo_step&) {
+                redo();
+                continue;
+            }
+            apply();
+            commit();
+        }
+        return finish();
     }
 
-    // ---- one optimizer step ------------------------------------------------------------------
+    // ---- one step ----------------------------------------------------------------------------
 
-    void one_step() {
+    bool draw() {
+        expect(step_phase::idle, "draw()");
+        if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (stopped_ || ended_) return false;
+        step_begun_ = seconds_now();
+        if (!upcoming_) upcoming_ = draw_batch();
+        if (!upcoming_) {
+            ended_ = true;
+            return false;
+        }
+        drawn_ = std::move(upcoming_);
+        upcoming_.reset();
+        feeder_->look_ahead(step_);
+        micro_ = passed_ = 0;
+        losses_ = {};
+        reported_before_ = reported_;
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
+        busy_ = comm_busy();
+        parts_->begin_step();
+        phase_ = step_phase::drawn;
+        return true;
+    }
+
+    /// The next micro-batch that has samples; those without only take part in the exchange.
+    micro_batch* begin_micro() {
+        const auto parts = drawn_ ? drawn_->micros.size() : 0;
+        const auto all = static_cast<std::size_t>(config_.accumulation);
+        while (drawn_ && micro_ < all) {
+            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            seed_step(config_.seed, step_,
+                      ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
+            parts_->begin_micro(micro_ + 1 == all);
+            phase_ = step_phase::computing;
+            const auto at = micro_++;
+            // finish_backward() sends what no hook has sent.
+            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+        }
+        return nullptr;
+    }
+
+    const void* next_micro() {
+        if (phase_ != step_phase::drawn && phase_ != step_phase::computing) return nullptr;
+        in_hand_ = begin_micro();
+        if (in_hand_ == nullptr) return nullptr;
+        return user_code{ctx_.rank(), step_ + 1}.run("the data",
+                                                     [&] { return batch_of(*in_hand_); });
+    }
+
+    void backward(const weighted_loss& loss) {
+        if (in_hand_ == nullptr)
+            throw error(errc::usage, "backward() without a micro-batch in hand")
+                .with_hint("call it once for each micro-batch of the step");
+        if (loss.weight.defined() && !weighted_)
+            throw error(errc::usage, "a weighted loss that was not expected")
+                .with_hint("call session.expect_weights() before the first step, on every rank");
+        pass(*std::exchange(in_hand_, nullptr), [&] { return loss; });
+    }
+
+    /// Everything is summed over the ranks and decided; nothing is changed yet.
+    void agree() {
+        if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
+        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < with_samples())
+            throw error(errc::usage,
+                        fmt::format("backward() was called for {} of {} micro-batches of step {}",
+                                    passed_, with_samples(), step_ + 1));
+        feeder_->look_ahead(step_);
+        const double waited = waiting([&] { parts_->finish_backward(); });
+        overlap_ = overlap_of(waited);
+
+        const double global_batch = static_cast<double>(drawn_->global_batch);
+        now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
+        const double mine = parts_->store().own_squared_norm();
+        waiting([&] {
+            divisor_ = weight_per_sample(losses_.weight, global_batch) * scale();
+            now_.grad_norm = std::sqrt(parts_->squared_norm(mine)) / divisor_;
+        });
+        exchange_row();
+        phase_ = step_phase::agreed;
+    }
+
+    void apply() {
+        expect(step_phase::agreed, "apply()");
         const auto begin = seconds_now();
-        const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
-        parts_.begin_step();
-        const auto losses = forward_backward(slice);
-        parts_.finish_backward();
-
-        step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
-        const double mine = parts_.store().own_squared_norm();
-        const double divisor =
-            weight_per_sample(losses.weight, static_cast<double>(slice.global_batch));
-        now.grad_norm = std::sqrt(parts_.squared_norm(mine)) / divisor;
-        const auto merged = agree(now, losses.mean(), losses.weight);
-
-        const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
-        optimizer_.step(now.lr, scale, present_, config_.clip_value);
-        parts_.publish();
-        step_ += 1;
-        reported_.clear();
-        now.metrics = &merged;
-        count_time(now, seconds_now() - begin, static_cast<double>(slice.global_batch));
-        parts_.tell(now);
-        end_of_step(now);
+        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
+        if (!overflowed()) optimizer_->step(now_.lr, scale, present_, config_.clip_value);
+        if (scale_) update_scale();
+        time_.optimizer = seconds_now() - begin;
+        waiting([&] { parts_->publish(); });
+        phase_ = step_phase::applied;
     }
+
+    void commit() {
+        expect(step_phase::applied, "commit()");
+        step_ += 1;
+        feeder_->commit(*drawn_);
+        reported_.clear();
+        stopped_ = stop_agreed_;
+        if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
+        now_.metrics = &merged_;
+        count_time(now_, seconds_now() - step_begun_, static_cast<double>(drawn_->global_batch));
+        drawn_.reset();
+        phase_ = step_phase::idle;
+        ask_stop(parts_->tell(now_));
+        if (total_ == 0 && !stopped_) { // is this the last one?
+            upcoming_ = draw_batch();
+            ended_ = !upcoming_.has_value();
+        }
+        end_of_step(now_);
+    }
+
+    void complete() {
+        if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
+        if (phase_ == step_phase::agreed) apply();
+        if (phase_ == step_phase::applied) commit();
+    }
+
+    void redo() {
+        if (phase_ == step_phase::idle) return;
+        if (phase_ == step_phase::applied)
+            throw error(errc::usage,
+                        fmt::format("step {} is applied: it cannot be taken back", step_ + 1));
+        if (phase_ == step_phase::computing) {
+            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            parts_->finish_backward(); // the others wait for our part of the exchange
+        }
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+        reported_ = reported_before_;
+        drawn_.reset();
+        in_hand_ = nullptr;
+        feeder_->rewind();
+        time_.data = time_.forward = time_.backward = 0.0;
+        phase_ = step_phase::idle;
+    }
+
+    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
+        evaluator_->use(samples, std::move(loss));
+    }
+    void expect_weights() noexcept { weighted_ = true; }
+    void ask_stop(action wanted) noexcept {
+        if (wanted == action::stop) stop_wanted_ = true;
+    }
+    report::metric_set& reported() noexcept { return reported_; }
+    [[nodiscard]] step_phase phase() const noexcept { return phase_; }
+    [[nodiscard]] std::uint64_t finished() const noexcept { return step_; }
+    [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
+
+private:
+    void expect(step_phase wanted, const char* call) const {
+        if (phase_ == wanted) return;
+        const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
+        throw error(errc::usage,
+                    fmt::format("{} needs a step that is {}, this one is {}", call,
+                                names[static_cast<int>(wanted)], names[static_cast<int>(phase_)]));
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> draw_batch() {
+        const auto begin = seconds_now();
+        auto batch = feeder_->next(step_);
+        time_.data += seconds_now() - begin;
+        return batch;
+    }
+
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        const auto begin = seconds_now();
+        const void* const batch = feeder_->batch_of(micro);
+        const auto end = seconds_now();
+        time_.data += end - begin;
+        forward_begun_ = end;
+        return batch;
+    }
+
+    [[nodiscard]] std::size_t with_samples() const {
+        return static_cast<std::size_t>(std::ranges::count_if(
+            drawn_->micros, [](const micro_batch& m) { return m.samples > 0; }));
+    }
+
+    /// Loss and backward pass of one micro-batch.
+    template <class Loss>
+    void pass(const micro_batch& micro, Loss get) {
+        const user_code here{ctx_.rank(), step_ + 1};
+        forward_begun_ = forward_begun_ > 0 ? forward_begun_ : seconds_now();
+        const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
+        const auto forward_end = seconds_now();
+        time_.forward += forward_end - std::exchange(forward_begun_, 0.0);
+        // A mean is weighted by its share of the global batch, so that the sum over ranks is the
+        // batch's mean. A sum over weights is divided by them when all are known.
+        const double share = (loss.weighted ? 1.0 : static_cast<double>(micro.samples)) /
+                             static_cast<double>(drawn_->global_batch) * scale();
+        here.run("the backward pass",
+                 [&] { loss.value.backward(at::full_like(loss.value, share)); });
+        time_.backward += seconds_now() - forward_end;
+        losses_.add(loss);
+        passed_ += 1;
+    }
+
+    // ---- what the ranks agree on -------------------------------------------------------------
 
     /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
     /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
-    std::vector<metric_value> agree(step_info& now, double my_loss, double share) {
+    void exchange_row() {
         report::metric_set row;
-        row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
+        row.mean("loss", losses_.mean(), losses_.weight);
+        row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
+        if (scale_) row.last("loss_scale", scale());
         row.append(reported_);
-        const auto& touched = parts_.store().touched();
+        const auto& touched = parts_->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
-        double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
-                            all_touched ? 0.0 : 1.0, now.grad_norm, -now.grad_norm};
-        auto merged = merge(ctx_, row, control);
-        now.loss = merged[0].value;
-        if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
-            not_finite(my_loss, now.grad_norm, now.lr);
-        if (control[2] != -control[3]) come_apart(-control[3], control[2]);
+        const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
+                            : stop_wanted_        ? 1.0
+                                                  : 0.0;
+        const auto& t = time_;
+        double control[] = {stop,           all_touched ? 0.0 : 1.0,
+                            now_.grad_norm, -now_.grad_norm,
+                            t.data,         t.forward,
+                            t.backward,     t.exposed,
+                            t.optimizer,    -overlap_};
+        merged_.clear();
+        const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
+        now_.loss = merged_[0].value;
+        now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_)) not_finite();
+        if (control[2] != -control[3] && !overflowed()) come_apart(-control[3], control[2]);
+        time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
 
-        stopped_ = control[0] > 0.0;
-        if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
+        stop_agreed_ = control[0] > 0.0;
+        stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
         present_.clear();
         if (control[1] > 0.0) { // rarely: who had which
             present_ = touched;
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
-        return merged;
     }
 
     /// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
@@ -16910,6 +19403,68 @@ private:
                 "nothing but the trainer write to the parameters?");
     }
 
+    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
+    [[noreturn]] void not_finite() {
+        const double mine = losses_.mean(), none = static_cast<double>(ctx_.world_size());
+        double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx_.rank());
+        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
+        const auto what =
+            culprit < none ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                           : fmt::format("the gradient norm is {} (loss {})", now_.grad_norm, mine);
+        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
+            .with_hint(
+                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                            "restarting would give the same",
+                            now_.lr));
+    }
+
+    [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
+    /// The step is left out: on every rank, because the norm is the same on all.
+    [[nodiscard]] bool overflowed() const noexcept {
+        return scale_ && !std::isfinite(now_.grad_norm);
+    }
+    void update_scale() {
+        scale_->update(!overflowed());
+        if (scale_->overflows() < loss_scale::most_overflows) return;
+        throw error(
+            errc::not_finite,
+            fmt::format("the gradients overflowed float16 in {} steps in a row, at last with "
+                        "a loss scale of {:g} at step {}",
+                        scale_->overflows(), scale(), step_ + 1))
+            .with_hint("lower the learning rate, or train with precision<bf16>");
+    }
+
+    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
+    double weight_per_sample(double mine, double global_batch) {
+        if (!weighted_) return 1.0;
+        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
+        if (mine > 0) return mine / global_batch;
+        throw error(
+            errc::invalid_argument,
+            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
+            .with_hint("is everything masked? leave such samples out of the data");
+    }
+
+    // ---- time --------------------------------------------------------------------------------
+
+    /// Runs what waits for other ranks; the seconds that took.
+    template <class Call>
+    double waiting(Call call) {
+        const auto begin = seconds_now();
+        call();
+        const auto seconds = seconds_now() - begin;
+        if (ctx_.world_size() > 1) time_.exposed += seconds;
+        return seconds;
+    }
+
+    [[nodiscard]] double comm_busy() const {
+        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
+    }
+    [[nodiscard]] double overlap_of(double waited) const {
+        const double busy = comm_busy() - busy_;
+        return busy > 0 ? std::clamp(1.0 - waited / busy, 0.0, 1.0) : 0.0;
+    }
+
     void count_time(step_info& now, double seconds, double samples) {
         const double per_sample =
             config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
@@ -16921,113 +19476,37 @@ private:
         tokens_ += tokens;
     }
 
-    /// Forward and backward of this rank's samples.
-    loss_sum forward_backward(const batch_slice& slice) {
-        const auto parts = static_cast<int>(config_.accumulation);
-        loss_sum all;
-        for (int part = 0; part < parts; ++part) {
-            const auto [first, last] = rank_range(slice.ids.size(), part, parts);
-            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
-            seed_step(config_.seed, step_, ctx_.rank() * parts + part);
-            parts_.begin_micro(part + 1 == parts);
-            if (first == last) continue; // finish_backward() sends what no hook has sent
-            const auto count = last - first;
-            const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
-            const user_code here{ctx_.rank(), step_ + 1};
-            const auto loss = here.run(
-                "the loss", [&] { return checked_loss(parts_.loss(ids, reported_), count); });
-            // A mean is weighted by its share of the global batch, so that the sum over ranks is the
-            // batch's mean. A sum over weights is divided by them when all are known.
-            const double share = (loss.weighted ? 1.0 : static_cast<double>(count)) /
-                                 static_cast<double>(slice.global_batch);
-            here.run("the backward pass",
-                     [&] { loss.value.backward(at::full_like(loss.value, share)); });
-            all.add(loss);
-        }
-        return all;
-    }
+    // ---- between steps -----------------------------------------------------------------------
 
-    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
-    double weight_per_sample(double mine, double global_batch) {
-        if (!parts_.loss_is_weighted()) return 1.0;
-        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
-        if (mine > 0) return mine / global_batch;
-        throw error(
-            errc::invalid_argument,
-            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
-            .with_hint("is everything masked? leave such samples out of the data");
-    }
+    [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
 
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
-            return step_ == total_ || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
+            return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
         };
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
-        report_.step(now, evaluated);
+        report_->step(now, evaluated);
         if (due(config_.checkpoint_every) || stopped_) save(evaluated);
     }
 
-    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
-    [[noreturn]] void not_finite(double my_loss, double norm, double lr) {
-        const double none = static_cast<double>(ctx_.world_size());
-        double culprit = std::isfinite(my_loss) ? none : static_cast<double>(ctx_.rank());
-        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
-        const auto what = culprit < none
-                              ? fmt::format("the loss is not finite on rank {}", int(culprit))
-                              : fmt::format("the gradient norm is {} (loss {})", norm, my_loss);
-        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
-            .with_hint(
-                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
-                            "restarting would give the same",
-                            lr));
-    }
-
-    // ---- evaluation --------------------------------------------------------------------------
-
     std::vector<metric_value> evaluate() {
-        evaluated_at_ = step_;
-        if (held_out_ == 0) return {};
         const auto begin = seconds_now();
-        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(held_out_, limit) : held_out_;
-        const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
-        report::metric_set mine, reported{taken_names};
-        mine.mean("val_loss", 0.0, 0.0);
-        auto* const average = optimizer_.average();
-        const bool averaged = average != nullptr && average->options().evaluate;
+        evaluated_at_ = step_;
+        feeder_->quiet();
+        auto* const average = optimizer_->average();
+        const bool averaged =
+            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
         if (averaged) swap_average();
-        {
-            at::NoGradGuard no_grad;
-            parts_.begin_evaluation();
-            const eval_modes modes(parts_.module());
-            std::vector<std::uint64_t> ids;
-            for (auto at = first; at < last; at += ids.size()) {
-                ids.clear();
-                for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
-                const user_code here{ctx_.rank(), step_};
-                const auto loss = here.run("the loss of an evaluation", [&] {
-                    return checked_loss(parts_.held_out_loss(ids, reported), ids.size());
-                });
-                mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
-                          loss.weight);
-            }
-            parts_.end_evaluation();
-        }
-        auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own does not know the names that a loss reports.
-        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
-            const auto layout = from_first(ctx_, reported.layout());
-            if (first == last) reported = report::metric_set::with_layout(layout);
-        }
-        if (!reported.empty())
-            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        auto merged = evaluator_->run(step_);
         if (averaged) swap_average();
-        check_evaluation(merged);
-        parts_.tell(eval_info{.rank = ctx_.rank(),
-                              .step = step_,
-                              .metrics = &merged,
-                              .seconds = seconds_now() - begin});
+        if (merged.empty()) return merged;
+        result_.val_loss = merged[0].value;
+        result_.val_step = step_;
+        ask_stop(parts_->tell(eval_info{.rank = ctx_.rank(),
+                                        .step = step_,
+                                        .metrics = &merged,
+                                        .seconds = seconds_now() - begin}));
         return merged;
     }
 
@@ -17036,35 +19515,26 @@ private:
     void swap_average() {
         double here = 0.0;
         all_reduce(ctx_, std::span(&here, 1), dist::reduce_op::sum);
-        optimizer_.average()->swap();
-        parts_.publish();
+        optimizer_->average()->swap();
+        parts_->publish();
     }
 
-    void check_evaluation(const std::vector<metric_value>& merged) {
-        result_.val_loss = merged[0].value;
-        result_.val_step = step_;
-        if (!std::isfinite(result_.val_loss))
-            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
-                                                      result_.val_loss, step_))
-                .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!saver_ || config_.keep_best < 1 || best == "loss" ||
-            report::find_metric(merged, best) != nullptr)
-            return;
-        std::string known = "loss";
-        for (const auto& m : merged) known += ", " + m.name;
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: " + known);
+    void tell_precision() {
+        const auto policy = parts_->precision();
+        if (const auto text = describe(policy); !text.empty())
+            report_->note(fmt::format("computes in {}, updates and saves in float32", text));
+        if (const auto text = precision_notice(policy); !text.empty()) report_->notice(text);
     }
 
-    [[nodiscard]] std::size_t eval_batch() const {
-        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
-        const auto parts = ctx_.world_size() * config_.accumulation;
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
+    void tell_memory() {
+        if (!ctx_.is_first()) return;
+        std::vector<at::Tensor> states;
+        for (const auto& [name, state] : optimizer_->states()) states.push_back(state);
+        const auto text = memory_notice(
+            parts_->strategy_name(), parts_->store(), states,
+            shape_of(ctx_, config_, states_of(optimizer_->options()), parts_->precision()));
+        if (!text.empty()) report_->note(text);
     }
-
-    // ---- checkpoints -------------------------------------------------------------------------
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
@@ -17074,39 +19544,71 @@ private:
         options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
         options.metric = config_.best_metric;
         options.lower_is_better = config_.best_is_lowest;
-        saver_.emplace(disk_, report_.checkpoints(), options,
+        saver_.emplace(disk_, report_->checkpoints(), options,
                        make_checkpoint_world(ctx_, config_.collective_timeout));
-        if (auto text = cadence_notice(config_, held_out_); !text.empty())
+        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
-        state_.restore(*found);
-        parts_.publish();
-        step_ = found->step();
-        result_.checkpoint = found->path();
+        restore(*found);
+        return found->path();
+    }
+
+    void restore(const loaded_checkpoint& found) {
+        state_->restore(found);
+        parts_->publish();
+        step_ = found.step();
+        result_.checkpoint = found.path();
         const auto extra =
-            parse_json(found->extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
         result_.loss = extra.value("loss", 0.0);
-        if (step_ > total_)
+        if (input_->is_stream())
+            feeder_->restore_stream(extra.at("stream"), found.path());
+        else
+            feeder_->rewind();
+        restore_callbacks(extra, found.path());
+        if (scale_ && extra.contains("loss_scale"))
+            scale_->restore(extra.at("loss_scale").value("value", scale()),
+                            extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+        if (total_ > 0 && step_ > total_)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
                                                  step_, total_))
-                .with_where(found->path())
+                .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
-        if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
+        if ((total_ == 0 || step_ < total_) && std::abs(now - before) > 1e-9 * std::abs(before))
             notices_.push_back(
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
                             "{:g} (most schedules depend on the number of steps)",
                             step_ + 1, now, before));
-        return found->path();
+    }
+
+    void restore_callbacks(const json& extra, const std::string& where) {
+        if (!extra.contains("callbacks")) return;
+        for (const auto& [name, text] : extra.at("callbacks").items()) {
+            const auto hex = text.get<std::string>();
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "the state of a callback is no hexadecimal text")
+                    .with_where(where);
+            parts_->restore({name, std::string(as_text(bytes))});
+        }
     }
 
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
-        parts_.sync_buffers();
-        auto what = state_.save(step_, config_.seed,
-                                {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}});
+        parts_->sync_buffers();
+        json extra = json::object();
+        if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
+        if (scale_)
+            extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
+        if (ctx_.is_first()) // whose extra is written
+            for (const auto& each : parts_->states())
+                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto what = state_->save(step_, config_.seed,
+                                 {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}},
+                                 dump_json(extra));
         what.metrics["loss"] = result_.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
@@ -17116,8 +19618,8 @@ private:
                                    .path = saved.path,
                                    .bytes = saved.bytes,
                                    .seconds = saved.seconds};
-        report_.saved(info);
-        parts_.tell(info);
+        report_->saved(info);
+        parts_->tell(info);
     }
 
     void finish_result(double seconds) {
@@ -17125,63 +19627,56 @@ private:
         m.max("rss", peak_rss_bytes());
         result_.peak_rss_bytes = merge(ctx_, m)[0].value;
         result_.steps = step_;
+        result_.total = total_;
         result_.seconds = seconds;
         result_.tokens_per_s = train_seconds_ > 0 ? tokens_ / train_seconds_ : 0.0;
-        result_.run_name = report_.name();
-        result_.run_path = report_.path();
-        result_.stopped = stopped_ && step_ < total_;
+        result_.run_name = report_->name();
+        result_.run_path = report_->path();
+        result_.stopped = stopped_ && !is_last();
     }
 
-    fit_parts& parts_;
-    context& ctx_;
+    const context& ctx_;
     const run_config& config_;
+    report::settings described_;
     report::metric_set& reported_;
     schedule rate_;
-    sampler order_;
-    std::uint64_t held_out_; // samples of the evaluation set
-    std::uint64_t total_;
-    flat_optimizer optimizer_;
-    training_state state_;
-    reporter report_;
+    std::unique_ptr<session_parts> parts_;
+    std::unique_ptr<input_source> input_;
+    std::optional<flat_optimizer> optimizer_;
+    std::optional<evaluator> evaluator_;
+    std::optional<feeder> feeder_;
+    std::optional<training_state> state_;
+    std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
 
-    std::uint64_t step_ = 0; // finished
+    std::uint64_t total_ = 0; // steps of the run; 0: not known
+    std::uint64_t step_ = 0;  // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
-    bool stopped_ = false;
+    bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
     std::vector<std::string> notices_; // to be told when the run begins
-    std::vector<double> present_;      // by segment, when not all had a gradient; else empty
+
+    // The step that is not committed
+    step_phase phase_ = step_phase::idle;
+    std::optional<drawn_batch> drawn_, upcoming_;
+    std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
+    micro_batch* in_hand_ = nullptr;
+    loss_sum losses_;
+    double divisor_ = 1.0;
+    std::optional<loss_scale> scale_; // in float16
+    step_info now_;
+    std::vector<metric_value> merged_;
+    std::vector<double> present_; // by segment, when not all had a gradient; else empty
+    bool stop_agreed_ = false;
+    int stop_signal_ = 0;
+    report::metric_set reported_before_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
+
+    double begun_ = 0.0, step_begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    step_timing time_; // since the row before
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
-
-SKEIN_INLINE void tell_peers(const context& ctx) {
-    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(std::current_exception()));
-}
-
-SKEIN_INLINE fit_result run_fit(const fit_request& request,
-                                const std::function<std::unique_ptr<fit_parts>()>& make) {
-    const auto& ctx = *request.ctx;
-    try {
-        require_same(ctx, all_settings(request));
-        sampler order({.samples = request.samples,
-                       .batch = static_cast<std::uint64_t>(request.config->global_batch),
-                       .seed = request.config->seed},
-                      ctx.world_size());
-        const auto parts = make();
-        try {
-            session run(request, *parts, std::move(order));
-            return run.all();
-        } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
-            parts->abort(to_error(std::current_exception()));
-            tell_peers(ctx);
-            throw;
-        }
-    } catch (...) {
-        tell_peers(ctx); // the first abort counts
-        throw;
-    }
-}
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
@@ -17191,28 +19686,177 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
 
 } // namespace skein::train::detail
 
+namespace skein::train {
 
-// ======== skein/train/trainer.hpp, continued
+SKEIN_INLINE session::session(const session_request& request, const detail::make_parts& make)
+    : core_(std::make_unique<detail::session_core>(request, make)) {}
+SKEIN_INLINE session::~session() = default;
+SKEIN_INLINE void session::expect_weights() noexcept { core_->expect_weights(); }
+SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::stop); }
+SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
+SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
+SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
+SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbered_loss loss) {
+    core_->use_evaluation(samples, std::move(loss));
+}
+SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
+                                  double weight) {
+    core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
+}
+SKEIN_INLINE void session::begin(std::unique_ptr<detail::input_source> input) {
+    core_->guarded([&] { core_->begin(std::move(input)); });
+}
+SKEIN_INLINE bool session::draw() {
+    return core_->guarded([&] { return core_->draw(); });
+}
+SKEIN_INLINE const void* session::next_micro() {
+    return core_->guarded([&] { return core_->next_micro(); });
+}
+SKEIN_INLINE void session::backward(const weighted_loss& loss) {
+    core_->guarded([&] { core_->backward(loss); });
+}
+SKEIN_INLINE void session::agree() {
+    core_->guarded([&] { core_->agree(); });
+}
+SKEIN_INLINE void session::apply() {
+    core_->guarded([&] { core_->apply(); });
+}
+SKEIN_INLINE void session::commit() {
+    core_->guarded([&] { core_->commit(); });
+}
+SKEIN_INLINE void session::complete() {
+    core_->guarded([&] { core_->complete(); });
+}
+SKEIN_INLINE void session::redo() {
+    core_->guarded([&] { core_->redo(); });
+}
+SKEIN_INLINE fit_result session::finish() {
+    return core_->guarded([&] { return core_->finish(); });
+}
+SKEIN_INLINE fit_result session::run(const detail::batch_loss& loss) {
+    return core_->guarded([&] { return core_->run(loss); });
+}
+
+} // namespace skein::train
+
+// ======== skein/train/single.hpp
+// The strategy for one process: no communication at all. Also the oracle of every other strategy.
+//
+//     Trainer<Single> trainer(ctx, config);
+//     Trainer<basic_single<precision<bf16>>> half(ctx, config);
+
+
+#include <string_view>
+
+namespace skein {
+
+namespace train::detail {
+
+class single_process {
+public:
+    /// Throws errc::usage in a world of several ranks.
+    single_process(const context& ctx, torch::nn::Module& module, const precision_policy& policy);
+    single_process(const single_process&) = delete;
+    single_process& operator=(const single_process&) = delete;
+    ~single_process();
+
+    [[nodiscard]] flat_store& store() noexcept { return store_; }
+    void begin_step() { store_.expect_gradients(); }
+    void begin_micro(bool /*last*/) noexcept {}
+    void finish_backward();
+    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    void publish() { store_.cast_owned(); }
+    void sync_buffers() noexcept {}
+    void begin_evaluation() noexcept {}
+    void end_evaluation() noexcept {}
+    void abort(const error& /*why*/) noexcept {}
+    void finish();
+
+private:
+    torch::nn::Module* module_;
+    flat_store store_;
+};
+
+} // namespace train::detail
+
+/// Trains in this process alone.
+template <train::precision_setting... Settings>
+class basic_single : public train::detail::single_process {
+public:
+    static constexpr std::string_view name = "Single";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
+
+    basic_single(const train::context& ctx, torch::nn::Module& module)
+        : single_process(ctx, module, used_precision()) {}
+};
+
+using Single = basic_single<>;
+
+static_assert(train::strategy<Single>);
+
+} // namespace skein
+
+
+// ======== skein/train/detail/single.ipp
+// Bodies of <skein/train/single.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
+                                            const precision_policy& policy)
+    : module_(&module), store_(module, {.precision = policy}) {
+    if (ctx.world_size() != 1)
+        throw error(errc::usage,
+                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
+            .with_hint("use Trainer<DDP<>>, or one worker");
+    cast_inputs(module, store_, /*on=*/true);
+}
+
+SKEIN_INLINE single_process::~single_process() { finish(); }
+
+SKEIN_INLINE void single_process::finish_backward() {
+    store_.settle_gradients();
+    if (store_.keeps_own_grads())
+        for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE void single_process::finish() {
+    if (!store_.is_mixed()) return;
+    cast_inputs(*module_, store_, /*on=*/false);
+    store_.show_masters(/*whole=*/true);
+}
+
+} // namespace skein::train::detail
+
+// ======== skein/train/trainer.hpp
+// The training loop: the same for one process and many, and the only place that knows all parts.
+//
+// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
+// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
+// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+//
+//     skein::Trainer<skein::DDP<>> trainer(ctx, config);
+//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//
+// Same seed and world size: the same bits, also when a run was interrupted and resumed.
+
+
 #include <concepts>
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::train {
-
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
-template <class D>
-concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
-    { data.size() } -> std::convertible_to<std::uint64_t>;
-    data.batch(ids);
-};
-
-template <class D>
-using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
 
 /// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
 template <class M>
@@ -17220,23 +19864,12 @@ concept module_holder = requires(M& model) {
     { *model } -> std::convertible_to<torch::nn::Module&>;
 };
 
-template <class R>
-concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
-
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
-/// "val_<name>".
-template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
-
 } // namespace skein::train
 
 
 // ======== skein/train/detail/fit_parts.hpp
-// The user's types of one fit() behind detail/session.hpp's virtual calls. Included by train/trainer.hpp
-// only, after its concepts.
+// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls. Included by
+// train/trainer.hpp only.
 
 namespace skein::train::detail {
 
@@ -17249,29 +19882,24 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Model, class Loss, class Data, class HeldOut, class Callbacks>
-class parts_of final : public fit_parts {
-    static_assert(
-        loss_function<Loss, Model, batch_of<Data>>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+/// What the strategy computes in; float32 for one that does not say.
+template <class Strategy>
+[[nodiscard]] precision_policy precision_used_by() {
+    if constexpr (requires { Strategy::used_precision(); })
+        return Strategy::used_precision();
+    else
+        return {};
+}
 
+template <class Strategy, class Callbacks>
+class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
-             Callbacks& callbacks)
-        : model_(model), loss_(loss), data_(data), held_out_(held_out), callbacks_(callbacks),
-          strategy_(ctx, *model) {}
+    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+        : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
-    torch::nn::Module& module() override { return *model_; }
-    weighted_loss loss(ids samples, report::metric_set& metrics) override {
-        return call(data_.batch(samples), metrics);
-    }
-    weighted_loss held_out_loss(ids samples, report::metric_set& metrics) override {
-        return call(held_out_.batch(samples), metrics);
-    }
-
-    bool loss_is_weighted() const override { return batch_is_weighted<batch_of<Data>>(); }
+    torch::nn::Module& module() override { return module_; }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
+    precision_policy precision() const override { return precision_used_by<Strategy>(); }
     flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
     void begin_micro(bool last) override { strategy_.begin_micro(last); }
@@ -17285,48 +19913,46 @@ public:
     void finish() override { strategy_.finish(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    void tell(const step_info& event) override { tell_all(event); }
-    void tell(const eval_info& event) override { tell_all(event); }
+    action tell(const step_info& event) override { return ask_all(event); }
+    action tell(const eval_info& event) override { return ask_all(event); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
-private:
-    template <class Batch>
-    static constexpr bool reports =
-        std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
-
-    template <class Batch>
-    weighted_loss call(const Batch& batch, report::metric_set& metrics) {
-        const auto value = [&] {
-            if constexpr (reports<Batch>)
-                return loss_(model_, batch, metrics);
-            else
-                return loss_(model_, batch);
-        };
-        if constexpr (is_weighted<decltype(value())>)
-            return value();
-        else
-            return {value(), {}};
+    std::vector<callback_state> states() const override {
+        std::vector<callback_state> all;
+        each([&](const auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
+        });
+        return all;
     }
-    template <class R>
-    static constexpr bool is_weighted = std::convertible_to<R, weighted_loss>;
-    template <class Batch>
-    static constexpr bool batch_is_weighted() {
-        if constexpr (reports<Batch>)
-            return is_weighted<
-                std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>>;
-        else
-            return is_weighted<std::invoke_result_t<Loss&, Model&, const Batch&>>;
+    void restore(const callback_state& saved) override {
+        each([&](auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>)
+                if (type_name(typeid(type)) == saved.name) c.restore(saved.state);
+        });
+    }
+
+private:
+    template <class Call>
+    void each(Call call) const {
+        std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
     }
     template <class Event>
     void tell_all(const Event& event) {
-        std::apply([&](auto&... c) { (detail::tell(c, event), ...); }, callbacks_);
+        each([&](auto& c) { detail::tell(c, event); });
+    }
+    template <class Event>
+    action ask_all(const Event& event) {
+        auto wanted = action::go_on;
+        each([&](auto& c) {
+            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+        });
+        return wanted;
     }
 
-    Model& model_;
-    Loss& loss_;
-    const Data& data_;
-    const HeldOut& held_out_;
+    torch::nn::Module& module_;
     Callbacks& callbacks_;
     Strategy strategy_;
 };
@@ -17349,6 +19975,17 @@ public:
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
         train::detail::begin_training(ctx, config_);
+        if (const auto text = describe(train::detail::precision_used_by<Strategy>()); !text.empty())
+            config_.precision = text;
+    }
+
+    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every block
+    /// (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it owns. See
+    /// train/build.hpp. Collective; seed the generator alike on every rank before.
+    ///   errors  mismatch when ranks drew different values
+    template <class Make>
+    [[nodiscard]] auto build(Make make) {
+        return train::build_for<Strategy>(*ctx_, std::move(make));
     }
 
     /// More settings for the run's config.json: model sizes and the like.
@@ -17362,10 +19999,11 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
-    /// Runs until config.max_steps, a stop request or an error.
+    /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
     ///             is in eval mode as a whole is put into training mode; submodules that are in eval
     ///             mode by themselves stay there
+    ///   data      samples by number, or a stream (train/input.hpp)
     ///   held_out  the evaluation set; its size may be 0
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
     ///             data between the ranks), disk errors, and the transport's. What model, loss or data
@@ -17373,31 +20011,43 @@ public:
     ///             the same step would throw again. What the system refused (std::system_error,
     ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
     ///             code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, const Data& data, const HeldOut& held_out) {
-        static_assert(train::module_holder<Model>,
-                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
-                      "module, not the module itself");
+                          Loss loss, Data&& data, const HeldOut& held_out) {
+        require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
-            using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
-                                                  std::tuple<Callbacks...>>;
-            return train::detail::run_fit({.ctx = ctx_,
-                                           .config = &config_,
-                                           .described = &settings_,
-                                           .reported = &reported_,
-                                           .options = options,
-                                           .rate = std::move(schedule),
-                                           .samples = static_cast<std::uint64_t>(data.size()),
-                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
-                                          [&] {
-                                              train::detail::refuse_too_large(
-                                                  train::detail::strategy_name_of<Strategy>(),
-                                                  *model, *ctx_, config_, options);
-                                              return std::make_unique<parts>(
-                                                  *ctx_, model, loss, data, held_out, callbacks_);
-                                          });
+            using batch = train::batch_of<Data>;
+            train::detail::require_loss<Loss, Model, batch>();
+            auto session = open(model, std::move(options), std::move(schedule));
+            session.evaluate_on(model, loss, held_out);
+            if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
+                session.expect_weights();
+            session.begin(train::detail::make_input(data));
+            return session.run([&](const void* made, report::metric_set& metrics) {
+                return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
+                                                metrics);
+            });
         }
+    }
+
+    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.
+    template <class Model>
+    [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
+                                      train::schedule schedule) {
+        require_holder<Model>();
+        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        const train::session_request request{.ctx = ctx_,
+                                             .config = &config_,
+                                             .described = &settings_,
+                                             .reported = &reported_,
+                                             .options = std::move(options),
+                                             .rate = std::move(schedule)};
+        return train::session(request, [&] {
+            train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
+                                            *ctx_, config_, request.options,
+                                            train::detail::precision_used_by<Strategy>());
+            return std::make_unique<parts>(*ctx_, *model, callbacks_);
+        });
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
@@ -17408,6 +20058,13 @@ public:
     }
 
 private:
+    template <class Model>
+    static consteval void require_holder() {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+    }
+
     train::context* ctx_;
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;
@@ -17601,12 +20258,14 @@ template <class Wrap = bucket<>, train::precision_setting... Settings>
 class Zero1 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero1";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Zero1(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(
-              ctx, module,
-              {.name = name, .shard_states = true, .precision = train::precision_of<Settings...>()},
-              train::detail::plan_of<Wrap>()) {}
+        : sharded_parallel(ctx, module,
+                           {.name = name, .shard_states = true, .precision = used_precision()},
+                           train::detail::plan_of<Wrap>()) {}
 };
 
 /// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
@@ -17619,13 +20278,16 @@ template <class Wrap = bucket<>, train::precision_setting... Settings>
 class Zero2 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero2";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Zero2(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module,
                            {.name = name,
                             .shard_states = true,
                             .shard_gradients = true,
-                            .precision = train::precision_of<Settings...>()},
+                            .precision = used_precision()},
                            train::detail::plan_of<Wrap>()) {}
 };
 

@@ -37,3 +37,26 @@ TEST_CASE("a callback may take its event by value and be a template") {
     detail::tell(l, eval_info{.step = 4});
     CHECK(l.heard == 5);
 }
+
+namespace {
+struct stopper {
+    action on_step(const step_info& s) { return s.step < 3 ? action::go_on : action::stop; }
+    void on_eval(const eval_info&) {}
+    std::string state() const { return "three"; }
+    void restore(std::string_view) {}
+};
+struct forgetful {
+    void on_step(const step_info&) {}
+    std::string state() { return ""; } // not const, and nothing restores it
+};
+} // namespace
+
+TEST_CASE(
+    "a callback may answer with an action, and state counts when it can be saved and restored") {
+    stopper s;
+    CHECK(detail::tell(s, step_info{.step = 2}) == action::go_on);
+    CHECK(detail::tell(s, step_info{.step = 3}) == action::stop);
+    CHECK(detail::tell(s, eval_info{.step = 3}) == action::go_on);
+    STATIC_CHECK(detail::keeps_state<stopper>);
+    STATIC_CHECK_FALSE(detail::keeps_state<forgetful>);
+}

@@ -25,6 +25,8 @@ TEST_CASE("values that make no sense are usage errors that name the value and a 
     const row rows[] = {
         {[](run_config& c) { c.workers = 0; }, "0 workers"},
         {[](run_config& c) { c.max_steps = -3; }, "-3 steps"},
+        {[](run_config& c) { c.epochs = -1; }, "-1 epochs"},
+        {[](run_config& c) { c.prefetch_batches = -1; }, "-1 batches"},
         {[](run_config& c) { c.accumulation = 0; }, "accumulation of 0"},
         {[](run_config& c) { c.global_batch = 0; }, "0 samples"},
         {[](run_config& c) { c.clip = -1; }, "clip of -1"},
@@ -88,4 +90,18 @@ TEST_CASE("another precision than float32 says that it is not supported") {
     } catch (const error& e) {
         CHECK(e.code() == errc::not_supported);
     }
+}
+
+TEST_CASE("the steps of a run are those asked for, or what its epochs come to") {
+    run_config config;
+    config.max_steps = 77;
+    config.global_batch = 4;
+    CHECK(total_steps(config, 10) == 77);
+    config.epochs = 3;
+    config.max_steps = 0; // not looked at
+    CHECK_NOTHROW(validate(config, 1));
+    CHECK(total_steps(config, 10) == 6);
+    config.last = last_batch::shorten;
+    CHECK(total_steps(config, 10) == 9);
+    CHECK_THROWS_AS(total_steps(config, 0), error);
 }

@@ -105,6 +105,38 @@ TEST_CASE("the last places of an epoch are dropped, or make one short batch") {
     CHECK(shorten.next(0, 1).epoch == 1);
 }
 
+TEST_CASE(
+    "the last places of an epoch may be carried over: every batch is full, none is left out") {
+    const sampler_options o{.samples = 10, .batch = 4, .seed = 1, .last = last_batch::carry};
+    const auto two = take(o, {.seed = 1}, 1, 5);
+    ids first(two.begin(), two.begin() + 10), second(two.begin() + 10, two.end());
+    CHECK(first != second);
+    for (auto* epoch : {&first, &second}) {
+        std::sort(epoch->begin(), epoch->end());
+        CHECK(*epoch == ids{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    }
+    for (int world : {2, 3, 4}) CHECK(take(o, {.seed = 1}, world, 5) == two);
+    sampler_state state; // also when it goes on inside the batch that spans two epochs
+    auto order = take(o, {.seed = 1}, 2, 3, &state);
+    const auto rest = take(o, state, 3, 2);
+    order.insert(order.end(), rest.begin(), rest.end());
+    CHECK(order == two);
+    sampler large(
+        {.samples = 3, .batch = 8, .last = last_batch::carry}); // several epochs in one batch
+    CHECK(large.next(0, 1).ids.size() == 8);
+    CHECK(large.state() == sampler_state{.seed = 0, .epoch = 2, .cursor = 2});
+}
+
+TEST_CASE("epochs come to a number of batches by what becomes of their ends") {
+    const auto batches = [](last_batch last, std::uint64_t epochs) {
+        return sampler({.samples = 10, .batch = 4, .last = last}).batches_of(epochs);
+    };
+    CHECK(batches(last_batch::drop, 3) == 6);
+    CHECK(batches(last_batch::shorten, 3) == 9);
+    CHECK(batches(last_batch::carry, 3) == 7);
+    CHECK(batches(last_batch::carry, 2) == 5);
+}
+
 TEST_CASE("numbers that cannot train are usage errors with both numbers and a way out") {
     auto text = [](sampler_options o, int world) {
         const auto checked = sampler::check(o, world);

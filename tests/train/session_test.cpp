@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fit() refuses, keeps and survives: the parts of the loop behind the Trainer (detail/session.hpp).
+// Steps that are driven by hand, taken back and begun again; what fit() refuses, keeps and survives.
 #include <tests/train/train_support.hpp>
 
 #include <skein/train/checkpoint.hpp>
+
+#include <skein/train/zero.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -393,4 +395,310 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
                    ContainsSubstring("\"val_hits\":") &&
                    ContainsSubstring("{\"event\":\"checkpoint\",\"step\":4,\"path\":") &&
                    ContainsSubstring("\"grad_norm\":") && ContainsSubstring("\"hits\":2.0"));
+}
+
+// ---- a loop of one's own -----------------------------------------------------------------------------
+
+namespace {
+
+/// All that a step could leave behind: numbers drawn for dropout, running statistics.
+struct NoisyImpl : torch::nn::Module {
+    explicit NoisyImpl(double p) : in(8, 16), norm(16), drop(p), out(16, 4) {
+        register_module("in", in);
+        register_module("norm", norm);
+        register_module("drop", drop);
+        register_module("out", out);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return out(drop(torch::tanh(norm(in(x))))); }
+    torch::nn::Linear in;
+    torch::nn::BatchNorm1d norm;
+    torch::nn::Dropout drop;
+    torch::nn::Linear out;
+};
+TORCH_MODULE(Noisy);
+
+struct noisy_run {
+    std::vector<float> weights, statistics;
+    std::vector<std::uint64_t> order; ///< samples of rank 0, of committed steps
+    double loss = 0, val_loss = 0;
+    std::uint64_t steps = 0;
+
+    friend bool operator==(const noisy_run&, const noisy_run&) = default;
+};
+
+const auto counted_loss = [](auto& m, const sample_batch& b, metric_set& metrics) {
+    metrics.sum("seen", static_cast<double>(b.ids.size()));
+    return class_loss(m, b);
+};
+
+run_config noisy_config(const scratch& dir) {
+    auto config = quiet_config(dir.path);
+    config.max_steps = 9;
+    config.accumulation = 2;
+    config.eval_every = 3;
+    config.checkpoint_every = 4;
+    config.keep_best = 0;
+    config.write_files = config.checkpoints = true;
+    return config;
+}
+
+Noisy make_noisy(int world) {
+    const std::lock_guard lock(model_guard);
+    torch::manual_seed(42);
+    return Noisy(world == 1 ? 0.3 : 0.0); // ranks that are threads share one generator
+}
+
+void take_results(const context& ctx, Noisy& net, const fit_result& r, noisy_run& out) {
+    if (!ctx.is_first()) return;
+    out.weights = weights(*net);
+    const auto mean = net->norm->running_mean.contiguous();
+    out.statistics.assign(mean.data_ptr<float>(), mean.data_ptr<float>() + mean.numel());
+    out.loss = r.loss;
+    out.val_loss = r.val_loss;
+    out.steps = r.steps;
+}
+
+enum class taken_back { never, in_the_middle, computed, agreed };
+
+/// The loop of one's own; each step is taken back once where it says.
+template <class Strategy>
+noisy_run loop_by_hand(int world, const run_config& config, taken_back where) {
+    noisy_run out;
+    run_world(world, [&](context& ctx) {
+        auto net = make_noisy(world);
+        const numbers data{64}, held_out{10};
+        auto loss = counted_loss;
+        sk::Trainer<Strategy> trainer(ctx, config);
+        auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+        session.evaluate_on(net, loss, held_out);
+        std::uint64_t taken = 0;
+        for (auto& step : session.steps(data)) {
+            const bool back =
+                where != taken_back::never && std::exchange(taken, step.number()) < step.number();
+            std::vector<std::uint64_t> seen;
+            for (auto& micro : step) {
+                session.report(metric_kind::sum, "seen", static_cast<double>(micro.ids.size()));
+                seen.insert(seen.end(), micro.ids.begin(), micro.ids.end());
+                session.backward(class_loss(net, micro));
+                if (back && where == taken_back::in_the_middle) break;
+            }
+            if (back && where == taken_back::agreed) session.agree();
+            if (back) {
+                session.redo();
+                continue;
+            }
+            if (ctx.is_first()) out.order.insert(out.order.end(), seen.begin(), seen.end());
+        }
+        take_results(ctx, net, session.finish(), out);
+    });
+    return out;
+}
+
+template <class Strategy>
+noisy_run by_fit(int world, const run_config& config, std::uint64_t redo_in = 0) {
+    noisy_run out;
+    std::vector<int> left(static_cast<std::size_t>(world), redo_in > 0 ? 1 : 0);
+    run_world(world, [&](context& ctx) {
+        auto net = make_noisy(world);
+        std::vector<std::uint64_t> order;
+        std::uint64_t calls = 0;
+        const auto loss = [&](Noisy& m, const sample_batch& b, metric_set& metrics) {
+            if (m->is_training()) {
+                order.insert(order.end(), b.ids.begin(), b.ids.end());
+                if (++calls == redo_in && std::exchange(left[std::size_t(ctx.rank())], 0) > 0) {
+                    order.resize(order.size() - b.ids.size());
+                    if (redo_in % 2 == 0) order.resize(order.size() - b.ids.size());
+                    (void)m->forward(b.x); // statistics and generator have moved
+                    metrics.sum("seen", 1e6);
+                    throw redo_step{};
+                }
+            }
+            return counted_loss(m, b, metrics);
+        };
+        sk::Trainer<Strategy> trainer(ctx, config);
+        const auto r =
+            trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, loss, numbers{64}, numbers{10});
+        take_results(ctx, net, r, out);
+        if (ctx.is_first()) out.order = order;
+    });
+    return out;
+}
+
+template <class Strategy>
+void redo_changes_nothing(int world) {
+    scratch one;
+    const auto whole = by_fit<Strategy>(world, noisy_config(one));
+    const auto csv = one.text("run/metrics.csv");
+    CHECK(csv.find("seen") != std::string::npos);
+    for (const auto where :
+         {taken_back::never, taken_back::in_the_middle, taken_back::computed, taken_back::agreed}) {
+        INFO(world << " ranks, taken back at " << static_cast<int>(where));
+        scratch two;
+        CHECK(loop_by_hand<Strategy>(world, noisy_config(two), where) == whole);
+        CHECK(two.text("run/metrics.csv") == csv);
+    }
+    for (const std::uint64_t call : {5u, 8u}) {
+        scratch two;
+        CHECK(by_fit<Strategy>(world, noisy_config(two), call) == whole);
+        CHECK(two.text("run/metrics.csv") == csv);
+    }
+}
+
+} // namespace
+
+TEST_CASE("a loop of one's own, and steps that are taken back, give the bits and rows of fit()") {
+    redo_changes_nothing<sk::Single>(1);
+}
+
+TEST_CASE("the same over ranks, where gradients and parameters are shared") {
+    redo_changes_nothing<sk::DDP<tiny_buckets>>(2);
+    redo_changes_nothing<sk::Zero2<>>(2);
+}
+
+TEST_CASE("a step that was taken back before an interruption is the same after a resume") {
+    scratch one, two;
+    const auto whole = by_fit<sk::Single>(1, noisy_config(one));
+    auto config = noisy_config(two);
+    config.max_steps = 5;
+    auto first = loop_by_hand<sk::Single>(1, config, taken_back::agreed);
+    config.max_steps = 9;
+    config.resume = resume_mode::latest;
+    const auto second = loop_by_hand<sk::Single>(1, config, taken_back::computed);
+    first.order.insert(first.order.end(), second.order.begin(), second.order.end());
+    CHECK(first.order == whole.order);
+    CHECK(second.weights == whole.weights);
+    CHECK(second.statistics == whole.statistics);
+}
+
+TEST_CASE("a session refuses calls that are out of order, with the call and the way out") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const auto refused = [&](auto body) {
+        auto ctx = context::single();
+        auto net = make_net();
+        const numbers data{64};
+        sk::Trainer<sk::Single> trainer(ctx, config);
+        auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+        try {
+            body(session, net, data);
+        } catch (const sk::error& why) {
+            CHECK(why.code() == sk::errc::usage);
+            return std::string(why.what());
+        }
+        return std::string("nothing was refused");
+    };
+    using train_session = sk::train::session;
+    CHECK_THAT(refused([](train_session& s, Net&, const numbers&) { (void)s.draw(); }),
+               ContainsSubstring("before steps()"));
+    CHECK_THAT(refused([](train_session& s, Net&, const numbers&) { (void)s.finish(); }),
+               ContainsSubstring("has not begun"));
+    CHECK_THAT(refused([](train_session& s, Net&, const numbers& data) {
+                   for (auto& step : s.steps(data)) (void)step;
+               }),
+               ContainsSubstring("backward() was called for 0 of 1 micro-batches of step 1"));
+    CHECK_THAT(refused([](train_session& s, Net& net, const numbers& data) {
+                   for (auto& step : s.steps(data))
+                       for (auto& micro : step) {
+                           s.backward(class_loss(net, micro));
+                           s.backward(class_loss(net, micro));
+                       }
+               }),
+               ContainsSubstring("without a micro-batch in hand"));
+    CHECK_THAT(refused([](train_session& s, Net& net, const numbers& data) {
+                   for (auto& step : s.steps(data))
+                       for (auto& micro : step)
+                           s.backward(sk::weighted_loss{class_loss(net, micro), torch::ones({})});
+               }),
+               ContainsSubstring("expect_weights()"));
+    CHECK_THAT(refused([](train_session& s, Net& net, const numbers& data) {
+                   for (auto& step : s.steps(data)) {
+                       for (auto& micro : step) s.backward(class_loss(net, micro));
+                       s.agree();
+                       s.apply();
+                       CHECK(s.phase() == step_phase::applied);
+                       s.redo();
+                   }
+               }),
+               ContainsSubstring("step 1 is applied: it cannot be taken back"));
+}
+
+TEST_CASE("a rank whose own loop throws ends the others, and a session left early leaves nothing "
+          "behind") {
+    scratch dir;
+    const auto config = quiet_config(dir.path);
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto net = make_net();
+        const numbers data{64};
+        sk::Trainer<sk::DDP<>> trainer(ctx, config);
+        auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+        for (auto& step : session.steps(data)) {
+            if (ctx.rank() == 1 && step.number() == 3) throw std::runtime_error("own words");
+            for (auto& micro : step) session.backward(class_loss(net, micro));
+        }
+        (void)session.finish();
+    });
+    REQUIRE(errors[0]);
+    REQUIRE(errors[1]);
+    CHECK_THAT(errors[0]->what(), ContainsSubstring("rank 1"));
+    CHECK_THAT(errors[1]->what(), ContainsSubstring("own words"));
+}
+
+TEST_CASE("a stop that one rank's callback asks for ends all ranks after the next step, with a "
+          "checkpoint") {
+    struct enough {
+        int rank;
+        action on_step(const step_info& s) {
+            return s.rank == rank && s.step == 4 ? action::stop : action::go_on;
+        }
+    };
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.checkpoints = true;
+    std::vector<fit_result> results(2);
+    run_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<>, enough> trainer(ctx, config, enough{1});
+        results[static_cast<std::size_t>(ctx.rank())] =
+            trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{64}, numbers{0});
+    });
+    for (const auto& r : results) {
+        CHECK(r.stopped);
+        CHECK(r.stop_signal == 0);
+        CHECK(r.steps == 5);
+        CHECK_THAT(r.checkpoint, ContainsSubstring("step-00000005"));
+    }
+}
+
+TEST_CASE("the time of a step is told in parts, to callbacks and in metrics.jsonl but not in "
+          "metrics.csv") {
+    struct keep {
+        std::vector<step_timing>* out;
+        void on_step(const step_info& s) {
+            if (s.rank == 0) out->push_back(s.timing);
+        }
+    };
+    scratch dir;
+    auto config = quiet_config(dir.path);
+    config.max_steps = 4;
+    config.write_files = true;
+    std::vector<step_timing> seen;
+    run_world(2, [&](context& ctx) {
+        auto net = make_net();
+        sk::Trainer<sk::DDP<tiny_buckets>, keep> trainer(ctx, config, keep{&seen});
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, numbers{64},
+                          numbers{0});
+    });
+    REQUIRE(seen.size() == 4);
+    for (const auto& t : seen) {
+        CHECK(t.data >= 0.0);
+        CHECK(t.forward > 0.0);
+        CHECK(t.backward > 0.0);
+        CHECK(t.exposed > 0.0);
+        CHECK((t.overlap >= 0.0 && t.overlap <= 1.0));
+    }
+    CHECK(seen[0].optimizer == 0.0); // there is none before
+    CHECK(seen[1].optimizer > 0.0);
+    CHECK(dir.text("run/metrics.csv").find("exposed") == std::string::npos);
+    CHECK_THAT(dir.text("run/metrics.jsonl"),
+               ContainsSubstring("\"data_s\"") && ContainsSubstring("\"overlap\""));
 }

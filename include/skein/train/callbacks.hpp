@@ -9,11 +9,22 @@
 //         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+//
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
+// of the next step, as a signal does: all ranks end after that step, with a checkpoint.
+//
+// A callback with both of these members has its state in every checkpoint, by the name of its type:
+//
+//     std::string state() const;                // asked of rank 0 after the events of the step
+//     void restore(std::string_view state);     // on every rank, before on_start
 
 #include <skein/report/metrics.hpp>
 
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace skein::train {
@@ -21,12 +32,32 @@ namespace skein::train {
 /// Before the first step.
 struct start_info {
     int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0; ///< trainable elements
+    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
+    std::int64_t parameters = 0;   ///< trainable elements
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
+    std::string epochs{};
+};
+
+/// What a callback wants to happen next.
+enum class action : std::uint8_t {
+    go_on,
+    stop, ///< training ends after the next step, on all ranks
+};
+
+/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
+struct step_timing {
+    double data = 0.0;      ///< waited for batches: all of making them without prefetching
+    double forward = 0.0;   ///< the model and the loss
+    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
+    double optimizer = 0.0; ///< of the step before: it comes behind the row
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of the rank
+    /// with the least. Of the world's communicator: what groups of a part of the ranks do is not in it.
+    double overlap = 0.0;
 };
 
 /// After every optimizer step.
@@ -40,6 +71,7 @@ struct step_info {
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks
+    step_timing timing{};
 };
 
 /// After every evaluation.
@@ -65,6 +97,7 @@ struct fit_result {
     int rank = 0;
     std::uint64_t first_step = 0; ///< where this start of the program began
     std::uint64_t steps = 0;      ///< finished
+    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
     double val_loss = 0.0;        ///< of the last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
@@ -89,6 +122,17 @@ concept callback =
 namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+
+/// Calls it; what it returns if that is an action.
+template <class Call>
+action action_of(Call call) {
+    if constexpr (std::is_same_v<decltype(call()), action>) {
+        return call();
+    } else {
+        call();
+        return action::go_on;
+    }
+}
 template <class C>
 void tell(C& c, const start_info& info) {
     if constexpr (requires { c.on_start(info); })
@@ -97,18 +141,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-void tell(C& c, const step_info& info) {
+action tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        c.on_step(info);
+        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    return action::go_on;
 }
 template <class C>
-void tell(C& c, const eval_info& info) {
+action tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        c.on_eval(info);
+        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    return action::go_on;
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -126,6 +172,13 @@ void tell(C& c, const fit_result& info) {
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
+
+/// Has state that goes into checkpoints.
+template <class C>
+concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
+    { fixed.state() } -> std::convertible_to<std::string>;
+    c.restore(saved);
+};
 
 } // namespace detail
 

@@ -31,10 +31,12 @@ template <class Bucket = bucket<>, train::precision_setting... Settings>
 class DDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "DDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     DDP(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(ctx, module,
-                           {.name = name, .precision = train::precision_of<Settings...>()},
+        : sharded_parallel(ctx, module, {.name = name, .precision = used_precision()},
                            train::detail::plan_of<Bucket>()) {}
 };
 

@@ -165,6 +165,8 @@ public:
     [[nodiscard]] const at::Tensor& values_of(const flat_unit& unit) const noexcept {
         return unit.type == at::kFloat ? params_P_ : compute_P_;
     }
+    /// The values in that type; undefined when all are float32.
+    [[nodiscard]] const at::Tensor& compute_P() const noexcept { return compute_P_; }
     /// Some unit is computed in another type than float32.
     [[nodiscard]] bool is_mixed() const noexcept { return compute_P_.defined(); }
     /// The module's values of what this rank owns become those of params_P(). Of all that there is: when

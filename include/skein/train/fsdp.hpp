@@ -85,6 +85,9 @@ template <class Wrap, class... Settings>
 class FSDP : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "FSDP";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     FSDP(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, false),
@@ -105,6 +108,9 @@ template <class Wrap, class... Settings>
 class Hybrid : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Hybrid";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Hybrid(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module, train::detail::fsdp_policy<Settings...>(name, true),

@@ -118,12 +118,14 @@ struct memory_limit {
 namespace detail {
 
 /// The shape of a run, as far as it is known before its groups are made.
-[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states);
+[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states,
+                                    const precision_policy& precision = {});
 
 /// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
 /// of it is allocated. A strategy of another name than the known ones is let through.
 void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
-                      const run_config& config, const optimizer_options& options);
+                      const run_config& config, const optimizer_options& options,
+                      const precision_policy& precision = {});
 
 /// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
 [[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,

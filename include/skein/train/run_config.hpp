@@ -7,6 +7,7 @@
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
 #include <skein/core/constants.hpp>
+#include <skein/train/sampler.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -37,6 +38,9 @@ struct run_config {
 
     // How it trains
     std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
+    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
+    last_batch last = last_batch::drop;
     std::int64_t global_batch =
         16;                        ///< samples per optimizer step, over all ranks and micro-batches
     std::int64_t accumulation = 1; ///< micro-batches per rank and step
@@ -48,6 +52,9 @@ struct run_config {
     /// Bytes that parameters, gradients and optimizer states of the ranks of one host may take together;
     /// 0: what the system says. fit() refuses a strategy that needs more before it allocates.
     std::uint64_t memory_limit = 0;
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when they are
+    /// needed, on the thread that computes.
+    int prefetch_batches = 1;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
     std::int64_t eval_every = 100;
@@ -82,6 +89,10 @@ struct run_config {
 
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
+
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For schedules.
+///   errors  usage when so many samples cannot train
+[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
 
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
 void validate(const run_config& config, int world_size);

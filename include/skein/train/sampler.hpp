@@ -25,6 +25,7 @@ namespace skein::train {
 enum class last_batch : std::uint8_t {
     drop,    ///< the epoch ends; every batch is full
     shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    carry,   ///< filled up with the first places of the next epoch; every batch is full
 };
 
 /// Where a sampler stands; goes into checkpoints.
@@ -76,10 +77,13 @@ public:
     [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
     [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
 
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left out.
+    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
+
     /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
     void restore(const sampler_state& saved);
 
-    /// Full global batches per epoch (with last_batch::shorten, the short one counts too).
+    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
     [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
         const auto full = options_.samples / options_.batch;
         const bool rest = options_.samples % options_.batch != 0;
@@ -87,6 +91,7 @@ public:
     }
 
 private:
+    void begin_epoch();
     [[nodiscard]] keyed_permutation make_order() const;
 
     sampler_options options_;

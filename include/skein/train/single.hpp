@@ -36,11 +36,8 @@ public:
     void abort(const error& /*why*/) noexcept {}
     void finish();
 
-    [[nodiscard]] const precision_policy& precision() const noexcept { return precision_; }
-
 private:
     torch::nn::Module* module_;
-    precision_policy precision_;
     flat_store store_;
 };
 
@@ -51,9 +48,12 @@ template <train::precision_setting... Settings>
 class basic_single : public train::detail::single_process {
 public:
     static constexpr std::string_view name = "Single";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     basic_single(const train::context& ctx, torch::nn::Module& module)
-        : single_process(ctx, module, train::precision_of<Settings...>()) {}
+        : single_process(ctx, module, used_precision()) {}
 };
 
 using Single = basic_single<>;

@@ -11,56 +11,39 @@
 //
 // Same seed and world size: the same bits, also when a run was interrupted and resumed.
 
+#include <skein/core/type_name.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/settings.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/build.hpp>
 #include <skein/train/callbacks.hpp>
 #include <skein/train/context.hpp>
-#include <skein/train/detail/session.hpp>
-#include <skein/train/loss.hpp>
+#include <skein/train/input.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/optimizer.hpp>
+#include <skein/train/precision.hpp>
 #include <skein/train/run_config.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/session.hpp>
 #include <skein/train/strategy.hpp>
 
 #include <concepts>
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::train {
-
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
-template <class D>
-concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
-    { data.size() } -> std::convertible_to<std::uint64_t>;
-    data.batch(ids);
-};
-
-template <class D>
-using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
 
 /// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
 template <class M>
 concept module_holder = requires(M& model) {
     { *model } -> std::convertible_to<torch::nn::Module&>;
 };
-
-template <class R>
-concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
-
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
-/// "val_<name>".
-template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
 
 } // namespace skein::train
 
@@ -80,6 +63,18 @@ public:
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
         train::detail::begin_training(ctx, config_);
+        if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
+            !text.empty())
+            config_.precision = text;
+    }
+
+    /// What make() returns, a model that may be too large for one rank: under FSDP and Hybrid every block
+    /// (skein::unit) is cut up as soon as it is built, and each rank keeps the rows that it owns. See
+    /// train/build.hpp. Collective; seed the generator alike on every rank before.
+    ///   errors  mismatch when ranks drew different values
+    template <class Make>
+    [[nodiscard]] auto build(Make make) {
+        return train::build_for<Strategy>(*ctx_, std::move(make));
     }
 
     /// More settings for the run's config.json: model sizes and the like.
@@ -93,10 +88,11 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
-    /// Runs until config.max_steps, a stop request or an error.
+    /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
     ///             is in eval mode as a whole is put into training mode; submodules that are in eval
     ///             mode by themselves stay there
+    ///   data      samples by number, or a stream (train/input.hpp)
     ///   held_out  the evaluation set; its size may be 0
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
     ///             data between the ranks), disk errors, and the transport's. What model, loss or data
@@ -104,31 +100,43 @@ public:
     ///             the same step would throw again. What the system refused (std::system_error,
     ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
     ///             code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, const Data& data, const HeldOut& held_out) {
-        static_assert(train::module_holder<Model>,
-                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
-                      "module, not the module itself");
+                          Loss loss, Data&& data, const HeldOut& held_out) {
+        require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
-            using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
-                                                  std::tuple<Callbacks...>>;
-            return train::detail::run_fit({.ctx = ctx_,
-                                           .config = &config_,
-                                           .described = &settings_,
-                                           .reported = &reported_,
-                                           .options = options,
-                                           .rate = std::move(schedule),
-                                           .samples = static_cast<std::uint64_t>(data.size()),
-                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
-                                          [&] {
-                                              train::detail::refuse_too_large(
-                                                  train::detail::strategy_name_of<Strategy>(),
-                                                  *model, *ctx_, config_, options);
-                                              return std::make_unique<parts>(
-                                                  *ctx_, model, loss, data, held_out, callbacks_);
-                                          });
+            using batch = train::batch_of<Data>;
+            train::detail::require_loss<Loss, Model, batch>();
+            auto session = open(model, std::move(options), std::move(schedule));
+            session.evaluate_on(model, loss, held_out);
+            if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
+                session.expect_weights();
+            session.begin(train::detail::make_input(data));
+            return session.run([&](const void* made, report::metric_set& metrics) {
+                return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
+                                                metrics);
+            });
         }
+    }
+
+    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.
+    template <class Model>
+    [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
+                                      train::schedule schedule) {
+        require_holder<Model>();
+        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        const train::session_request request{.ctx = ctx_,
+                                             .config = &config_,
+                                             .described = &settings_,
+                                             .reported = &reported_,
+                                             .options = std::move(options),
+                                             .rate = std::move(schedule)};
+        return train::session(request, [&] {
+            train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(), *model,
+                                            *ctx_, config_, request.options,
+                                            train::detail::precision_used_by<Strategy>());
+            return std::make_unique<parts>(*ctx_, *model, callbacks_);
+        });
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
@@ -139,6 +147,13 @@ public:
     }
 
 private:
+    template <class Model>
+    static consteval void require_holder() {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+    }
+
     train::context* ctx_;
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;

@@ -36,15 +36,20 @@ void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
 class training_state {
 public:
     training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
-        : store_(&store), optimizer_(&optimizer), order_(&order) {}
+        : training_state(store, optimizer, &order) {}
+    ///   order  null: the data is a stream, whose place is in what `extra` of save() says
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order)
+        : store_(&store), optimizer_(&optimizer), order_(order) {}
 
     /// Tells a model or optimizer with other tensors.
     [[nodiscard]] std::string config_hash() const;
 
     /// What to save after `step` finished steps. The views stay valid until the next step.
-    ///   more  numbers that go into checkpoint_state::extra besides its own
+    ///   more   numbers that go into checkpoint_state::extra besides its own
+    ///   extra  likewise: the text of a JSON object
     [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
-                                        const std::map<std::string, double>& more = {});
+                                        const std::map<std::string, double>& more = {},
+                                        const std::string& extra = "{}");
 
     /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
     /// naming what differs, before it changes anything that a shape check can find.
@@ -60,6 +65,7 @@ private:
         bool everywhere = true;
     };
 
+    void restore_place(const loaded_checkpoint& from);
     void restore_left_out(const std::string& text);
     /// Every tensor to save, in one order on all ranks.
     [[nodiscard]] std::vector<owned_tensor> tensors() const;

@@ -29,12 +29,14 @@ template <class Wrap = bucket<>, train::precision_setting... Settings>
 class Zero1 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero1";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Zero1(const train::context& ctx, torch::nn::Module& module)
-        : sharded_parallel(
-              ctx, module,
-              {.name = name, .shard_states = true, .precision = train::precision_of<Settings...>()},
-              train::detail::plan_of<Wrap>()) {}
+        : sharded_parallel(ctx, module,
+                           {.name = name, .shard_states = true, .precision = used_precision()},
+                           train::detail::plan_of<Wrap>()) {}
 };
 
 /// Optimizer states and gradients are sharded; parameters are whole on every rank. After a backward pass
@@ -47,13 +49,16 @@ template <class Wrap = bucket<>, train::precision_setting... Settings>
 class Zero2 : public train::detail::sharded_parallel {
 public:
     static constexpr std::string_view name = "Zero2";
+    [[nodiscard]] static train::precision_policy used_precision() {
+        return train::precision_of<Settings...>();
+    }
 
     Zero2(const train::context& ctx, torch::nn::Module& module)
         : sharded_parallel(ctx, module,
                            {.name = name,
                             .shard_states = true,
                             .shard_gradients = true,
-                            .precision = train::precision_of<Settings...>()},
+                            .precision = used_precision()},
                            train::detail::plan_of<Wrap>()) {}
 };
 

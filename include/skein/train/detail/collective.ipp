@@ -65,7 +65,10 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 
 SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    const char* const lasts[] = {"drop", "shorten", "carry"};
     return {{"max_steps", text(c.max_steps)},
+            {"epochs", text(c.epochs)},
+            {"last_batch", lasts[static_cast<int>(c.last)]},
             {"global_batch", text(c.global_batch)},
             {"accumulation", text(c.accumulation)},
             {"seed", text(c.seed)},

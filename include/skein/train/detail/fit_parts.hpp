@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The user's types of one fit() behind detail/session.hpp's virtual calls. Included by train/trainer.hpp
-// only, after its concepts.
+// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls. Included by
+// train/trainer.hpp only.
 
 namespace skein::train::detail {
 
@@ -14,29 +14,24 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Model, class Loss, class Data, class HeldOut, class Callbacks>
-class parts_of final : public fit_parts {
-    static_assert(
-        loss_function<Loss, Model, batch_of<Data>>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
+/// What the strategy computes in; float32 for one that does not say.
+template <class Strategy>
+[[nodiscard]] precision_policy precision_used_by() {
+    if constexpr (requires { Strategy::used_precision(); })
+        return Strategy::used_precision();
+    else
+        return {};
+}
 
+template <class Strategy, class Callbacks>
+class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
-             Callbacks& callbacks)
-        : model_(model), loss_(loss), data_(data), held_out_(held_out), callbacks_(callbacks),
-          strategy_(ctx, *model) {}
+    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+        : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
-    torch::nn::Module& module() override { return *model_; }
-    weighted_loss loss(ids samples, report::metric_set& metrics) override {
-        return call(data_.batch(samples), metrics);
-    }
-    weighted_loss held_out_loss(ids samples, report::metric_set& metrics) override {
-        return call(held_out_.batch(samples), metrics);
-    }
-
-    bool loss_is_weighted() const override { return batch_is_weighted<batch_of<Data>>(); }
+    torch::nn::Module& module() override { return module_; }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
+    precision_policy precision() const override { return precision_used_by<Strategy>(); }
     flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
     void begin_micro(bool last) override { strategy_.begin_micro(last); }
@@ -50,48 +45,46 @@ public:
     void finish() override { strategy_.finish(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    void tell(const step_info& event) override { tell_all(event); }
-    void tell(const eval_info& event) override { tell_all(event); }
+    action tell(const step_info& event) override { return ask_all(event); }
+    action tell(const eval_info& event) override { return ask_all(event); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
-private:
-    template <class Batch>
-    static constexpr bool reports =
-        std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
-
-    template <class Batch>
-    weighted_loss call(const Batch& batch, report::metric_set& metrics) {
-        const auto value = [&] {
-            if constexpr (reports<Batch>)
-                return loss_(model_, batch, metrics);
-            else
-                return loss_(model_, batch);
-        };
-        if constexpr (is_weighted<decltype(value())>)
-            return value();
-        else
-            return {value(), {}};
+    std::vector<callback_state> states() const override {
+        std::vector<callback_state> all;
+        each([&](const auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
+        });
+        return all;
     }
-    template <class R>
-    static constexpr bool is_weighted = std::convertible_to<R, weighted_loss>;
-    template <class Batch>
-    static constexpr bool batch_is_weighted() {
-        if constexpr (reports<Batch>)
-            return is_weighted<
-                std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>>;
-        else
-            return is_weighted<std::invoke_result_t<Loss&, Model&, const Batch&>>;
+    void restore(const callback_state& saved) override {
+        each([&](auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>)
+                if (type_name(typeid(type)) == saved.name) c.restore(saved.state);
+        });
+    }
+
+private:
+    template <class Call>
+    void each(Call call) const {
+        std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
     }
     template <class Event>
     void tell_all(const Event& event) {
-        std::apply([&](auto&... c) { (detail::tell(c, event), ...); }, callbacks_);
+        each([&](auto& c) { detail::tell(c, event); });
+    }
+    template <class Event>
+    action ask_all(const Event& event) {
+        auto wanted = action::go_on;
+        each([&](auto& c) {
+            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+        });
+        return wanted;
     }
 
-    Model& model_;
-    Loss& loss_;
-    const Data& data_;
-    const HeldOut& held_out_;
+    torch::nn::Module& module_;
     Callbacks& callbacks_;
     Strategy strategy_;
 };

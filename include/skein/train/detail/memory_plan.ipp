@@ -194,23 +194,23 @@ SKEIN_INLINE memory_need count_memory(flat_store& store, std::span<const at::Ten
                                       bool own_part) {
     const auto bytes = [](const at::Tensor& t) { return static_cast<double>(t.nbytes()); };
     memory_need need;
+    const double share = double(store.owned()) / double(store.size());
     need.parameters = bytes(store.params_P());
-    if (own_part) need.parameters *= double(store.owned()) / double(store.size());
+    if (own_part || store.is_mixed()) need.parameters *= share;
+    if (store.is_mixed()) need.parameters += bytes(store.compute_P()) * (own_part ? share : 1.0);
     need.gradients = bytes(store.grads_P());
-    // Units that take turns in places (store_options::gradient_places) keep what is owned elsewhere.
-    std::int64_t placed = 0;
-    for (const auto& u : store.units()) placed = std::max(placed, u.grads_at + u.place.size());
-    const bool turns = std::ranges::any_of(
-        store.units(), [](const flat_unit& u) { return u.grads_at != u.place.begin; });
-    if (turns || placed < store.size()) need.gradients += double(store.owned()) * sizeof(float);
+    if (store.keeps_own_grads()) need.gradients += double(store.owned()) * sizeof(float);
     for (const auto& t : states) need.optimizer += bytes(t);
     return need;
 }
 
 namespace detail {
 
-SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states) {
+SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states,
+                                   const precision_policy& precision) {
     memory_shape shape;
+    shape.compute = static_cast<double>(c10::elementSize(precision.compute));
+    shape.reduce = static_cast<double>(c10::elementSize(precision.reduce));
     shape.ranks = ctx.world_size();
     const int here = std::max(1, ctx.local_size());
     shape.hosts = std::max(1, (ctx.world_size() + here - 1) / here);
@@ -229,12 +229,13 @@ SKEIN_INLINE const shard_policy* policy_of(std::string_view strategy) {
 
 SKEIN_INLINE void refuse_too_large(std::string_view strategy, torch::nn::Module& model,
                                    const context& ctx, const run_config& config,
-                                   const optimizer_options& options) {
+                                   const optimizer_options& options,
+                                   const precision_policy& precision) {
     const auto* policy = policy_of(strategy);
     if (policy == nullptr || (policy->name == "single" && ctx.world_size() > 1)) return;
     auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
     const auto sizes = measure_units(model);
-    const auto shape = shape_of(ctx, config, states_of(options));
+    const auto shape = shape_of(ctx, config, states_of(options), precision);
     const int here = shape.ranks_per_host();
     // What is available has paid for the model's parameters already, and they move into the store.
     if (limit.source.starts_with("MemAvailable")) limit.bytes += 4.0 * double(sizes.total) * here;

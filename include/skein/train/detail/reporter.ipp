@@ -29,6 +29,7 @@ namespace detail {
 SKEIN_INLINE json config_json(const run_config& c) {
     return json{{"name", c.name},
                 {"max_steps", c.max_steps},
+                {"epochs", c.epochs},
                 {"global_batch", c.global_batch},
                 {"accumulation", c.accumulation},
                 {"seed", c.seed},
@@ -43,6 +44,10 @@ SKEIN_INLINE json config_json(const run_config& c) {
                 {"best_metric", c.best_metric},
                 {"max_failures", c.max_failures},
                 {"tokens_per_sample", c.tokens_per_sample}};
+}
+SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
+    return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
+            {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
 }
 } // namespace detail
 
@@ -186,6 +191,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
+    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -200,6 +206,7 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
+    for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 
@@ -256,9 +263,12 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
             o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
         show_->event(dump_json(o));
     } else {
-        auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
-                                report::human_count(static_cast<double>(start.parameters)),
-                                start.total_steps, config_->global_batch);
+        const auto steps = start.total_steps > 0 ? fmt::format("{} steps of ", start.total_steps)
+                                                 : std::string("steps of ");
+        auto what = fmt::format("{}: {} parameters, {}{} samples", name,
+                                report::human_count(static_cast<double>(start.parameters)), steps,
+                                config_->global_batch);
+        if (!start.epochs.empty()) what += ", " + start.epochs;
         if (!path_.empty()) what += ", files in " + path_;
         show_->note(what);
         show_->note(fmt::format(
@@ -282,7 +292,7 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
-    if (start.first_step > 0 && start.first_step >= start.total_steps)
+    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
         show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
                                   start.first_step, start.total_steps));
 }
@@ -300,7 +310,7 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.path = result.run_path;
     out.steps = result.steps;
     out.first = result.first_step;
-    out.total = static_cast<std::uint64_t>(config.max_steps);
+    out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
     out.seconds = result.seconds;
     out.samples = config.tokens_per_sample <= 0;
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;

@@ -19,6 +19,15 @@ SKEIN_INLINE std::string command_line() {
     return out;
 }
 
+SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
+    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
+    return sampler({.samples = samples,
+                    .batch = static_cast<std::uint64_t>(config.global_batch),
+                    .seed = config.seed,
+                    .last = config.last})
+        .batches_of(static_cast<std::uint64_t>(config.epochs));
+}
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
@@ -31,7 +40,12 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
     if (config.max_failures < 0)
         refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
+    if (config.epochs < 0)
+        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
+    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
+        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
+               "use 0 (none) to 1024; each takes the memory of a batch");
+    if (config.epochs == 0 && config.max_steps < 1)
         refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
     if (config.accumulation < 1)
         refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
@@ -50,7 +64,7 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
-            .with_hint("this version trains in float32");
+            .with_hint("it is a setting of the strategy: FSDP<auto_wrap<Block>, precision<bf16>>");
     const bool has_control = std::ranges::any_of(
         config.name, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (config.name.empty() || config.name.find('/') != std::string::npos ||

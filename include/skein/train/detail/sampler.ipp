@@ -41,19 +41,32 @@ SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
     auto left = options_.samples - state_.cursor;
     const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
     if (spent) {
-        state_.epoch += 1;
-        state_.cursor = 0;
-        order_ = make_order();
+        begin_epoch();
         left = options_.samples;
     }
-    const auto count = left < options_.batch ? left : options_.batch;
+    const bool carries = options_.last == last_batch::carry;
+    const auto count = left < options_.batch && !carries ? left : options_.batch;
     const auto [first, last] = rank_range(count, rank, world_size);
     batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
     slice.ids.reserve(last - first);
-    for (auto place = first; place < last; ++place)
-        slice.ids.push_back(order_(state_.cursor + place));
-    state_.cursor += count;
+    for (std::uint64_t place = 0; place < count; ++place) {
+        if (state_.cursor == options_.samples) begin_epoch(); // carried over
+        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
+        state_.cursor += 1;
+    }
     return slice;
+}
+
+SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
+    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
+    const auto whole = epochs * options_.samples / options_.batch;
+    return whole > 0 ? whole : 1;
+}
+
+SKEIN_INLINE void sampler::begin_epoch() {
+    state_.epoch += 1;
+    state_.cursor = 0;
+    order_ = make_order();
 }
 
 SKEIN_INLINE void sampler::restore(const sampler_state& saved) {

@@ -42,10 +42,8 @@ SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* wh
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const session_request& request) {
     auto all = settings_of(*request.config);
-    all.push_back({"samples", fmt::format("{}", request.samples)});
-    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
     const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
     add_settings(all, "optimizer", describe(request.options));
     add_settings(all, "schedule", request.rate.describe(steps));
@@ -53,7 +51,7 @@ SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& reque
 }
 
 /// The user's settings for config.json, below those of the optimizer and the schedule.
-SKEIN_INLINE report::settings described_settings(const fit_request& request) {
+SKEIN_INLINE report::settings described_settings(const session_request& request) {
     report::settings all;
     const auto add = [&](const char* what, const description& of) {
         all.set(what, of.name);
@@ -64,6 +62,26 @@ SKEIN_INLINE report::settings described_settings(const fit_request& request) {
     add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
     all.append(*request.described);
     return all;
+}
+
+/// The same for the data.
+SKEIN_INLINE std::vector<cluster::setting> data_settings(const input_source& input,
+                                                         std::uint64_t held_out) {
+    return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
+            {"evaluation samples", fmt::format("{}", held_out)}};
+}
+
+SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
+    if (c.epochs < 1) return {};
+    const char* const lasts[] = {"left out", "a short batch", "carried over"};
+    auto text = fmt::format("{} epoch{}", c.epochs, c.epochs == 1 ? "" : "s");
+    if (!input.is_stream()) {
+        const auto batch = static_cast<std::uint64_t>(c.global_batch);
+        text += fmt::format(" of {} samples", input.size());
+        if (const auto rest = input.size() % batch; rest > 0)
+            text += fmt::format(", the last {} of each {}", rest, lasts[static_cast<int>(c.last)]);
+    }
+    return text;
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
@@ -90,6 +108,8 @@ struct user_code {
     auto run(std::string_view what, Call call) const {
         try {
             return call();
+        } catch (const redo_step&) {
+            throw;
         } catch (const error& e) {
             // Of the transport, in a hook of the backward pass, or of the user's own choice.
             if (!e.where().empty() || may_be_echo(e.code())) throw;

@@ -106,7 +106,6 @@ public:
     [[nodiscard]] std::size_t overlapped() const noexcept { return overlapped_; }
     /// The ranks of a shard group see one copy of the parameters.
     [[nodiscard]] bool one_copy() const noexcept { return one_copy_; }
-    [[nodiscard]] const precision_policy& precision() const noexcept { return policy_.precision; }
 
 private:
     struct unit_state {

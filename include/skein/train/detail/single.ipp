@@ -10,7 +10,7 @@ namespace skein::train::detail {
 
 SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
                                             const precision_policy& policy)
-    : module_(&module), precision_(policy), store_(module, {.precision = policy}) {
+    : module_(&module), store_(module, {.precision = policy}) {
     if (ctx.world_size() != 1)
         throw error(errc::usage,
                     fmt::format("strategy Single in a world of {} workers", ctx.world_size()))

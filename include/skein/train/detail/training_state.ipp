@@ -55,7 +55,8 @@ SKEIN_INLINE std::string training_state::config_hash() const {
 }
 
 SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
-                                                   const std::map<std::string, double>& more) {
+                                                   const std::map<std::string, double>& more,
+                                                   const std::string& also) {
     checkpoint_state state;
     state.step = step;
     state.config_hash = config_hash();
@@ -73,13 +74,15 @@ SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint
                                                       : 0,
                                  .everywhere = t.everywhere});
     }
-    const auto& at = order_->state();
-    json extra = json::object();
-    extra["sampler"] = {{"seed", at.seed},
-                        {"epoch", at.epoch},
-                        {"cursor", at.cursor},
-                        {"samples", order_->options().samples},
-                        {"batch", order_->options().batch}};
+    json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (order_ != nullptr) {
+        const auto& at = order_->state();
+        extra["sampler"] = {{"seed", at.seed},
+                            {"epoch", at.epoch},
+                            {"cursor", at.cursor},
+                            {"samples", order_->options().samples},
+                            {"batch", order_->options().batch}};
+    }
     extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
     const auto& left_out = optimizer_->left_out();
     for (std::size_t i = 0; i < left_out.size(); ++i)
@@ -103,19 +106,7 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         if (!extra.contains(group)) throw detail::missing_extra(from, group);
         return json_uint(extra.at(group), key).value();
     };
-    if (number("sampler", "samples") != order_->options().samples)
-        throw error(errc::mismatch,
-                    fmt::format("the run was started on {} samples, now there are {}",
-                                number("sampler", "samples"), order_->options().samples))
-            .with_where(from.path())
-            .with_hint("give the same data as when the run was started, or another run name");
-    if (number("sampler", "seed") != order_->options().seed)
-        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
-                                                number("sampler", "seed"), order_->options().seed))
-            .with_where(from.path())
-            .with_hint("give the same seed as when the run was started, or another run name");
-    order_->restore(
-        {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
+    restore_place(from);
     optimizer_->set_steps(number("optimizer", "steps"));
     restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
     bool has_average = true;
@@ -130,6 +121,37 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
     }
     store_->cast_fixed();
     if (!has_average) optimizer_->average()->restart();
+}
+
+SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto refuse = [&](std::string what, const char* same) {
+        throw error(errc::mismatch, std::move(what))
+            .with_where(from.path())
+            .with_hint(fmt::format("give the same {} as when the run was started, or another run "
+                                   "name",
+                                   same));
+    };
+    const bool of_stream = extra.contains("stream");
+    if (of_stream != (order_ == nullptr))
+        refuse(of_stream ? "the run was started on a stream, now its data has a size"
+                         : "the run was started on data of a size, now it is a stream",
+               "data");
+    if (order_ == nullptr) return;
+    if (!extra.contains("sampler")) throw detail::missing_extra(from, "sampler");
+    const auto number = [&](const char* key) {
+        return json_uint(extra.at("sampler"), key).value();
+    };
+    const auto& now = order_->options();
+    if (number("samples") != now.samples)
+        refuse(fmt::format("the run was started on {} samples, now there are {}", number("samples"),
+                           now.samples),
+               "data");
+    if (number("seed") != now.seed)
+        refuse(
+            fmt::format("the run was started with seed {}, now it is {}", number("seed"), now.seed),
+            "seed");
+    order_->restore({number("seed"), number("epoch"), number("cursor")});
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
+// Used by <skein/train/detail/session.ipp> alone.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/net/offload.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/input.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/sampler.hpp>
+#include <skein/train/training_state.hpp>
+#include <skein/wire/json.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// One micro-batch of this rank. Without samples it is left out of the step.
+struct micro_batch {
+    std::uint64_t samples = 0;
+    std::vector<std::uint64_t> ids;    ///< of numbered data
+    std::shared_ptr<const void> value; ///< null: not made yet, or done with
+    std::exception_ptr failed;         ///< what the user's code threw instead
+};
+
+/// One global batch as this rank sees it.
+struct drawn_batch {
+    std::uint64_t epoch = 0, global_batch = 0;
+    std::vector<micro_batch> micros;
+    sampler_state place;     ///< behind it
+    std::string stream;      ///< the stream's state behind it
+    bool ends_epoch = false; ///< of a stream
+};
+
+class feeder {
+public:
+    feeder(const context& ctx, const run_config& config, input_source& source)
+        : ctx_(ctx), config_(config), source_(source) {
+        if (!source_.is_stream()) {
+            const sampler_options options{.samples = source_.size(),
+                                          .batch = static_cast<std::uint64_t>(config.global_batch),
+                                          .seed = config.seed,
+                                          .last = config.last};
+            order_.emplace(options, ctx.world_size());
+            ahead_ = order_;
+            total_ = total_steps(config, source_.size());
+        } else {
+            if (config.last == last_batch::carry)
+                throw error(errc::usage, "a stream cannot carry samples over into its next epoch")
+                    .with_hint("choose last_batch::drop or last_batch::shorten");
+            total_ = config.epochs > 0 ? 0 : static_cast<std::uint64_t>(config.max_steps);
+            state_ = source_.state();
+        }
+        depth_ = static_cast<std::size_t>(config.prefetch_batches);
+    }
+    feeder(const feeder&) = delete;
+    feeder& operator=(const feeder&) = delete;
+    ~feeder() { drop_ahead(); }
+
+    /// Steps of the run; 0: as many as the stream gives.
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Null with a stream.
+    [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
+
+    /// The batch of the step after so many finished ones; nothing when the epochs are over. Collective with
+    /// a stream.
+    [[nodiscard]] std::optional<drawn_batch> next(std::uint64_t step) {
+        return order_ ? next_by_number(step) : next_of_stream(step);
+    }
+
+    /// Of a batch that next() gave: makes it, if nobody has. Throws what the user's code threw.
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        if (micro.failed) std::rethrow_exception(std::exchange(micro.failed, nullptr));
+        if (!micro.value) watched([&] { micro.value = source_.batch(micro.ids); });
+        return micro.value.get();
+    }
+
+    /// Starts what may be made ahead of the step after so many finished ones.
+    void look_ahead(std::uint64_t step) {
+        if (depth_ == 0 || !watched_ || begins_anew_) return;
+        while (ahead_of_.size() < depth_ && (total_ == 0 || step + 1 + ahead_of_.size() < total_)) {
+            auto job = std::make_unique<pending>();
+            if (order_) job->batch = deal();
+            job->epoch = epoch_;
+            job->step = step + 1 + ahead_of_.size();
+            auto& now = *job;
+            now.end = now.done.get_future();
+            if (!worker_) worker_.emplace(1);
+            worker_->submit([this, &now] {
+                make_ahead(now);
+                now.done.set_value();
+            });
+            ahead_of_.push_back(std::move(job));
+        }
+    }
+    /// Waits until the data is left alone.
+    void quiet() {
+        for (auto& job : ahead_of_) job->end.wait();
+    }
+
+    void commit(const drawn_batch& taken) {
+        if (order_) return order_->restore(taken.place);
+        state_ = taken.stream;
+        committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+    }
+
+    /// The next batch is again the one after the last committed.
+    void rewind() {
+        drop_ahead();
+        if (order_) {
+            ahead_->restore(order_->state());
+        } else {
+            source_.restore(state_);
+            epoch_ = committed_epoch_;
+            begins_anew_ = false;
+        }
+    }
+
+    /// For the checkpoint of a stream; collective.
+    [[nodiscard]] json saved_stream() const {
+        json states = json::array();
+        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
+            states.push_back(to_hex(state));
+        return {{"epoch", committed_epoch_}, {"states", std::move(states)}};
+    }
+    void restore_stream(const json& saved, const std::string& where) {
+        const auto& states = saved.at("states");
+        const auto mine = static_cast<std::size_t>(ctx_.rank());
+        bool alike = true;
+        for (const auto& s : states) alike = alike && s == states[0];
+        if (states.empty() || (!alike && states.size() != std::size_t(ctx_.world_size())))
+            throw error(errc::mismatch,
+                        fmt::format("the streams of {} ranks were saved, now there are {}",
+                                    states.size(), ctx_.world_size()))
+                .with_where(where)
+                .with_hint("resume with as many workers as before, or save one state for all: the "
+                           "place in the whole stream");
+        const auto text = states[alike ? 0 : mine].get<std::string>();
+        byte_buffer bytes(text.size() / 2);
+        if (!from_hex(text, bytes))
+            throw error(errc::malformed, "the state of a stream is no hexadecimal text")
+                .with_where(where);
+        state_ = std::string(as_text(bytes));
+        committed_epoch_ = json_uint(saved, "epoch").value();
+        fresh_ = false;
+        rewind();
+    }
+
+private:
+    /// Made on the worker.
+    struct pending {
+        drawn_batch batch;
+        std::uint64_t epoch = 0, step = 0;
+        std::promise<void> done;
+        std::future<void> end;
+    };
+
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+
+    /// The next places of the order, cut into micro-batches.
+    [[nodiscard]] drawn_batch deal() {
+        auto slice = ahead_->next(ctx_.rank(), ctx_.world_size());
+        drawn_batch out;
+        out.epoch = slice.epoch;
+        out.global_batch = slice.global_batch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+            micro_batch micro;
+            micro.samples = last - first;
+            micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),
+                             slice.ids.begin() + static_cast<std::ptrdiff_t>(last));
+            out.micros.push_back(std::move(micro));
+        }
+        out.place = ahead_->state();
+        return out;
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> next_by_number(std::uint64_t step) {
+        if (step >= total_) return std::nullopt;
+        auto job = take();
+        return job ? std::move(job->batch) : deal();
+    }
+
+    /// What was made ahead, when it is there or comes.
+    [[nodiscard]] std::unique_ptr<pending> take() {
+        if (ahead_of_.empty()) return nullptr;
+        ahead_of_.front()->end.wait();
+        auto job = std::move(ahead_of_.front());
+        ahead_of_.pop_front();
+        return job;
+    }
+
+    void make_ahead(pending& job) noexcept {
+        if (!order_) return ask(job.batch, job.epoch, std::nullopt);
+        for (auto& micro : job.batch.micros) {
+            if (micro.ids.empty()) continue;
+            try {
+                micro.value = source_.batch(micro.ids);
+            } catch (...) {
+                micro.failed = std::current_exception();
+            }
+        }
+    }
+
+    /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
+    ///   step  seeds the generator, where that is allowed
+    void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
+        const auto [first, last] = rank_range(static_cast<std::uint64_t>(config_.global_batch),
+                                              ctx_.rank(), ctx_.world_size());
+        out.epoch = epoch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [from, to] = rank_range(last - first, part, parts());
+            const stream_share share{.rank = ctx_.rank(),
+                                     .world_size = ctx_.world_size(),
+                                     .samples = to - from,
+                                     .epoch = epoch};
+            micro_batch micro;
+            try {
+                if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                auto got = source_.next(share);
+                out.stream = source_.state();
+                micro.samples = got.value ? got.samples : 0;
+                out.ends_epoch = !got.value;
+                micro.value = std::move(got.value);
+            } catch (...) {
+                micro.failed = std::current_exception();
+                micro.samples = 1; // it shows when it is asked for
+            }
+            out.micros.push_back(std::move(micro));
+            if (out.ends_epoch || out.micros.back().failed) break;
+        }
+    }
+
+    /// Ranks may end at different places: what they do is agreed before anybody computes.
+    [[nodiscard]] std::optional<drawn_batch> next_of_stream(std::uint64_t step) {
+        if (total_ > 0 && step >= total_) return std::nullopt;
+        if (std::exchange(begins_anew_, false)) restart();
+        for (;;) {
+            if (config_.epochs > 0 && epoch_ >= static_cast<std::uint64_t>(config_.epochs))
+                return std::nullopt;
+            auto batch = one_share(step);
+            double seen[] = {0.0, batch.ends_epoch ? 1.0 : 0.0};
+            for (const auto& micro : batch.micros) seen[0] += static_cast<double>(micro.samples);
+            all_reduce(ctx_, seen, dist::reduce_op::sum);
+            batch.global_batch = static_cast<std::uint64_t>(seen[0]);
+            batch.ends_epoch = seen[1] > 0;
+            const bool whole = !batch.ends_epoch || config_.last == last_batch::shorten;
+            if (whole && batch.global_batch > 0) {
+                fresh_ = false;
+                if (batch.ends_epoch) {
+                    epoch_ += 1;
+                    begins_anew_ = true;
+                }
+                return batch;
+            }
+            if (fresh_)
+                throw error(errc::usage,
+                            fmt::format("epoch {} of the stream does not fill one global batch of "
+                                        "{} samples",
+                                        epoch_, config_.global_batch))
+                    .with_hint("use a smaller batch, last_batch::shorten or more data");
+            epoch_ += 1;
+            fresh_ = true;
+            restart();
+        }
+    }
+
+    /// From the committed place, so that it does not matter how much was made ahead.
+    void restart() {
+        drop_ahead();
+        source_.restore(state_);
+    }
+
+    [[nodiscard]] drawn_batch one_share(std::uint64_t step) {
+        if (auto job = take()) return std::move(job->batch);
+        drawn_batch batch;
+        watched([&] { ask(batch, epoch_, step); });
+        return batch;
+    }
+
+    /// Runs the user's code here. The first time it is looked whether it draws from torch's generator: on
+    /// another thread it would take the model's numbers.
+    template <class Call>
+    void watched(Call call) {
+        if (depth_ == 0 || watched_) return call();
+        const auto before = generator_state();
+        call();
+        watched_ = true;
+        if (!at::equal(before, generator_state())) depth_ = 0;
+    }
+
+    [[nodiscard]] static at::Tensor generator_state() {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        return generator.get_state();
+    }
+
+    void drop_ahead() {
+        quiet();
+        ahead_of_.clear();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    input_source& source_;
+    std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    std::uint64_t total_ = 0;
+    std::size_t depth_ = 0;
+    bool watched_ = false;
+
+    std::string state_;                             // of the stream, committed
+    std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch
+    bool begins_anew_ = false;                      // the stream, before it is asked again
+    bool fresh_ = true;                             // nothing was taken in this epoch
+
+    std::deque<std::unique_ptr<pending>> ahead_of_;
+    std::optional<net::offload_pool> worker_; // last: it ends before what it works on
+};
+
+} // namespace skein::train::detail

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The seam between a session and the user's types: the loop is no template and is compiled once, what it
+// needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
+// <skein/train/session.hpp> only, after its concepts.
+
+namespace skein::train {
+
+/// What a session was asked for. Pointers are not owned.
+struct session_request {
+    context* ctx;
+    const run_config* config;
+    const report::settings* described; ///< the user's part of config.json
+    report::metric_set* reported;      ///< what the user reports for the step that is running
+    optimizer_options options;
+    schedule rate;
+};
+
+} // namespace skein::train
+
+namespace skein::train::detail {
+
+/// State of a callback, by the name of its type.
+struct callback_state {
+    std::string name, state;
+};
+
+/// Strategy, module and callbacks of one session.
+class session_parts {
+public:
+    virtual ~session_parts() = default;
+    [[nodiscard]] virtual torch::nn::Module& module() = 0;
+
+    [[nodiscard]] virtual std::string strategy_name() const = 0;
+    [[nodiscard]] virtual precision_policy precision() const = 0;
+    [[nodiscard]] virtual flat_store& store() = 0;
+    virtual void begin_step() = 0;
+    virtual void begin_micro(bool last) = 0;
+    virtual void finish_backward() = 0;
+    [[nodiscard]] virtual double squared_norm(double mine) = 0;
+    virtual void publish() = 0;
+    virtual void sync_buffers() = 0;
+    virtual void begin_evaluation() = 0;
+    virtual void end_evaluation() = 0;
+    virtual void abort(const error& why) noexcept = 0;
+    virtual void finish() = 0;
+
+    virtual void tell(const start_info& event) = 0;
+    [[nodiscard]] virtual action tell(const step_info& event) = 0;
+    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
+    virtual void tell(const checkpoint_info& event) = 0;
+    virtual void tell(const fit_result& event) = 0;
+    [[nodiscard]] virtual std::vector<callback_state> states() const = 0;
+    virtual void restore(const callback_state& saved) = 0;
+};
+
+using make_parts = std::function<std::unique_ptr<session_parts>()>;
+/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined when it is
+/// the mean over the samples.
+using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+/// The same of samples by number.
+using numbered_loss =
+    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+
+template <class Loss, class Model, class Batch>
+consteval void require_loss() {
+    static_assert(
+        loss_function<Loss, Model, Batch>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor or a skein::weighted_loss");
+}
+
+template <class Loss, class Model, class Batch>
+inline constexpr bool loss_reports =
+    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] consteval bool loss_is_weighted() {
+    if constexpr (loss_reports<Loss, Model, Batch>)
+        return std::convertible_to<
+            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+    else
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
+                                   weighted_loss>;
+}
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
+                                      report::metric_set& metrics) {
+    const auto value = [&] {
+        if constexpr (loss_reports<Loss, Model, Batch>)
+            return loss(model, batch, metrics);
+        else
+            return loss(model, batch);
+    };
+    if constexpr (loss_is_weighted<Loss, Model, Batch>())
+        return value();
+    else
+        return {value(), {}};
+}
+
+/// Names of the trainer's own numbers, in rows or beside them.
+inline constexpr std::string_view taken_names[] = {
+    "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
+    "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
+    "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap",
+    "loss_scale"};
+
+class session_core;
+
+/// What a person should know who wants the best checkpoints kept; mostly nothing.
+[[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
+
+/// Checks the configuration and sets this process up for computing.
+void begin_training(const context& ctx, const run_config& config);
+
+} // namespace skein::train::detail

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One training run as steps that a loop of your own drives; fit() is such a loop.
+//
+// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the row: what
+// all ranks report and decide together), apply (clip, optimizer, publish) and commit (the place in the data
+// moves on; callbacks, evaluation, files and checkpoints). Until apply nothing that lasts has changed, and
+// redo() takes the step back.
+//
+//     skein::Trainer<skein::DDP<>> trainer(ctx, config);
+//     auto session = trainer.open(net, skein::AdamW{}, schedule);
+//     session.evaluate_on(net, loss, held_out);
+//     for (auto& step : session.steps(data)) {
+//         for (auto& micro : step) session.backward(loss(net, micro));
+//         session.report(skein::report::metric_kind::sum, "seen", 12);
+//     }
+//     const auto result = session.finish();
+
+#include <skein/report/metrics.hpp>
+#include <skein/report/settings.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/callbacks.hpp>
+#include <skein/train/context.hpp>
+#include <skein/train/flat.hpp>
+#include <skein/train/input.hpp>
+#include <skein/train/loss.hpp>
+#include <skein/train/optimizer.hpp>
+#include <skein/train/run_config.hpp>
+#include <skein/train/schedule.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Where a session stands between two calls.
+enum class step_phase : std::uint8_t {
+    idle,      ///< the last step is committed, or taken back
+    drawn,     ///< its samples are known
+    computing, ///< some micro-batches have been through the model
+    agreed, ///< all ranks know its row; the reduced gradients are there until the next step is drawn
+    applied, ///< the parameters are new
+};
+
+/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
+struct redo_step {};
+
+template <class R>
+concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
+
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
+/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
+/// "val_<name>".
+template <class L, class Model, class Batch>
+concept loss_function =
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+
+} // namespace skein::train
+
+#include <skein/train/detail/session_seam.hpp>
+
+namespace skein::train {
+
+class session;
+
+/// The step that is drawn: its micro-batches of this rank, each to be given to session::backward().
+template <class Batch>
+class step_view {
+public:
+    class iterator {
+    public:
+        using value_type = Batch;
+        using difference_type = std::ptrdiff_t;
+        const Batch& operator*() const { return *static_cast<const Batch*>(batch_); }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return it.batch_ == nullptr;
+        }
+
+    private:
+        friend class step_view;
+        explicit iterator(session& of);
+        session* of_;
+        const void* batch_;
+    };
+
+    explicit step_view(session& of) : of_(&of) {}
+    [[nodiscard]] iterator begin() { return iterator(*of_); }
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+    [[nodiscard]] std::uint64_t number() const; ///< from 1
+    [[nodiscard]] double loss() const;          ///< so far, of this rank
+
+private:
+    session* of_;
+};
+
+/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes again.
+template <class Batch>
+class step_range {
+public:
+    class iterator {
+    public:
+        using value_type = step_view<Batch>;
+        using difference_type = std::ptrdiff_t;
+        step_view<Batch>& operator*() const { return range_->view_; }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return !it.range_->more_;
+        }
+
+    private:
+        friend class step_range;
+        explicit iterator(step_range& range) : range_(&range) {}
+        step_range* range_;
+    };
+
+    explicit step_range(session& of) : of_(&of), view_(of) {}
+    [[nodiscard]] iterator begin();
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+private:
+    session* of_;
+    step_view<Batch> view_;
+    bool more_ = false;
+};
+
+/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make the same
+/// calls. An error that leaves a member is told to the other ranks; one that passes the session by ends
+/// their next exchange with them knowing that this rank has left because of an exception.
+class session {
+public:
+    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it throws.
+    session(const session_request& request, const detail::make_parts& make);
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    ~session();
+
+    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the session.
+    template <class Model, class Loss, data_source HeldOut>
+    void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
+        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
+        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
+                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
+                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
+                       });
+    }
+    /// Before the first step, on every rank: backward() gets weighted losses.
+    void expect_weights() noexcept;
+
+    /// The steps that are left, for a range-based for. Resumes first, if that is asked for. Once.
+    template <class Data>
+        requires train_input<Data>
+    [[nodiscard]] step_range<batch_of<Data>> steps(Data& data) {
+        begin(detail::make_input(data));
+        return step_range<batch_of<Data>>(*this);
+    }
+
+    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the global batch,
+    /// however its samples fall on ranks and micro-batches.
+    ///   mean  over the micro-batch's samples, one number
+    void backward(const at::Tensor& mean) { backward(weighted_loss{mean, {}}); }
+    void backward(const weighted_loss& loss);
+
+    /// A number of this rank for the row of this step; see Trainer::report().
+    void report(report::metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    /// Training ends after the step that agrees on it next, on all ranks.
+    void request_stop() noexcept;
+
+    // ---- the phases one by one; steps() calls those that a loop leaves out ------------------------
+
+    void begin(std::unique_ptr<detail::input_source> input);
+    /// False: the run is at its end, or was asked to stop.
+    [[nodiscard]] bool draw();
+    /// The next micro-batch of this rank, a Batch of the data; null after the last.
+    [[nodiscard]] const void* next_micro();
+    void agree();
+    void apply();
+    void commit();
+    /// What is left of the step. Nothing after redo().
+    void complete();
+    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step has the
+    /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
+    /// Collective when the backward pass has begun: its exchanges come to an end first.
+    void redo();
+
+    [[nodiscard]] step_phase phase() const noexcept;
+    [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
+    [[nodiscard]] double micro_loss() const noexcept; ///< mean of the step so far, of this rank
+
+    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that is not
+    /// committed is given up.
+    [[nodiscard]] fit_result finish();
+
+    /// All steps with a loss that is called here: fit().
+    [[nodiscard]] fit_result run(const detail::batch_loss& loss);
+    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+
+private:
+    std::unique_ptr<detail::session_core> core_;
+};
+
+template <class Batch>
+step_view<Batch>::iterator::iterator(session& of) : of_(&of), batch_(of.next_micro()) {}
+template <class Batch>
+typename step_view<Batch>::iterator& step_view<Batch>::iterator::operator++() {
+    batch_ = of_->next_micro();
+    return *this;
+}
+template <class Batch>
+std::uint64_t step_view<Batch>::number() const {
+    return of_->finished() + 1;
+}
+template <class Batch>
+double step_view<Batch>::loss() const {
+    return of_->micro_loss();
+}
+template <class Batch>
+typename step_range<Batch>::iterator step_range<Batch>::begin() {
+    more_ = of_->draw();
+    return iterator(*this);
+}
+template <class Batch>
+typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() {
+    range_->of_->complete();
+    range_->more_ = range_->of_->draw();
+    return *this;
+}
+
+} // namespace skein::train
+
+#if SKEIN_HEADER_ONLY
+#include <skein/train/detail/session.ipp>
+#endif
