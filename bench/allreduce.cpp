@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-reduce of two ranks: shared memory against memcpy, the TCP ring against raw loopback TCP.
+// All-reduce of two ranks: shared memory against memcpy and Open MPI, the TCP ring against raw loopback TCP.
 //
 // Ranks are threads of this process, each with its comm thread, as in a training program; times are of
 // one call seen from the compute thread, float32 sum, buffers warm.
@@ -14,6 +14,12 @@
 //   raw TCP baseline: two threads, one connection per direction, each sends S bytes and receives S bytes
 //   (what 2(N-1)/N * S is for N = 2) with non-blocking calls and poll, without looking at them.
 //
+//   memory: all_reduce, reduce_scatter_v and all_gather in memory of the communicator against its slots.
+//   small: calls that begin on the compute thread against the same ones through the communicator's
+//   thread, alone and beside two threads that compute all the time.
+//   mpi: MPI_Allreduce of Open MPI, two processes, started anew for every measurement, so that they do
+//   not spin beside ours (bench/allreduce_mpi.c).
+//
 //   allreduce [--times shm|ring]    prints "bytes seconds" lines instead, for bench/gloo_bench.py
 #include "bench.hpp"
 
@@ -22,8 +28,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -92,6 +100,13 @@ private:
     std::thread other_;
 };
 
+enum class collective { all_reduce, reduce_scatter, all_gather };
+
+std::string_view to_string(collective what) {
+    if (what == collective::all_reduce) return "allreduce";
+    return what == collective::reduce_scatter ? "reduce_scatter" : "all_gather";
+}
+
 /// A group of two with a buffer each, a vector's or the communicator's.
 class pair {
 public:
@@ -102,6 +117,8 @@ public:
         options.model = kind;
         if (const char* text = std::getenv("SKEIN_BENCH_CHUNK"))
             options.shm.chunk_bytes = std::strtoul(text, nullptr, 10);
+        if (const char* text = std::getenv("SKEIN_BENCH_SMALL"))
+            options.shm.small_bytes = std::strtoul(text, nullptr, 10);
         if (const char* text = std::getenv("SKEIN_BENCH_PIECE"))
             options.ring.piece_bytes = std::strtoul(text, nullptr, 10);
         const auto prepare = [&](int rank) {
@@ -114,7 +131,7 @@ public:
                 elsewhere_[rank].resize(count);
                 data_[rank] = elsewhere_[rank];
             }
-            std::fill(data_[rank].begin(), data_[rank].end(), 1e-20f);
+            std::fill(data_[rank].begin(), data_[rank].end(), 0.0f);
         };
         std::thread second([&] { prepare(1); });
         prepare(0);
@@ -123,6 +140,30 @@ public:
     void all_reduce(int rank, int times) {
         for (int i = 0; i < times; ++i) {
             comms_[rank]->all_reduce(view_of(data_[rank]), reduce_op::mean).wait();
+        }
+    }
+    /// Through the communicator's thread, whatever the size.
+    void queued_all_reduce(int rank, int times) {
+        const auto io = view_of(data_[rank]);
+        for (int i = 0; i < times; ++i) {
+            comms_[rank]
+                ->submit(io.bytes(),
+                         [io](communicator& c) { return c.all_reduce(io, reduce_op::mean); })
+                .wait();
+        }
+    }
+    void run(collective what, int rank, int times) {
+        const auto io = view_of(data_[rank]);
+        const std::size_t half = io.count / 2;
+        const auto own = io.slice(static_cast<std::size_t>(rank) * half, half);
+        auto& comm = *comms_[rank];
+        for (int i = 0; i < times; ++i) {
+            if (what == collective::all_reduce)
+                comm.all_reduce(io, reduce_op::sum).wait();
+            else if (what == collective::reduce_scatter)
+                comm.reduce_scatter_v(io, {half, half}, reduce_op::sum).wait();
+            else
+                comm.all_gather(own, io).wait();
         }
     }
     ~pair() {
@@ -271,21 +312,147 @@ void shm_figures() {
     }
 }
 
-/// The same all-reduce in memory of the communicator and through its slots.
+/// The same collectives in memory of the communicator and through its slots.
 void memory_figures() {
+    for (const collective what :
+         {collective::all_reduce, collective::reduce_scatter, collective::all_gather}) {
+        for (const std::size_t bytes : sizes) {
+            const int times = repeats(bytes);
+            pair mapped("shm", bytes, true), slots("shm", bytes);
+            two_threads in_place([&](int rank) { mapped.run(what, rank, times); });
+            two_threads through([&](int rank) { slots.run(what, rank, times); });
+            const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
+            const auto [mapped_s, slots_s] =
+                bench::in_turns<2>(rounds, {[&] { return in_place.run() / times; },
+                                            [&] { return through.run() / times; }});
+            const double gb = static_cast<double>(bytes) * 1e-9;
+            auto line =
+                bench::figure(fmt::format("{}.memory.{}", to_string(what), size_name(bytes)),
+                              gb / mapped_s.median, "GB/s")
+                    .against("through slots", gb / slots_s.median);
+            const bool all = what == collective::all_reduce;
+            if (all && bytes == (std::size_t{1} << 20))
+                std::move(line).at_least(1.3).print();
+            else if (all && bytes >= (std::size_t{8} << 20) && bytes <= (std::size_t{64} << 20))
+                std::move(line).at_least(1.6).print();
+            else
+                std::move(line).print();
+        }
+    }
+}
+
+/// Two threads that compute, while it lives.
+class load {
+public:
+    explicit load(int threads) {
+        for (int i = 0; i < threads; ++i) {
+            threads_.emplace_back([this] {
+                for (std::uint64_t x = 1; !stop_.load(std::memory_order_relaxed); ++x)
+                    bench::keep(x);
+            });
+        }
+    }
+    ~load() {
+        stop_ = true;
+        for (auto& t : threads_) t.join();
+    }
+
+private:
+    std::atomic<bool> stop_{false};
+    std::vector<std::thread> threads_;
+};
+
+/// Small calls on the compute thread against the same ones through the communicator's thread.
+void small_figures() {
+    for (const int busy : {0, 2}) {
+        for (const std::size_t bytes : {std::size_t{64}, std::size_t{4096}, std::size_t{65536}}) {
+            const int times = busy != 0 ? 100 : 500;
+            pair ranks("shm", bytes);
+            two_threads here([&](int rank) { ranks.all_reduce(rank, times); });
+            two_threads queued([&](int rank) { ranks.queued_all_reduce(rank, times); });
+            const load beside(busy);
+            const auto [here_s, queued_s] = bench::in_turns<2>(
+                11, {[&] { return here.run() / times; }, [&] { return queued.run() / times; }});
+            const auto size = bytes < 1024 ? fmt::format("{}B", bytes) : size_name(bytes);
+            bench::figure(fmt::format("allreduce.small.{}{}", size, busy != 0 ? ".busy" : ""),
+                          here_s.median * 1e6, "us")
+                .against("through the communicator's thread", queued_s.median * 1e6)
+                .at_most(1.0)
+                .print();
+        }
+    }
+}
+
+/// Open MPI's program, compiled for this run.
+class mpi_program {
+public:
+    mpi_program() {
+        const auto here = std::filesystem::path(__FILE__).parent_path();
+        const std::string source = (here / "allreduce_mpi.c").string();
+        if (!works("command -v mpicc") || !works("command -v mpirun")) {
+            why_not_ = "no Open MPI: install openmpi-bin and libopenmpi-dev";
+            return;
+        }
+        char folder[] = "/tmp/skein-bench-XXXXXX";
+        if (::mkdtemp(folder) == nullptr) std::abort();
+        folder_ = folder;
+        if (!works(fmt::format("mpicc -O2 '{}' -o {}/allreduce_mpi", source, folder_)))
+            why_not_ = "mpicc does not compile bench/allreduce_mpi.c";
+        else if (seconds(4096, 1) <= 0)
+            why_not_ = "mpirun does not start two processes here";
+    }
+    ~mpi_program() {
+        if (folder_.empty()) return;
+        ::unlink((folder_ + "/allreduce_mpi").c_str());
+        ::rmdir(folder_.c_str());
+    }
+    /// Empty: it runs.
+    [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
+    /// Of one call; 0 if the program failed.
+    [[nodiscard]] double seconds(std::size_t bytes, int times) const {
+        const auto command =
+            fmt::format("mpirun -n 2 --allow-run-as-root --oversubscribe {}/allreduce_mpi {} {} "
+                        "2>/dev/null",
+                        folder_, bytes, times);
+        std::FILE* const out = ::popen(command.c_str(), "r");
+        if (out == nullptr) return 0;
+        double s = 0;
+        if (std::fscanf(out, "%lf", &s) != 1) s = 0;
+        return ::pclose(out) == 0 ? s : 0;
+    }
+
+private:
+    static bool works(const std::string& command) {
+        return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+    }
+    std::string folder_, why_not_;
+};
+
+/// All-reduce in memory of the communicator and through its slots, against Open MPI's.
+void mpi_figures() {
+    const mpi_program theirs;
+    if (!theirs.why_not().empty()) {
+        fmt::print("{{\"name\":\"allreduce.mpi\",\"skipped\":\"{}\"}}\n", theirs.why_not());
+        return;
+    }
     for (const std::size_t bytes : sizes) {
         const int times = repeats(bytes);
         pair mapped("shm", bytes, true), slots("shm", bytes);
-        two_threads in_place([&](int rank) { mapped.all_reduce(rank, times); });
-        two_threads through([&](int rank) { slots.all_reduce(rank, times); });
-        const int rounds = bytes >= (std::size_t{64} << 20) ? 5 : 9;
-        const auto [mapped_s, slots_s] =
-            bench::in_turns<2>(rounds, {[&] { return in_place.run() / times; },
-                                        [&] { return through.run() / times; }});
+        const auto all = collective::all_reduce;
+        two_threads in_place([&](int rank) { mapped.run(all, rank, times); });
+        two_threads through([&](int rank) { slots.run(all, rank, times); });
+        const auto [mapped_s, slots_s, mpi_s] = bench::in_turns<3>(
+            5, {[&] { return in_place.run() / times; }, [&] { return through.run() / times; },
+                [&] { return theirs.seconds(bytes, times); }});
         const double gb = static_cast<double>(bytes) * 1e-9;
-        bench::figure(fmt::format("allreduce.memory.{}", size_name(bytes)), gb / mapped_s.median,
+        bench::figure(fmt::format("allreduce.mpi.{}", size_name(bytes)), gb / mapped_s.median,
                       "GB/s")
-            .against("through slots", gb / slots_s.median)
+            .against("MPI_Allreduce of Open MPI", gb / mpi_s.median)
+            .at_least(bytes >= (std::size_t{8} << 20) ? 2.0 : 1.0)
+            .print();
+        bench::figure(fmt::format("allreduce.mpi.{}.slots", size_name(bytes)), gb / slots_s.median,
+                      "GB/s")
+            .against("MPI_Allreduce of Open MPI", gb / mpi_s.median)
             .print();
     }
 }
@@ -345,14 +512,20 @@ int main(int argc, char** argv) {
         shm_figures();
     else if (first == "memory")
         memory_figures();
+    else if (first == "small")
+        small_figures();
+    else if (first == "mpi")
+        mpi_figures();
     else if (first == "ring")
         ring_figures();
     else if (first.empty()) {
         shm_figures();
         memory_figures();
+        small_figures();
+        mpi_figures();
         ring_figures();
     } else {
-        std::fprintf(stderr, "allreduce [shm|memory|ring] [--times shm|ring]\n");
+        std::fprintf(stderr, "allreduce [shm|memory|small|mpi|ring] [--times shm|ring]\n");
         return 2;
     }
     return 0;

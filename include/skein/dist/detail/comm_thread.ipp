@@ -90,6 +90,7 @@ SKEIN_INLINE ticket comm_thread::end_here() {
     {
         const std::lock_guard lock(guard_);
         record(*here_, here_since_);
+        here_.reset();
         more = !queue_.empty();
         driving_ = more;
         if (!more) idle_.notify_all();

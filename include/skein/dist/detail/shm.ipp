@@ -8,6 +8,7 @@
 #include <skein/dist/detail/shm_steps.ipp>
 #include <skein/dist/detail/shm_waiting.ipp>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -18,9 +19,15 @@
 
 namespace skein::dist {
 
+SKEIN_INLINE std::size_t detail::shm_layout::small_for(int ranks, std::size_t of_two) noexcept {
+    const std::size_t least = std::min(of_two, std::size_t{8} << 10);
+    return std::max(least, of_two * 2 / std::max<std::size_t>(2, static_cast<std::size_t>(ranks)));
+}
+
 SKEIN_INLINE detail::shm_layout::shm_layout(int ranks, shm_options o)
     : ranks_(static_cast<std::size_t>(ranks)), chunk_(round_up(o.chunk_bytes, 4096)),
-      small_(round_up(o.small_bytes, 4096)), message_(round_up(o.message_bytes, 4096)) {
+      small_(round_up(small_for(ranks, o.small_bytes), 4096)),
+      message_(round_up(o.message_bytes, 4096)) {
     SKEIN_CHECK(ranks >= 1, "shared memory for {} ranks", ranks);
     const std::size_t least = round_up(ranks_ * 1024, 4096);
     if (chunk_ < least) chunk_ = least;
