@@ -169,6 +169,21 @@ TEST_CASE("a parameter read outside of its unit between hosts is an error, never
     for (const auto& e : errors) REQUIRE(e);
 }
 
+TEST_CASE("a forward that goes past the mark of its unit between hosts is an error, never zeros") {
+    const auto errors = try_world(
+        2,
+        [](context& ctx) {
+            auto model = make_stack();
+            FSDP<sk::auto_wrap<Wide>> strategy(ctx, *model);
+            strategy.begin_step();
+            strategy.begin_micro(true);
+            auto& below = static_cast<WideImpl&>(*model->first);
+            (void)below.forward(torch::ones({2, 128}));
+        },
+        "ring");
+    for (const auto& e : errors) REQUIRE(e);
+}
+
 TEST_CASE("a block's forward outside of a step is refused by name while it is sharded") {
     const auto errors = try_world(
         2,
