@@ -555,6 +555,7 @@ private:
             feeder_->restore_stream(extra.at("stream"), found.path());
         else
             feeder_->rewind();
+        stop_wanted_ = extra.value("stop_wanted", false);
         restore_callbacks(extra, found.path());
         if (scale_ && extra.contains("loss_scale"))
             scale_->restore(extra.at("loss_scale").value("value", scale()),
@@ -591,6 +592,10 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
+        // Not those that have been granted: who resumes a stopped run wants it to go on.
+        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : parts_->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
