@@ -31,8 +31,9 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
                    skein::report::human_bytes(static_cast<double>(parts.train.size())),
                    skein::report::human_bytes(static_cast<double>(parts.held_out.size())));
 
+    skein::Trainer<Strategy> trainer(ctx, o.run);
     torch::manual_seed(o.run.seed);
-    GPT model(o.model);
+    auto model = trainer.build([&] { return GPT(o.model); }); // what a rank owns of it, under FSDP
     if (o.recompute > 0) (void)skein::train::checkpoint_activations(*model, o.recompute);
     const auto loss = [](GPT& m, const text_batch& b) {
         return next_byte_loss(m, b.inputs_BT, b.targets_BT);
@@ -44,7 +45,6 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
             o.schedule, {.peak = o.lr, .floor = o.lr / 10, .warmup = warmup, .total = total})
             .value();
 
-    skein::Trainer<Strategy> trainer(ctx, o.run);
     trainer.describe({{"text", o.text},
                       {"context", o.model.context},
                       {"layers", o.model.layers},

@@ -2,6 +2,7 @@
 // The GPT of 110_gpt_ddp under every strategy, to see what each costs and keeps.
 //
 //     120_gpt_fsdp --workers 2 --strategy fsdp
+//     120_gpt_fsdp --workers 2 --strategy fsdp --precision bf16
 //     120_gpt_fsdp --workers 4 --layers 48 --heads 16 --dim 1024 --plan      memory of each, nothing is trained
 //
 // A strategy is a type: from DDP to FSDP is one line. Run alone it starts its own workers; under srun,
@@ -26,20 +27,31 @@ using by_block = skein::auto_wrap<gpt::Block>;
 using body = std::function<void(skein::train::context&, const gpt::program_options&,
                                 const gpt::split_text&)>;
 
-const std::map<std::string, body> strategies{
-    {"single", gpt::train<skein::Single>},         {"ddp", gpt::train<skein::DDP<>>},
-    {"zero1", gpt::train<skein::Zero1<by_block>>}, {"zero2", gpt::train<skein::Zero2<by_block>>},
-    {"fsdp", gpt::train<skein::FSDP<by_block>>},   {"hybrid", gpt::train<skein::Hybrid<by_block>>},
-};
+/// By name, in one precision.
+template <class Precision>
+const std::map<std::string, body>& strategies() {
+    static const std::map<std::string, body> all{
+        {"single", gpt::train<skein::basic_single<Precision>>},
+        {"ddp", gpt::train<skein::DDP<skein::bucket<>, Precision>>},
+        {"zero1", gpt::train<skein::Zero1<by_block, Precision>>},
+        {"zero2", gpt::train<skein::Zero2<by_block, Precision>>},
+        {"fsdp", gpt::train<skein::FSDP<by_block, Precision>>},
+        {"hybrid", gpt::train<skein::Hybrid<by_block, Precision>>},
+    };
+    return all;
+}
+using f32 = skein::precision<skein::f32>;
+using bf16 = skein::precision<skein::bf16>;
 
 /// Prints what each strategy would keep in memory.
-void print_plan(const gpt::program_options& o, int hosts) {
+void print_plan(const gpt::program_options& o, int hosts, double bytes_of_a_number) {
     namespace train = skein::train;
     gpt::GPT model(o.model);
     const train::memory_shape shape{.ranks = o.run.workers * hosts,
                                     .hosts = hosts,
                                     .one_copy = o.run.communicator != "ring",
-                                    .states = train::states_of(o.optimizer())};
+                                    .states = train::states_of(o.optimizer()),
+                                    .compute = bytes_of_a_number};
     fmt::print("{}", train::memory_table(
                          train::measure_units(*model), shape,
                          train::find_memory_limit(static_cast<double>(o.run.memory_limit))));
@@ -49,13 +61,16 @@ void print_plan(const gpt::program_options& o, int hosts) {
 
 int main(int argc, char** argv) {
     gpt::program_options options;
-    std::string strategy = "fsdp";
+    std::string strategy = "fsdp", precision = "f32";
     bool plan = false;
     int hosts = 1;
     std::uint64_t limit_mb = 0;
     const auto code = gpt::parse(argc, argv, options, [&](CLI::App& app) {
         app.add_option("--strategy", strategy, "single, ddp, zero1, zero2, fsdp or hybrid")
-            ->check(CLI::IsMember(strategies));
+            ->check(CLI::IsMember(strategies<f32>()));
+        app.add_option("--precision", precision,
+                       "f32, or bf16: 16 bits for parameters and activations, updates in float32")
+            ->check(CLI::IsMember({"f32", "bf16"}));
         app.add_option("--checkpoint-activations", options.recompute,
                        "compute every so many-th block again in the backward pass, 0: none")
             ->check(CLI::Range(0, 1000));
@@ -71,8 +86,9 @@ int main(int argc, char** argv) {
     if (code) return *code;
     options.run.memory_limit = limit_mb * 1'000'000;
     if (plan) {
-        print_plan(options, hosts);
+        print_plan(options, hosts, precision == "bf16" ? 2.0 : 4.0);
         return 0;
     }
-    return gpt::run_program(options, strategies.at(strategy));
+    const auto& chosen = precision == "bf16" ? strategies<bf16>() : strategies<f32>();
+    return gpt::run_program(options, chosen.at(strategy));
 }

@@ -237,3 +237,50 @@ TEST_CASE("a training that fails leaves a float32 model") {
         }
     }
 }
+
+TEST_CASE("float16 trains with a scaled loss, and an overflow costs a step and halves the scale") {
+    using f16_fsdp = sk::FSDP<zoo_cells, sk::precision<sk::f16>>;
+    struct remember_scales {
+        std::vector<double>* scales;
+        void on_step(const step_info& s) const {
+            if (const auto* m = find_metric(*s.metrics, "loss_scale")) scales->push_back(*m);
+        }
+    };
+    std::vector<std::vector<double>> scales(2);
+    std::vector<double> last(2);
+    run_world(2, [&](context& ctx) {
+        auto model = make_zoo(shape::plain);
+        auto& mine = scales[static_cast<std::size_t>(ctx.rank())];
+        sk::Trainer<f16_fsdp, remember_scales> trainer(ctx, short_run("unused", 8),
+                                                       remember_scales{&mine});
+        const auto result = trainer.fit(
+            model, sk::AdamW{}, constant_rate{.peak = 1e-2},
+            // gradients of a loss this large leave the range of float16 with the first scales
+            [](auto& m, const sample_batch& b) { return zoo_loss(m, b) * 4.0; }, numbers{},
+            numbers{.n = 0});
+        last[static_cast<std::size_t>(ctx.rank())] = result.loss;
+        for (const auto& p : model->parameters()) expect(torch::isfinite(p).all().item<bool>());
+    });
+    CHECK(scales[0] == scales[1]);
+    REQUIRE(scales[0].size() == 8);
+    CHECK(scales[0].front() == 65536.0);
+    CHECK(scales[0].back() < scales[0].front());
+    CHECK(std::isfinite(last[0]));
+
+    const auto errors = try_world(2, [&](context& ctx) {
+        auto model = make_zoo(shape::plain);
+        sk::Trainer<f16_fsdp> trainer(ctx, short_run("unused", 150));
+        (void)trainer.fit(
+            model, sk::AdamW{}, constant_rate{.peak = 1e-2},
+            [](auto& m, const sample_batch& b) {
+                const auto loss = zoo_loss(m, b); // finite, but its gradient never is
+                return loss + 0.0 * loss.detach() + (loss - loss.detach()) * 1e38;
+            },
+            numbers{}, numbers{.n = 0});
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == sk::errc::not_finite);
+        CHECK_THAT(e->what(), ContainsSubstring("overflowed float16 in 100 steps"));
+    }
+}
