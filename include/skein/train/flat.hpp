@@ -119,7 +119,8 @@ struct store_options {
 
 namespace detail {
 struct settle_hook;
-}
+struct square_sums;
+} // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
@@ -222,7 +223,8 @@ private:
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
     int shards_ = 1;
     bool saved_elsewhere_ = false;
-    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
+    at::Tensor params_P_, grads_P_, own_grads_;               // the last: with shared places only
+    mutable std::shared_ptr<const detail::square_sums> norm_; // over own_grads(), once asked for
 };
 
 } // namespace skein::train
