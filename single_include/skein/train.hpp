@@ -7522,6 +7522,11 @@ public:
         entries_.emplace_back(std::move(name), std::move(value));
         return *this;
     }
+    /// What `more` names counts in place of an entry of the same name.
+    settings& append(const settings& more) {
+        entries_.insert(entries_.end(), more.entries_.begin(), more.entries_.end());
+        return *this;
+    }
     [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
     /// The text of one JSON object.
     [[nodiscard]] std::string text() const;
@@ -10024,9 +10029,10 @@ struct run_config {
     std::int64_t global_batch =
         16;                        ///< samples per optimizer step, over all ranks and micro-batches
     std::int64_t accumulation = 1; ///< micro-batches per rank and step
-    std::uint64_t seed = 1; ///< data order, dropout; use it for the model's initial values too
-    double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
-    int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
+    std::uint64_t seed = 1;  ///< data order, dropout; use it for the model's initial values too
+    double clip = 1.0;       ///< maximum gradient norm; 0 turns clipping off
+    double clip_value = 0.0; ///< then the largest size of each number of the gradient; 0 = off
+    int threads = 0;         ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32";
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
@@ -10115,6 +10121,9 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
             "use fewer workers or a larger batch");
     if (!(config.clip >= 0))
         refuse(fmt::format("clip of {}", config.clip), "use 0 (off) or a positive norm");
+    if (!(config.clip_value >= 0))
+        refuse(fmt::format("clip_value of {}", config.clip_value),
+               "use 0 (off) or a positive size");
     if (config.precision != "float32")
         throw error(errc::not_supported,
                     fmt::format("not supported: precision {}", config.precision))
@@ -10251,6 +10260,7 @@ SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
             {"accumulation", text(c.accumulation)},
             {"seed", text(c.seed)},
             {"clip", text(c.clip)},
+            {"clip_value", text(c.clip_value)},
             {"threads", text(std::max(c.threads, 1))},
             {"precision", c.precision},
             {"eval_every", text(c.eval_every)},
@@ -10574,7 +10584,8 @@ struct store_options {
 
 namespace detail {
 struct settle_hook;
-}
+struct square_sums;
+} // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
@@ -10677,7 +10688,8 @@ private:
     std::int64_t size_ = 0, trainable_ = 0, owned_ = 0, grads_size_ = 0;
     int shards_ = 1;
     bool saved_elsewhere_ = false;
-    at::Tensor params_P_, grads_P_, own_grads_; // the last: with shared places only
+    at::Tensor params_P_, grads_P_, own_grads_;               // the last: with shared places only
+    mutable std::shared_ptr<const detail::square_sums> norm_; // over own_grads(), once asked for
 };
 
 } // namespace skein::train
@@ -11105,26 +11117,43 @@ namespace detail {
 struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
-    std::span<const at::Tensor> parts;
+    std::vector<const float*> parts;
     std::vector<std::int64_t> starts; // of the parts, and the end
 
-    explicit square_sums(std::span<const at::Tensor> all) : parts(all), starts{0} {
-        for (const auto& part : parts) starts.push_back(starts.back() + part.numel());
+    /// The tensors must outlive it.
+    explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        for (const auto& part : all) {
+            parts.push_back(static_cast<const float*>(part.const_data_ptr()));
+            starts.push_back(starts.back() + part.numel());
+        }
     }
 
     [[nodiscard]] double of_piece(std::int64_t number) const {
         const auto end = std::min((number + 1) * piece, starts.back());
         double lane[lanes] = {};
-        for (auto at = number * piece; at < end;) {
-            const auto p = static_cast<std::size_t>(
-                std::upper_bound(starts.begin(), starts.end(), at) - starts.begin() - 1);
+        auto at = number * piece;
+        auto p = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) -
+                                          starts.begin() - 1);
+        for (; at < end; ++p) {
             const auto upto = std::min(end, starts[p + 1]);
-            add(static_cast<const float*>(parts[p].const_data_ptr()) + (at - starts[p]), upto - at,
-                lane);
+            if (upto < end) __builtin_prefetch(parts[p + 1]); // it lies somewhere else
+            add(parts[p] + (at - starts[p]), upto - at, lane);
             at = upto;
         }
         double sum = 0;
         for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    [[nodiscard]] double of_all() const {
+        std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
+        at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                         [&](std::int64_t first, std::int64_t last) {
+                             for (auto s = first; s < last; ++s)
+                                 sums[static_cast<std::size_t>(s)] = of_piece(s);
+                         });
+        double sum = 0;
+        for (const double part : sums) sum += part;
         return sum;
     }
 
@@ -11142,17 +11171,7 @@ struct square_sums {
 } // namespace detail
 
 SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
-    const detail::square_sums all(parts);
-    constexpr auto piece = detail::square_sums::piece;
-    std::vector<double> sums(static_cast<std::size_t>((all.starts.back() + piece - 1) / piece));
-    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
-                     [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s)
-                             sums[static_cast<std::size_t>(s)] = all.of_piece(s);
-                     });
-    double sum = 0;
-    for (const double part : sums) sum += part;
-    return sum;
+    return detail::square_sums(parts).of_all();
 }
 
 SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
@@ -11401,13 +11420,16 @@ SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
 }
 
 SKEIN_INLINE double flat_store::own_squared_norm() const {
-    std::vector<std::pair<std::size_t, at::Tensor>> ordered;
-    for (const auto& piece : pieces_)
-        ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
-    std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
-    std::vector<at::Tensor> parts;
-    for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
-    return squared_norm(parts);
+    if (!norm_) { // once: making a view costs as much as adding a thousand numbers
+        std::vector<std::pair<std::size_t, at::Tensor>> ordered;
+        for (const auto& piece : pieces_)
+            ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
+        std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
+        std::vector<at::Tensor> parts;
+        for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
+        norm_ = std::make_shared<const detail::square_sums>(parts);
+    }
+    return norm_->of_all();
 }
 
 SKEIN_INLINE void flat_store::expect_gradients() {
@@ -12597,6 +12619,66 @@ static_assert(train::strategy<DDP<>>);
 
 } // namespace skein
 
+// ======== skein/train/description.hpp
+// What an optimizer or a schedule says of itself: a name, and the settings that all ranks must have alike.
+//
+//     void describe(description& to) const { to.add("beta1", beta1).add("beta2", beta2); }
+
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// A name, and settings in the order they were added. Numbers become the shortest text that reads back as
+/// the same number.
+struct description {
+    std::string name{};
+    std::vector<std::pair<std::string, std::string>> settings{};
+
+    description& add(std::string what, double value);
+    description& add(std::string what, std::string_view value);
+    template <std::same_as<bool> T>
+    description& add(std::string what, T value) {
+        return add(std::move(what), std::string_view(value ? "true" : "false"));
+    }
+    template <std::integral T>
+        requires(!std::same_as<T, bool>)
+    description& add(std::string what, T value) {
+        return add(std::move(what), std::string_view(std::to_string(value)));
+    }
+    description& add(std::string what, const char* value) {
+        return add(std::move(what), std::string_view(value));
+    }
+
+    friend bool operator==(const description&, const description&) = default;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/description.ipp
+// Bodies of <skein/train/description.hpp>.
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE description& description::add(std::string what, double value) {
+    return add(std::move(what), std::string_view(fmt::format("{}", value)));
+}
+
+SKEIN_INLINE description& description::add(std::string what, std::string_view value) {
+    settings.emplace_back(std::move(what), value);
+    return *this;
+}
+
+} // namespace skein::train
+
 // ======== skein/train/fsdp.hpp
 // Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
 // the ranks, block by block.
@@ -12995,49 +13077,897 @@ struct weighted_loss {
 } // namespace skein
 
 // ======== skein/train/optimizer.hpp
-// AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
+// The optimizer of a run over a flat store: a few fused kernel calls per step instead of several per
+// parameter.
 //
-// Neighbouring parameters with the same weight decay form one run; ATen's fused kernels walk the runs
-// once, reading and writing every element once, with clipping folded in as a gradient scale. Vectors
-// (biases, norms) are not decayed unless asked for.
+// Neighbouring parameters that take the same update form one run; the optimizer's kernel walks the runs
+// once, reading and writing every element once, with clipping by norm folded in as a gradient scale.
+// Vectors (biases, norms) are not decayed unless asked for.
 //
 //     flat_optimizer opt(AdamW{.weight_decay = 0.1}, strategy.store());
 //     opt.step(lr, clip_scale(norm, 1.0));
+
+
+// ======== skein/train/optimizers.hpp
+// What an optimizer is, and those that come with skein: AdamW, Adam, SGD, Adagrad and Lion.
 //
-//   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp, FusedSGD.cpp
+// An optimizer is a struct of settings that names its states and updates runs of owned memory. One of a
+// user's own is written as those below are, works under every strategy and is saved in checkpoints:
+//
+//     struct sign_descent {
+//         double weight_decay = 0.0;
+//         static constexpr std::string_view name = "sign_descent";
+//         std::vector<optimizer_state> states() const { return {}; }
+//         void describe(description& to) const { to.add("weight decay", weight_decay); }
+//         void update(const update_runs& runs, const update_values& v) const {
+//             runs.for_each([&](const run_part& r) {
+//                 for (std::size_t i = 0; i < r.params.size(); ++i)
+//                     r.params[i] -= float(v.lr) * (r.grads[i] > 0 ? 1.0f : r.grads[i] < 0 ? -1.0f : 0.0f);
+//             });
+//         }
+//     };
 
 
+#include <concepts>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
+
+namespace skein::train {
+
+// P elements of a run
+
+/// A state of an optimizer: one float32 number per parameter element.
+struct optimizer_state {
+    std::string name;     ///< in checkpoints: optim.<name>.<parameter>
+    double initial = 0.0; ///< of every element before the first step
+};
+
+/// Neighbouring elements of one run, and their states in the order of states().
+struct run_part {
+    std::span<float> params, grads;
+    std::vector<std::span<float>> states;
+};
+
+/// Runs of memory that take the same update: neighbouring parameters as one long tensor each. All are
+/// float32, contiguous, on the CPU, begin at a multiple of 64 bytes and are a multiple of 16 elements long;
+/// padding between parameters has the value and the gradient zero and must keep the value.
+struct update_runs {
+    std::vector<at::Tensor> params, grads;       ///< by run, P each
+    std::vector<std::vector<at::Tensor>> states; ///< by state, then by run
+
+    /// Calls work with consecutive parts of all runs, on all compute threads.
+    void for_each(const std::function<void(const run_part&)>& work) const;
+    /// One more run; of as many states as those before.
+    ///   grads  undefined where there are none
+    void push(at::Tensor params_P, at::Tensor grads_P, std::vector<at::Tensor> states_P);
+
+private:
+    /// Where it lies, beside the tensors: their own bookkeeping is spread over memory.
+    struct place {
+        float *params, *grads;
+        std::int64_t size;
+    };
+    std::vector<place> places_;
+    std::vector<float*> state_places_; // of the first run, then of the second
+};
+
+/// The numbers of one update.
+struct update_values {
+    std::uint64_t step = 1; ///< of these parameters, from 1; steps that left them out do not count
+    double lr = 0.0;
+    double weight_decay = 0.0; ///< 0 for what is not decayed
+    double grad_scale = 1.0;   ///< gradients are divided by it first
+};
+
+/// Laws:
+///  1. What update() does to an element depends on that element of the parameters, gradients and states
+///     and on the values alone: however a strategy cuts the parameters, the bits are the same.
+///  2. describe() names every setting that changes the update; the ranks compare them.
+///  3. What it leaves in the gradients does not matter.
+/// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
+/// without the second, parameters of fewer than 2 dimensions are not decayed); check(), which throws
+/// errc::usage for settings that make no sense; and `static constexpr bool decoupled_decay = true` where
+/// the decay multiplies the parameter by float(1 - lr * weight_decay) before all else: short parameters of
+/// different decay are then multiplied first and updated together, with a weight_decay of 0.
+template <class O>
+concept optimizer =
+    std::copy_constructible<O> &&
+    requires(const O& o, description& to, const update_runs& runs, const update_values& values) {
+        { O::name } -> std::convertible_to<std::string_view>;
+        { o.states() } -> std::convertible_to<std::vector<optimizer_state>>;
+        o.describe(to);
+        o.update(runs, values);
+    };
+
+} // namespace skein::train
 
 namespace skein {
 
 /// Adam with decoupled weight decay. The learning rate comes from the schedule.
+///   source: Loshchilov and Hutter 2019 (arXiv 1711.05101); ATen native/FusedAdam.cpp
 struct AdamW {
     double beta1 = 0.9;
     double beta2 = 0.999;
     double eps = 1e-8;
     double weight_decay = 0.01;
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
+
+    static constexpr std::string_view name = "adamw";
+    static constexpr bool decoupled_decay = true;
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
 };
 
-/// Stochastic gradient descent. The learning rate comes from the schedule.
+/// Adam, its weight decay added to the gradient.
+///   source: Kingma and Ba 2015 (arXiv 1412.6980); torch.optim.Adam
+struct Adam {
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "adam";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// Stochastic gradient descent, its weight decay added to the gradient.
+///   source: torch.optim.SGD; ATen native/FusedSGD.cpp
 struct SGD {
     double momentum = 0.0;
     bool nesterov = false;
     double weight_decay = 0.0;
     bool decay_vectors = false;
+
+    static constexpr std::string_view name = "sgd";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// Rates that fall with the sum of the squared gradients; weight decay added to the gradient.
+///   rate of step t = lr / (1 + (t - 1) * lr_decay)
+///   source: Duchi et al. 2011 (JMLR 12); torch.optim.Adagrad
+struct Adagrad {
+    double lr_decay = 0.0;
+    double eps = 1e-10;
+    double initial_sum = 0.0; ///< of the squares
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "adagrad";
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
+};
+
+/// The sign of a mean of momentum and gradient, with decoupled weight decay; half of Adam's state. Rates
+/// are 3 to 10 times smaller than AdamW's, weight decays as much larger.
+///   p -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay * p);  m = beta2 * m + (1 - beta2) * g
+///   source: Chen et al. 2023 (arXiv 2302.06675) algorithm 2
+struct Lion {
+    double beta1 = 0.9;
+    double beta2 = 0.99;
+    double weight_decay = 0.0;
+    bool decay_vectors = false;
+
+    static constexpr std::string_view name = "lion";
+    static constexpr bool decoupled_decay = true;
+    [[nodiscard]] std::vector<train::optimizer_state> states() const;
+    void check() const;
+    void describe(train::description& to) const;
+    void update(const train::update_runs& runs, const train::update_values& values) const;
 };
 
 } // namespace skein
 
 namespace skein::train {
 
-using optimizer_options = std::variant<AdamW, SGD>;
+/// Any optimizer, as a value.
+class any_optimizer {
+public:
+    template <class O>
+        requires(!std::same_as<std::remove_cvref_t<O>, any_optimizer>) &&
+                optimizer<std::remove_cvref_t<O>>
+    explicit any_optimizer(O&& how)
+        : held_(std::make_shared<const model<std::remove_cvref_t<O>>>(std::forward<O>(how))) {}
+
+    [[nodiscard]] std::string name() const { return held_->name(); }
+    [[nodiscard]] std::vector<optimizer_state> states() const { return held_->states(); }
+    /// The name is that of the optimizer.
+    [[nodiscard]] description describe() const;
+    void check() const { held_->check(); }
+    /// Of a parameter with so many dimensions.
+    [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
+    [[nodiscard]] bool decoupled_decay() const { return held_->decoupled_decay(); }
+    void update(const update_runs& runs, const update_values& values) const {
+        held_->update(runs, values);
+    }
+
+private:
+    struct base {
+        virtual ~base() = default;
+        [[nodiscard]] virtual std::string name() const = 0;
+        [[nodiscard]] virtual std::vector<optimizer_state> states() const = 0;
+        virtual void describe(description& to) const = 0;
+        virtual void check() const = 0;
+        [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
+        [[nodiscard]] virtual bool decoupled_decay() const = 0;
+        virtual void update(const update_runs& runs, const update_values& values) const = 0;
+    };
+    template <class O>
+    struct model final : base {
+        explicit model(O from) : how(std::move(from)) {}
+        [[nodiscard]] std::string name() const override {
+            return std::string(std::string_view(O::name));
+        }
+        [[nodiscard]] std::vector<optimizer_state> states() const override { return how.states(); }
+        void describe(description& to) const override { how.describe(to); }
+        void check() const override {
+            if constexpr (requires { how.check(); }) how.check();
+        }
+        [[nodiscard]] double weight_decay(std::size_t dims) const override {
+            bool decays = dims >= 2;
+            if constexpr (requires { how.decay_vectors; }) decays = decays || how.decay_vectors;
+            if constexpr (requires { how.weight_decay; })
+                return decays ? how.weight_decay : 0.0;
+            else
+                return 0.0;
+        }
+        [[nodiscard]] bool decoupled_decay() const override {
+            if constexpr (requires { O::decoupled_decay; })
+                return O::decoupled_decay;
+            else
+                return false;
+        }
+        void update(const update_runs& runs, const update_values& values) const override {
+            how.update(runs, values);
+        }
+        O how;
+    };
+
+    std::shared_ptr<const base> held_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/optimizers.ipp
+// Bodies of <skein/train/optimizers.hpp>.
+
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
+                                    std::vector<at::Tensor> states_P) {
+    const auto data = [](const at::Tensor& t) {
+        return t.defined() ? static_cast<float*>(t.mutable_data_ptr()) : nullptr;
+    };
+    places_.push_back({data(params_P), data(grads_P), params_P.numel()});
+    params.push_back(std::move(params_P));
+    if (grads_P.defined()) grads.push_back(std::move(grads_P));
+    states.resize(states_P.size());
+    for (std::size_t k = 0; k < states_P.size(); ++k) {
+        state_places_.push_back(data(states_P[k]));
+        states[k].push_back(std::move(states_P[k]));
+    }
+}
+
+SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
+    constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
+    const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
+        const auto& at = places_[run];
+        const auto first = begin * line;
+        const auto count = static_cast<std::size_t>(std::min(end * line, at.size) - first);
+        part.params = {at.params + first, count};
+        if (at.grads != nullptr) part.grads = {at.grads + first, count};
+        for (std::size_t k = 0; k < part.states.size(); ++k)
+            part.states[k] = {state_places_[run * part.states.size() + k] + first, count};
+        work(part);
+    };
+    run_part mine{{}, {}, std::vector<std::span<float>>(states.size())};
+    for (std::size_t r = 0; r < places_.size(); ++r) {
+        const auto lines = (places_[r].size + line - 1) / line;
+        if (lines <= grain) {
+            call(mine, r, 0, lines);
+            continue;
+        }
+        at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
+            run_part part{{}, {}, std::vector<std::span<float>>(states.size())};
+            call(part, r, begin, end);
+        });
+    }
+}
+
+SKEIN_INLINE description any_optimizer::describe() const {
+    description out;
+    held_->describe(out);
+    out.name = name();
+    return out;
+}
+
+namespace detail {
+
+SKEIN_INLINE void require_setting(bool fits, std::string what) {
+    if (!fits) throw error(errc::usage, std::move(what));
+}
+
+SKEIN_INLINE bool is_fraction(double x) { return x >= 0.0 && x < 1.0; }
+SKEIN_INLINE bool is_amount(double x) { return x >= 0.0 && std::isfinite(x); }
+
+/// The name is as in C++; Adam and AdamW have the same settings.
+template <class Adams>
+void check_adam(const Adams& o, const char* name) {
+    require_setting(is_fraction(o.beta1) && is_fraction(o.beta2),
+                    fmt::format("{} betas {} and {} are not in [0, 1)", name, o.beta1, o.beta2));
+    require_setting(
+        o.eps > 0 && is_amount(o.weight_decay),
+        fmt::format("{} eps {} or weight decay {} is negative", name, o.eps, o.weight_decay));
+}
+
+template <class Adams>
+void describe_adam(const Adams& o, description& to) {
+    to.add("beta1", o.beta1).add("beta2", o.beta2).add("eps", o.eps);
+    to.add("weight decay", o.weight_decay).add("decay_vectors", o.decay_vectors);
+}
+
+/// What the fused kernels take beside the runs: the number of the step, from 1, once per run, and the
+/// divisor of the gradients.
+struct fused_values {
+    explicit fused_values(const update_runs& runs, const update_values& v)
+        : steps(runs.params.size(), at::scalar_tensor(static_cast<double>(v.step), at::kFloat)) {
+        if (v.grad_scale != 1.0) scale = at::scalar_tensor(v.grad_scale, at::kFloat);
+    }
+    std::vector<at::Tensor> steps;
+    std::optional<at::Tensor> scale;
+};
+
+} // namespace detail
+
+} // namespace skein::train
+
+namespace skein {
+
+// ---- AdamW ---------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> AdamW::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void AdamW::check() const { train::detail::check_adam(*this, "AdamW"); }
+SKEIN_INLINE void AdamW::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void AdamW::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adamw_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                      beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                      fused.scale);
+}
+
+// ---- Adam ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adam::states() const {
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+}
+SKEIN_INLINE void Adam::check() const { train::detail::check_adam(*this, "Adam"); }
+SKEIN_INLINE void Adam::describe(train::description& to) const {
+    train::detail::describe_adam(*this, to);
+}
+SKEIN_INLINE void Adam::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adam_(r.params, r.grads, r.states[0], r.states[1], {}, fused.steps, v.lr, beta1,
+                     beta2, v.weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false,
+                     fused.scale);
+}
+
+// ---- SGD -----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> SGD::states() const {
+    if (momentum == 0.0) return {};
+    return {{"momentum"}};
+}
+SKEIN_INLINE void SGD::check() const {
+    using train::detail::require_setting;
+    require_setting(train::detail::is_fraction(momentum),
+                    fmt::format("SGD momentum {} is not in [0, 1)", momentum));
+    require_setting(!nesterov || momentum != 0.0, "SGD with nesterov needs a momentum");
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("SGD weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void SGD::describe(train::description& to) const {
+    to.add("momentum", momentum).add("nesterov", nesterov);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void SGD::update(const train::update_runs& r, const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    const at::TensorList buffers =
+        r.states.empty() ? at::TensorList() : at::TensorList(r.states[0]);
+    // Zeroed momentum without dampening makes the first step like any other.
+    at::_fused_sgd_(r.params, r.grads, buffers, v.weight_decay, momentum, v.lr,
+                    /*dampening=*/0.0, nesterov, /*maximize=*/false,
+                    /*is_first_step=*/false, fused.scale);
+}
+
+// ---- Adagrad -------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Adagrad::states() const {
+    return {{"sum", initial_sum}};
+}
+SKEIN_INLINE void Adagrad::check() const {
+    using train::detail::is_amount, train::detail::require_setting;
+    require_setting(
+        is_amount(lr_decay) && is_amount(initial_sum) && is_amount(weight_decay),
+        fmt::format("Adagrad lr_decay {}, initial_sum {} or weight decay {} is negative", lr_decay,
+                    initial_sum, weight_decay));
+    require_setting(eps > 0, fmt::format("Adagrad eps {} is not positive", eps));
+}
+SKEIN_INLINE void Adagrad::describe(train::description& to) const {
+    to.add("lr_decay", lr_decay).add("eps", eps).add("initial_sum", initial_sum);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Adagrad::update(const train::update_runs& r,
+                                  const train::update_values& v) const {
+    const train::detail::fused_values fused(r, v);
+    at::_fused_adagrad_(r.params, r.grads, r.states[0], fused.steps, v.lr, lr_decay, v.weight_decay,
+                        eps, /*maximize=*/false, fused.scale);
+}
+
+// ---- Lion ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::vector<train::optimizer_state> Lion::states() const { return {{"exp_avg"}}; }
+SKEIN_INLINE void Lion::check() const {
+    using train::detail::is_fraction, train::detail::require_setting;
+    require_setting(is_fraction(beta1) && is_fraction(beta2),
+                    fmt::format("Lion betas {} and {} are not in [0, 1)", beta1, beta2));
+    require_setting(train::detail::is_amount(weight_decay),
+                    fmt::format("Lion weight decay {} is negative", weight_decay));
+}
+SKEIN_INLINE void Lion::describe(train::description& to) const {
+    to.add("beta1", beta1).add("beta2", beta2);
+    to.add("weight decay", weight_decay).add("decay_vectors", decay_vectors);
+}
+SKEIN_INLINE void Lion::update(const train::update_runs& runs,
+                               const train::update_values& v) const {
+    const auto scale = static_cast<float>(v.grad_scale), lr = static_cast<float>(v.lr);
+    const auto b1 = static_cast<float>(beta1), rest1 = static_cast<float>(1.0 - beta1);
+    const auto b2 = static_cast<float>(beta2), rest2 = static_cast<float>(1.0 - beta2);
+    const auto kept = static_cast<float>(1.0 - v.lr * v.weight_decay);
+    runs.for_each([=](const train::run_part& part) {
+        float* const __restrict__ p = part.params.data();
+        const float* const __restrict__ g = part.grads.data();
+        float* const __restrict__ m = part.states[0].data();
+        for (std::size_t i = 0; i < part.params.size(); ++i) {
+            const float grad = g[i] / scale;
+            const float c = b1 * m[i] + rest1 * grad;
+            const float sign = static_cast<float>(c > 0.0f) - static_cast<float>(c < 0.0f);
+            p[i] = p[i] * kept - lr * sign;
+            m[i] = b2 * m[i] + rest2 * grad;
+        }
+    });
+}
+
+} // namespace skein
+
+// ======== skein/train/parameter_groups.hpp
+// Groups of parameters that take another rate or weight decay, or none of the updates, chosen by name.
+//
+//     parameter_groups groups{{.match = [](const parameter_info& p) { return p.name.starts_with("embed"); },
+//                              .lr_scale = 0.1},
+//                             {.match = [](const parameter_info& p) { return p.name.ends_with("norm.weight"); },
+//                              .weight_decay = 0.0}};
+//     trainer.fit(model, {skein::AdamW{}, {.groups = groups}}, schedule, loss, data, held_out);
+//
+// The first group that matches counts; what no group matches is updated as the optimizer says.
+
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+/// What a predicate sees of a trainable parameter.
+struct parameter_info {
+    std::string_view name;               ///< as in named_parameters(); of tied parameters the first
+    std::span<const std::int64_t> shape; ///< of all of it, also where a rank owns a part
+
+    [[nodiscard]] std::size_t dims() const noexcept { return shape.size(); }
+};
+
+/// Parameters that a predicate chooses, and what is different for them.
+struct parameter_group {
+    /// Law: it depends on the parameter alone, and is equal on all ranks.
+    std::function<bool(const parameter_info&)> match;
+    double lr_scale = 1.0; ///< times the rate of the schedule
+    /// In place of the optimizer's, for vectors too; none: the optimizer's own rule.
+    std::optional<double> weight_decay{};
+    /// No update, and no change of state. Its gradients are still computed and count for the norm:
+    /// set requires_grad to false before fit() to save that, too.
+    bool frozen = false;
+};
+
+using parameter_groups = std::vector<parameter_group>;
+
+/// What the groups come to for one parameter.
+struct update_effect {
+    double lr_scale = 1.0;
+    double weight_decay = 0.0;
+    bool frozen = false;
+
+    friend bool operator==(const update_effect&, const update_effect&) = default;
+};
+
+/// The effect on each parameter.
+///   own_decay  of a parameter without a group, or whose group says none
+///   errors     usage for a group without a predicate, with a senseless number, or that no parameter is
+///              left for: it names the parameters there are
+[[nodiscard]] std::vector<update_effect> effects_of(
+    const parameter_groups& groups, std::span<const parameter_info> parameters,
+    const std::function<double(const parameter_info&)>& own_decay);
+
+} // namespace skein::train
+
+namespace skein {
+using train::parameter_group;
+using train::parameter_groups;
+using train::parameter_info;
+} // namespace skein
+
+
+// ======== skein/train/detail/parameter_groups.ipp
+// Bodies of <skein/train/parameter_groups.hpp>.
+
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+namespace detail {
+
+SKEIN_INLINE void check_group(const parameter_group& group, std::size_t number) {
+    const auto refuse = [&](const std::string& what, const char* hint) {
+        throw error(errc::usage, fmt::format("parameter group {} {}", number, what))
+            .with_hint(hint);
+    };
+    if (!group.match) refuse("has no predicate", "set .match");
+    if (!(group.lr_scale >= 0) || !std::isfinite(group.lr_scale))
+        refuse(fmt::format("has lr_scale {}", group.lr_scale),
+               "use a finite number that is not negative");
+    if (group.weight_decay && (!(*group.weight_decay >= 0) || !std::isfinite(*group.weight_decay)))
+        refuse(fmt::format("has weight decay {}", *group.weight_decay),
+               "use a finite number that is not negative");
+}
+
+/// "a, b, c and 5 more"
+SKEIN_INLINE std::string some_names(std::span<const parameter_info> parameters) {
+    constexpr std::size_t most = 20;
+    std::string names;
+    for (std::size_t i = 0; i < parameters.size() && i < most; ++i)
+        names += fmt::format("{}{}", i > 0 ? ", " : "", parameters[i].name);
+    if (parameters.size() > most) names += fmt::format(" and {} more", parameters.size() - most);
+    return names;
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::vector<update_effect> effects_of(
+    const parameter_groups& groups, std::span<const parameter_info> parameters,
+    const std::function<double(const parameter_info&)>& own_decay) {
+    for (std::size_t g = 0; g < groups.size(); ++g) detail::check_group(groups[g], g + 1);
+    std::vector<std::size_t> matched(groups.size(), 0), taken(groups.size(), 0);
+    std::vector<update_effect> effects;
+    for (const auto& p : parameters) {
+        update_effect effect{.weight_decay = own_decay(p)};
+        bool found = false;
+        for (std::size_t g = 0; g < groups.size(); ++g) {
+            if (!groups[g].match(p)) continue;
+            matched[g] += 1;
+            if (found) continue;
+            found = true;
+            taken[g] += 1;
+            effect = {groups[g].lr_scale, groups[g].weight_decay.value_or(effect.weight_decay),
+                      groups[g].frozen};
+        }
+        effects.push_back(effect);
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        if (taken[g] > 0) continue;
+        if (matched[g] > 0)
+            throw error(
+                errc::usage,
+                fmt::format("all that parameter group {} matches belongs to groups before it",
+                            g + 1))
+                .with_hint("the first group that matches counts: put the narrower one first");
+        throw error(errc::usage, fmt::format("parameter group {} matches none of the {} parameters",
+                                             g + 1, parameters.size()))
+            .with_hint("there are " + detail::some_names(parameters));
+    }
+    return effects;
+}
+
+} // namespace skein::train
+
+// ======== skein/train/weight_average.hpp
+// An exponential moving average of the weights, of what each rank owns: 1/N of the memory when sharded.
+//
+//     trainer.fit(model, {skein::AdamW{}, {.average = average_options{.decay = 0.9999}}}, ...);
+//
+// Saved in checkpoints as optim.ema.<parameter>; load_weights(*net, path, {.average = true}) reads it.
+//   source: Polyak and Juditsky 1992; the warm-up is that of tf.train.ExponentialMovingAverage
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// average = average + (1 - d) * (weights - average) after every step, d = decay.
+struct average_options {
+    double decay = 0.999;
+    /// d of step t, from 1, is at most (1 + t) / (10 + t): the first weights are soon forgotten.
+    bool warm_up = true;
+    bool evaluate = true; ///< evaluations see the averages in place of the weights
+    bool keep = false;    ///< the module leaves fit() with the averages
+};
+
+/// The averages of one rank over what it owns of a store, which must outlive it. They begin as the weights.
+class weight_average {
+public:
+    /// Throws errc::usage when decay is not in [0, 1).
+    ///   folder  see make_state_buffer()
+    weight_average(average_options options, flat_store& store, const std::string& folder);
+
+    /// After the update of step t, from 1.
+    void update(std::uint64_t step);
+    /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may share the
+    /// weights: nobody may read them meanwhile, and strategy::publish() comes after it.
+    void swap();
+    /// Begins again from the weights.
+    void restart();
+
+    [[nodiscard]] const average_options& options() const noexcept { return options_; }
+    /// store.owned() elements, in the owned layout.
+    [[nodiscard]] const at::Tensor& values() const noexcept { return values_; }
+
+private:
+    average_options options_;
+    at::Tensor values_;
+    update_runs runs_; // parameters, and as their only state the averages
+};
+
+} // namespace skein::train
+
+namespace skein {
+using train::average_options;
+}
+
+
+// ======== skein/train/detail/weight_average.ipp
+// Bodies of <skein/train/weight_average.hpp>.
+
+
+// ======== skein/train/state_memory.hpp
+// Memory for optimizer states that the kernel may write to a disk when memory is short.
+//
+// A file in a folder of the user's choice, mapped and without a name from the start: nothing is left
+// behind however the program ends. On a disk the pages of a state that is not in use can leave memory; on
+// tmpfs they leave it only where there is swap.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein::train {
+
+/// Zeroed float32 storage in a file of the folder, given back when the last view is gone. Its blocks are
+/// reserved now: a disk that fills up later cannot end the program.
+///   errors  usage when the folder is none or not writable; exhausted, with what is free, when it is too small
+[[nodiscard]] at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements);
+
+/// The same in the folder, or ordinary memory when that is empty.
+[[nodiscard]] at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements);
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/state_memory.ipp
+// Bodies of <skein/train/state_memory.hpp>.
+
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+namespace detail {
+
+/// A file in the folder that has no name any more.
+SKEIN_INLINE unique_fd nameless_file(const std::string& folder) {
+    unique_fd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (file) return file;
+    const int first = errno;
+    auto path = folder + "/.skein-state-XXXXXX"; // file systems that have no O_TMPFILE
+    file.reset(::mkostemp(path.data(), O_CLOEXEC));
+    if (file) {
+        ::unlink(path.c_str());
+        return file;
+    }
+    throw error(errc::usage, fmt::format("optimizer states cannot be placed in {}: {}", folder,
+                                         std::strerror(first == EOPNOTSUPP ? errno : first)))
+        .with_hint("give a folder that exists, that this user may write to, on a local disk");
+}
+
+SKEIN_INLINE double free_bytes(int file) {
+    struct statvfs about{};
+    if (::fstatvfs(file, &about) != 0) return 0.0;
+    return static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
+}
+
+/// Gives the file its size, with blocks of its own.
+SKEIN_INLINE void reserve(int file, std::size_t bytes, const std::string& folder) {
+    int failed = ::fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    if (failed == EOPNOTSUPP) { // the best there is on such a file system
+        failed = free_bytes(file) < static_cast<double>(bytes)       ? ENOSPC
+                 : ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0
+                                                                     : errno;
+    }
+    if (failed == 0) return;
+    const bool full = failed == ENOSPC || failed == EFBIG || failed == EDQUOT;
+    throw error(full ? errc::exhausted : errc::io,
+                fmt::format("no room for {} bytes of optimizer state in {} ({:.0f} are free): {}",
+                            bytes, folder, free_bytes(file), std::strerror(failed)))
+        .with_hint("give a folder on a larger disk, or shard the optimizer over more ranks");
+}
+
+} // namespace detail
+
+SKEIN_INLINE at::Tensor make_file_buffer(const std::string& folder, std::int64_t elements) {
+    const auto bytes =
+        static_cast<std::size_t>(std::max<std::int64_t>(elements, 1)) * sizeof(float);
+    const auto file = detail::nameless_file(folder);
+    detail::reserve(file.get(), bytes, folder);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (memory == MAP_FAILED)
+        throw error(errc::io, fmt::format("{} bytes of optimizer state in {} cannot be mapped: {}",
+                                          bytes, folder, std::strerror(errno)))
+            .with_hint("give a folder on a local disk");
+    return at::from_blob(
+        memory, {elements}, [bytes](void* p) { ::munmap(p, bytes); },
+        at::TensorOptions().dtype(at::kFloat));
+}
+
+SKEIN_INLINE at::Tensor make_state_buffer(const std::string& folder, std::int64_t elements) {
+    return folder.empty() ? make_flat_buffer(elements) : make_file_buffer(folder, elements);
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/weight_average.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::train {
+
+SKEIN_INLINE weight_average::weight_average(average_options options, flat_store& store,
+                                            const std::string& folder)
+    : options_(options) {
+    if (!(options.decay >= 0.0 && options.decay < 1.0))
+        throw error(errc::usage,
+                    fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
+    values_ = make_state_buffer(folder, store.owned());
+    const auto& pieces = store.pieces();
+    for (std::size_t i = 0; i < pieces.size();) {
+        auto run = pieces[i++];
+        for (; i < pieces.size() && pieces[i].flat == run.flat + run.padded &&
+               pieces[i].at == run.at + run.padded;
+             ++i)
+            run.padded += pieces[i].padded;
+        runs_.push(store.params_P().narrow(0, run.flat, run.padded), {},
+                   {values_.narrow(0, run.at, run.padded)});
+    }
+    restart();
+}
+
+SKEIN_INLINE void weight_average::update(std::uint64_t step) {
+    const double t = static_cast<double>(step);
+    const double decay =
+        options_.warm_up ? std::min(options_.decay, (1.0 + t) / (10.0 + t)) : options_.decay;
+    const auto rest = static_cast<float>(1.0 - decay);
+    runs_.for_each([rest](const run_part& part) {
+        const float* const __restrict__ p = part.params.data();
+        float* const __restrict__ mean = part.states[0].data();
+        for (std::size_t i = 0; i < part.params.size(); ++i) mean[i] += rest * (p[i] - mean[i]);
+    });
+}
+
+SKEIN_INLINE void weight_average::swap() {
+    runs_.for_each([](const run_part& part) {
+        std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
+    });
+}
+
+SKEIN_INLINE void weight_average::restart() {
+    runs_.for_each([](const run_part& part) {
+        std::copy(part.params.begin(), part.params.end(), part.states[0].begin());
+    });
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/optimizer.hpp, continued
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What may be asked for beside the optimizer.
+struct optimizer_extras {
+    parameter_groups groups{};
+    std::optional<average_options> average{}; ///< of the weights, in use beside them
+    /// Folder for the optimizer's states in mapped files, which the kernel may write out when memory is
+    /// short; empty: ordinary memory. See make_file_buffer().
+    std::string states_in{};
+};
+
+/// An optimizer of any kind, and the extras: AdamW{...}, or {AdamW{...}, {.groups = ...}}.
+struct optimizer_options {
+    template <class O>
+        requires(!std::same_as<std::remove_cvref_t<O>, optimizer_options>) &&
+                    optimizer<std::remove_cvref_t<O>>
+    optimizer_options(O&& optimizer, optimizer_extras extras = {})
+        : how(std::forward<O>(optimizer)), more(std::move(extras)) {}
+
+    any_optimizer how;
+    optimizer_extras more;
+};
+
+/// The settings that all ranks must have alike, but for what the groups match: see
+/// flat_optimizer::effect_hash().
+[[nodiscard]] description describe(const optimizer_options& options);
 
 /// The global norm of the gradients, and what it means for the step.
 struct gradient_norm {
@@ -13054,42 +13984,65 @@ struct gradient_norm {
 /// The optimizer of one rank over what it owns of a store, which must outlive it.
 class flat_optimizer {
 public:
+    /// Throws errc::usage for settings or groups that make no sense, and what make_file_buffer() throws.
     flat_optimizer(optimizer_options options, flat_store& store);
 
-    /// One update from the owned gradients, divided by grad_scale on the way (and left divided).
-    ///   present  by segment of the store: 0 where no rank had a gradient. Such a parameter is left
-    ///            as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
-    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {});
+    /// One update from the owned gradients, which are divided by grad_scale first. What is left in them
+    /// has no meaning.
+    ///   present     by segment of the store: 0 where no rank had a gradient. Such a parameter is left
+    ///               as it is, decay and state too, as torch.optim does with a grad of None; empty: all had
+    ///   clip_value  gradients are brought into [-clip_value, clip_value] once they are divided, as by
+    ///               torch's clip_grad_value_; 0 = never
+    void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
+              double clip_value = 0.0);
 
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
     /// By segment: in how many of the steps it was left out. Empty: none ever was.
     [[nodiscard]] const std::vector<std::uint64_t>& left_out() const noexcept { return left_out_; }
     void set_left_out(std::vector<std::uint64_t> steps);
-    [[nodiscard]] std::string name() const;
+    [[nodiscard]] std::string name() const { return options_.how.name(); }
     [[nodiscard]] const optimizer_options& options() const noexcept { return options_; }
-    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints.
+    /// State buffers by name, store.owned() elements each, in the owned layout: for checkpoints. The
+    /// average of the weights is one of them, "ema".
     [[nodiscard]] const std::vector<std::pair<std::string, at::Tensor>>& states() const noexcept {
         return states_;
     }
+    /// Of rate, decay and freezing of every parameter: equal on all ranks, or their groups differ.
+    [[nodiscard]] std::uint64_t effect_hash() const;
+
+    /// The average of the weights, when asked for.
+    [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
+    /// Elements of a group that are decayed before the update.
+    struct decayed {
+        float* params;
+        std::int64_t size;
+        double weight_decay;
+    };
     /// Neighbours that take the same update, as one long tensor each.
     struct group {
-        bool decay = false;
+        update_effect effect;
         std::uint64_t left_out = 0;
-        std::vector<at::Tensor> params, grads;
-        std::vector<std::vector<at::Tensor>> states;
+        update_runs runs{};
+        std::vector<decayed> before{};
     };
 
-    void check() const;
-    [[nodiscard]] bool decays(const flat_segment& s) const;
+    [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
-    void update(group& g, double lr, const at::Tensor& grad_scale);
+    [[nodiscard]] bool joins_decays() const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run) const;
+    void push(group& to, const owned_piece& run) const;
+    void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
     flat_store* store_;
+    std::vector<update_effect> effects_; // by segment
+    bool joins_ = false;                 // runs go across parameters of different decay
+    std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
     std::vector<std::pair<std::string, at::Tensor>> states_;
+    std::optional<weight_average> average_;
     std::vector<group> groups_; // while no parameter is or was left out
     std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
@@ -13097,67 +14050,96 @@ private:
 
 } // namespace skein::train
 
+namespace skein {
+using train::optimizer_extras;
+}
+
 
 // ======== skein/train/detail/optimizer.ipp
 // Bodies of <skein/train/optimizer.hpp>.
 
 
 #include <algorithm>
-#include <optional>
+#include <bit>
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 namespace skein::train {
 
+SKEIN_INLINE description describe(const optimizer_options& options) {
+    auto out = options.how.describe();
+    std::size_t number = 0;
+    for (const auto& g : options.more.groups) {
+        const auto name = [&](const char* what) {
+            return fmt::format("{} of parameter group {}", what, number);
+        };
+        number += 1;
+        out.add(name("lr_scale"), g.lr_scale).add(name("frozen"), g.frozen);
+        if (g.weight_decay) out.add(name("weight decay"), *g.weight_decay);
+    }
+    if (const auto& a = options.more.average) {
+        out.add("decay of the average", a->decay).add("warm-up of the average", a->warm_up);
+        out.add("evaluates the average", a->evaluate).add("keeps the average", a->keep);
+    }
+    return out;
+}
+
 SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_store& store)
-    : options_(options), store_(&store) {
-    check();
-    const auto* adam = std::get_if<AdamW>(&options_);
-    if (adam != nullptr) {
-        states_.emplace_back("exp_avg", make_flat_buffer(store.owned()));
-        states_.emplace_back("exp_avg_sq", make_flat_buffer(store.owned()));
-    } else if (std::get<SGD>(options_).momentum != 0.0) {
-        states_.emplace_back("momentum", make_flat_buffer(store.owned()));
+    : options_(std::move(options)), store_(&store) {
+    const auto& more = options_.more;
+    options_.how.check();
+    effects_ = make_effects();
+    joins_ = joins_decays();
+    for (const auto& state : options_.how.states()) {
+        if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
+            throw error(errc::usage,
+                        fmt::format("optimizer {} has a state named '{}'", name(), state.name))
+                .with_hint("use a name without dots, other than ema");
+        states_.emplace_back(state.name, make_state_buffer(more.states_in, store.owned()));
+        if (state.initial != 0.0) states_.back().second.fill_(state.initial);
+    }
+    own_states_ = states_.size();
+    if (more.average) {
+        average_.emplace(*more.average, store, more.states_in);
+        states_.emplace_back("ema", average_->values());
     }
     groups_ = make_groups({});
 }
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
-                                       std::span<const double> present) {
-    at::NoGradGuard no_grad;
+                                       std::span<const double> present, double clip_value) {
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
     if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
-    at::Tensor scale;
-    if (grad_scale != 1.0) scale = at::scalar_tensor(grad_scale, at::kFloat);
     if (left_out_.empty()) {
-        for (auto& g : groups_) update(g, lr, scale);
-        return;
+        for (const auto& g : groups_) update(g, lr, grad_scale, clip_value);
+    } else {
+        for (std::size_t i = 0; i < present.size(); ++i)
+            if (present[i] == 0.0) left_out_[i] += 1;
+        for (const auto& g : make_groups(present)) update(g, lr, grad_scale, clip_value);
     }
-    for (std::size_t i = 0; i < present.size(); ++i)
-        if (present[i] == 0.0) left_out_[i] += 1;
-    auto groups = make_groups(present);
-    for (auto& g : groups) update(g, lr, scale);
+    if (average_) average_->update(steps_);
 }
 
-SKEIN_INLINE void flat_optimizer::update(group& g, double lr, const at::Tensor& grad_scale) {
-    const auto scale = grad_scale.defined() ? std::optional(grad_scale) : std::nullopt;
-    if (const auto* adam = std::get_if<AdamW>(&options_)) {
-        // The kernel's bias correction wants the number of this step, from 1.
-        const auto count = at::scalar_tensor(static_cast<double>(steps_ - g.left_out), at::kFloat);
-        const std::vector<at::Tensor> counts(g.params.size(), count);
-        at::_fused_adamw_(g.params, g.grads, g.states[0], g.states[1], {}, counts, lr, adam->beta1,
-                          adam->beta2, g.decay ? adam->weight_decay : 0.0, adam->eps,
-                          /*amsgrad=*/false, /*maximize=*/false, scale);
-        return;
+SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
+                                         double clip_value) const {
+    if (clip_value > 0.0) {
+        const auto scale = static_cast<float>(std::exchange(grad_scale, 1.0));
+        const auto limit = static_cast<float>(clip_value);
+        g.runs.for_each([=](const run_part& part) {
+            for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
+        });
     }
-    const auto& sgd = std::get<SGD>(options_);
-    const at::TensorList momentum =
-        g.states.empty() ? at::TensorList() : at::TensorList(g.states[0]);
-    // Zeroed momentum without dampening makes the first step like any other.
-    at::_fused_sgd_(g.params, g.grads, momentum, g.decay ? sgd.weight_decay : 0.0, sgd.momentum, lr,
-                    /*dampening=*/0.0, sgd.nesterov, /*maximize=*/false,
-                    /*is_first_step=*/false, scale);
+    for (const auto& part : g.before) {
+        const auto kept = static_cast<float>(1.0 - lr * g.effect.lr_scale * part.weight_decay);
+        for (std::int64_t i = 0; i < part.size; ++i) part.params[i] *= kept;
+    }
+    options_.how.update(g.runs, {.step = steps_ - g.left_out,
+                                 .lr = lr * g.effect.lr_scale,
+                                 .weight_decay = g.effect.weight_decay,
+                                 .grad_scale = grad_scale});
 }
 
 SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
@@ -13165,69 +14147,100 @@ SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps)
     left_out_ = none ? std::vector<std::uint64_t>() : std::move(steps);
 }
 
-SKEIN_INLINE std::string flat_optimizer::name() const {
-    return options_.index() == 0 ? "adamw" : "sgd";
+SKEIN_INLINE std::vector<update_effect> flat_optimizer::make_effects() const {
+    std::vector<parameter_info> parameters;
+    for (const auto& s : store_->segments()) parameters.push_back({s.name, s.shape});
+    return effects_of(options_.more.groups, parameters,
+                      [&](const parameter_info& p) { return options_.how.weight_decay(p.dims()); });
 }
 
-SKEIN_INLINE void flat_optimizer::check() const {
-    const auto refuse = [](std::string what) { throw error(errc::usage, std::move(what)); };
-    const auto fraction = [](double x) { return x >= 0.0 && x < 1.0; };
-    if (const auto* adam = std::get_if<AdamW>(&options_)) {
-        if (!fraction(adam->beta1) || !fraction(adam->beta2))
-            refuse(
-                fmt::format("AdamW betas {} and {} are not in [0, 1)", adam->beta1, adam->beta2));
-        if (!(adam->eps > 0) || !(adam->weight_decay >= 0))
-            refuse(fmt::format("AdamW eps {} or weight decay {} is negative", adam->eps,
-                               adam->weight_decay));
-        return;
+SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
+    fnv1a hash;
+    for (const auto& e : effects_) {
+        hash.number(std::bit_cast<std::uint64_t>(e.lr_scale));
+        hash.number(std::bit_cast<std::uint64_t>(e.weight_decay));
+        hash.number(e.frozen ? 1u : 0u);
     }
-    const auto& sgd = std::get<SGD>(options_);
-    if (!fraction(sgd.momentum))
-        refuse(fmt::format("SGD momentum {} is not in [0, 1)", sgd.momentum));
-    if (sgd.nesterov && sgd.momentum == 0.0) refuse("SGD with nesterov needs a momentum");
-    if (!(sgd.weight_decay >= 0)) refuse("SGD weight decay is negative");
+    return hash.value();
 }
 
-SKEIN_INLINE bool flat_optimizer::decays(const flat_segment& s) const {
-    const auto* adam = std::get_if<AdamW>(&options_);
-    return s.shape.size() >= 2 ||
-           (adam != nullptr ? adam->decay_vectors : std::get<SGD>(options_).decay_vectors);
+/// Kernels are called for every run, so that many short ones cost more than their elements. The same on all
+/// ranks, however the parameters are cut.
+SKEIN_INLINE bool flat_optimizer::joins_decays() const {
+    constexpr std::int64_t short_parameter = 1 << 14;
+    const auto count = static_cast<std::int64_t>(effects_.size());
+    const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
+        return e.weight_decay != effects_.front().weight_decay;
+    });
+    return differ && options_.how.decoupled_decay() &&
+           store_->trainable() < count * short_parameter;
 }
 
-/// Neighbours of equal decay, and equally often left out, form one run; runs of a kind form a group.
+SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
+    std::vector<at::Tensor> states;
+    for (std::size_t k = 0; k < own_states_; ++k)
+        states.push_back(states_[k].second.narrow(0, run.at, run.padded));
+    to.runs.push(store_->params_P().narrow(0, run.flat, run.padded), store_->own_grads(run),
+                 std::move(states));
+}
+
+/// Neighbours of different decay, in stretches that are still in the cache when the update follows.
+SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
+                                       std::span<const owned_piece> run) const {
+    constexpr std::int64_t stretch = 1 << 16;
+    auto* const params = static_cast<float*>(store_->params_P().mutable_data_ptr());
+    const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
+    auto piece = run.begin();
+    for (auto first = begin; first < end; first += stretch) {
+        auto part = run.front();
+        part.flat = first;
+        part.at += first - begin;
+        part.padded = std::min(stretch, end - first);
+        auto effect = effects_[part.segment];
+        effect.weight_decay = 0.0;
+        auto& to = groups.emplace_back(
+            group{effect, left_out_.empty() ? 0 : left_out_[part.segment], {}, {}});
+        push(to, part);
+        const auto last = first + part.padded;
+        for (; piece != run.end() && piece->flat < last; ++piece) {
+            const auto from = std::max(piece->flat, first);
+            const auto upto = std::min(piece->flat + piece->padded, last);
+            const double decay = effects_[piece->segment].weight_decay;
+            if (decay != 0.0) to.before.push_back({params + from, upto - from, decay});
+            if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
+        }
+    }
+}
+
+/// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
-    const auto& segments = store_->segments();
     const auto& pieces = store_->pieces();
-    const auto absent = [&](std::size_t i) { return !present.empty() && present[i] == 0.0; };
+    const auto idle = [&](std::size_t i) {
+        return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
+    };
     const auto missed = [&](std::size_t i) { return left_out_.empty() ? 0 : left_out_[i]; };
     std::vector<group> groups;
     const auto group_of = [&](std::size_t i) -> group& {
-        const bool decay = decays(segments[i]);
         for (auto& g : groups)
-            if (g.decay == decay && g.left_out == missed(i)) return g;
-        groups.push_back({decay, missed(i), {}, {}, {}});
-        groups.back().states.resize(states_.size());
-        return groups.back();
+            if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
+        return groups.emplace_back(group{effects_[i], missed(i), {}, {}});
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
-        return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
-               decays(segments[k]) == decays(segments[i]) && absent(k) == absent(i) &&
-               missed(k) == missed(i);
+        auto effect = effects_[k];
+        if (joins_) effect.weight_decay = effects_[i].weight_decay;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at && effect == effects_[i] &&
+               idle(k) == idle(i) && missed(k) == missed(i);
     };
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
         for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
             run.padded += pieces[end].padded;
-        if (!absent(run.segment)) {
-            auto& g = group_of(run.segment);
-            g.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
-            g.grads.push_back(store_->own_grads(run));
-            for (std::size_t k = 0; k < states_.size(); ++k)
-                g.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
-        }
+        const bool updated = !idle(run.segment);
+        if (updated && joins_) join(groups, std::span(pieces).subspan(i, end - i));
+        if (updated && !joins_) push(group_of(run.segment), run);
         i = end;
     }
     return groups;
@@ -13401,6 +14414,7 @@ SKEIN_INLINE json config_json(const run_config& c) {
                 {"accumulation", c.accumulation},
                 {"seed", c.seed},
                 {"clip", c.clip},
+                {"clip_value", c.clip_value},
                 {"precision", c.precision},
                 {"eval_every", c.eval_every},
                 {"eval_samples", c.eval_samples},
@@ -13869,6 +14883,7 @@ SKEIN_INLINE keyed_permutation sampler::make_order() const {
 // Learning-rate schedules: pure functions of the step, so that resuming needs no state.
 //
 //     schedule lr = warmup_cosine{.peak = 6e-4, .floor = 6e-5, .warmup = 100, .total = 2000};
+//     schedule mine = [](std::uint64_t step) { return 1e-3 / std::sqrt(1.0 + double(step)); };
 //     optimizer.step(learning_rate(lr, step));
 //
 // Steps count from 0. Every schedule warms up linearly: lr = peak * (step + 1) / warmup, so that the
@@ -13877,10 +14892,13 @@ SKEIN_INLINE keyed_permutation sampler::make_order() const {
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <numbers>
 #include <string_view>
-#include <variant>
+#include <type_traits>
+#include <utility>
 
 namespace skein::train {
 
@@ -13909,6 +14927,10 @@ struct constant_rate {
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         return peak * detail::warmup_factor(step, warmup);
     }
+    void describe(description& to) const {
+        to.name = "constant_rate";
+        to.add("learning rate", peak).add("warm-up", warmup);
+    }
 };
 
 /// A half cosine from the peak to the floor, reached at step `total` and kept.
@@ -13925,6 +14947,11 @@ struct warmup_cosine {
         const double t = detail::decay_position(step, warmup, total);
         return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * t));
     }
+    void describe(description& to) const {
+        to.name = "warmup_cosine";
+        to.add("learning rate", peak).add("warm-up", warmup);
+        to.add("lowest learning rate", floor).add("steps of the schedule", total);
+    }
 };
 
 /// A straight line from the peak to the floor, reached at step `total` and kept.
@@ -13938,6 +14965,11 @@ struct warmup_linear {
     [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
         if (step < warmup) return peak * detail::warmup_factor(step, warmup);
         return peak + (floor - peak) * detail::decay_position(step, warmup, total);
+    }
+    void describe(description& to) const {
+        to.name = "warmup_linear";
+        to.add("learning rate", peak).add("warm-up", warmup);
+        to.add("lowest learning rate", floor).add("steps of the schedule", total);
     }
 };
 
@@ -13954,13 +14986,73 @@ struct step_decay {
         const auto drops = (step - warmup) / std::max<std::uint64_t>(every, 1);
         return peak * std::pow(gamma, static_cast<double>(drops));
     }
+    void describe(description& to) const {
+        to.name = "step_decay";
+        to.add("learning rate", peak).add("warm-up", warmup);
+        to.add("gamma", gamma).add("steps between drops", every);
+    }
 };
 
-/// Any of the schedules, as a value.
-using schedule = std::variant<constant_rate, warmup_cosine, warmup_linear, step_decay>;
+/// How warmup_stable_decay comes down.
+enum class decay_form : std::uint8_t { linear, one_minus_sqrt };
 
-/// The rate of this step (from 0).
-[[nodiscard]] double learning_rate(const schedule& s, std::uint64_t step) noexcept;
+/// The peak until `decay` steps before the end, then down to the floor, reached at step `total` and kept.
+///   lr = floor + (peak - floor) * (1 - t) or * (1 - sqrt(t)), t = (step - begin) / (total - begin),
+///   begin = total - decay, but not before the end of the warm-up
+///   source: Hu et al. 2024 (arXiv 2404.06395) section 4; Haegele et al. 2024 (arXiv 2405.18392) section 3
+struct warmup_stable_decay {
+    double peak = 1e-3;
+    double floor = 0.0;
+    std::uint64_t warmup = 0; ///< steps
+    std::uint64_t decay = 0;  ///< steps, the last of `total`
+    std::uint64_t total = 1;  ///< steps, all three phases
+    decay_form form = decay_form::linear;
+
+    [[nodiscard]] double operator()(std::uint64_t step) const noexcept {
+        if (step < warmup) return peak * detail::warmup_factor(step, warmup);
+        const auto begin = std::max(warmup, total > decay ? total - decay : 0);
+        const double t = detail::decay_position(step, begin, total);
+        return peak + (floor - peak) * (form == decay_form::linear ? t : std::sqrt(t));
+    }
+    void describe(description& to) const {
+        to.name = "warmup_stable_decay";
+        to.add("learning rate", peak).add("warm-up", warmup);
+        to.add("lowest learning rate", floor).add("steps of the schedule", total);
+        to.add("steps of the decay", decay);
+        to.add("form of the decay", form == decay_form::linear ? "linear" : "1-sqrt");
+    }
+};
+
+/// The rate of a step, from 0. Law: it depends on the step alone, and is equal on all ranks.
+/// A schedule with settings may say them, as the ones above do: void describe(description&) const.
+template <class S>
+concept learning_rate_schedule =
+    std::copy_constructible<S> && requires(const S& s, std::uint64_t step) {
+        { s(step) } -> std::convertible_to<double>;
+    };
+
+/// Any schedule, as a value.
+class schedule {
+public:
+    template <class S>
+        requires(!std::same_as<std::remove_cvref_t<S>, schedule>) &&
+                learning_rate_schedule<std::remove_cvref_t<S>>
+    schedule(S&& how) {
+        if constexpr (requires(description& to) { how.describe(to); }) how.describe(said_);
+        rate_ = std::forward<S>(how);
+    }
+
+    [[nodiscard]] double operator()(std::uint64_t step) const { return rate_(step); }
+    /// Its name and settings; of one that does not say them, its rates at some of so many steps.
+    [[nodiscard]] description describe(std::uint64_t steps) const;
+
+private:
+    std::function<double(std::uint64_t)> rate_;
+    description said_;
+};
+
+/// The rate of this step (from 0); errc::usage when the schedule gives no number or a negative one.
+[[nodiscard]] double learning_rate(const schedule& s, std::uint64_t step);
 
 /// What a command line gives for a schedule.
 struct schedule_settings {
@@ -13970,9 +15062,11 @@ struct schedule_settings {
     std::uint64_t total = 1;
     double gamma = 0.1;      ///< only "step"
     std::uint64_t every = 0; ///< only "step"; 0 means a third of the steps after the warm-up
+    std::uint64_t decay = 0; ///< only "wsd"; 0 means a fifth of the steps after the warm-up
+    decay_form form = decay_form::linear; ///< only "wsd"
 };
 
-/// The schedule called "constant", "cosine", "linear" or "step"; errc::usage for another name or
+/// The schedule called "constant", "cosine", "linear", "step" or "wsd"; errc::usage for another name or
 /// for numbers that make no sense.
 [[nodiscard]] result<schedule> make_schedule(std::string_view name, schedule_settings s);
 
@@ -13987,12 +15081,25 @@ struct schedule_settings {
 
 namespace skein::train {
 
-SKEIN_INLINE double learning_rate(const schedule& s, std::uint64_t step) noexcept {
-    if (auto* p = std::get_if<constant_rate>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_cosine>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<warmup_linear>(&s)) return (*p)(step);
-    if (auto* p = std::get_if<step_decay>(&s)) return (*p)(step);
-    return 0.0;
+SKEIN_INLINE description schedule::describe(std::uint64_t steps) const {
+    if (!said_.name.empty() || !said_.settings.empty()) return said_;
+    description by_effect{.name = "callable"};
+    constexpr std::uint64_t parts = 8;
+    const auto last = steps > 0 ? steps - 1 : 0;
+    for (std::uint64_t i = 0, before = 1; i <= parts; ++i) {
+        const auto step = last / parts * i + last % parts * i / parts;
+        if (i > 0 && step == before) continue;
+        by_effect.add(fmt::format("learning rate of step {}", step), rate_(step));
+        before = step;
+    }
+    return by_effect;
+}
+
+SKEIN_INLINE double learning_rate(const schedule& s, std::uint64_t step) {
+    const double rate = s(step);
+    if (rate >= 0.0 && std::isfinite(rate)) return rate;
+    throw error(errc::usage, fmt::format("the schedule gives the rate {} at step {}", rate, step))
+        .with_hint("a learning rate is a finite number that is not negative");
 }
 
 SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_settings s) {
@@ -14010,8 +15117,18 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
         const auto every = s.every != 0 ? s.every : std::max<std::uint64_t>(rest / 3, 1);
         return schedule(step_decay{s.peak, s.gamma, every, s.warmup});
     }
+    if (name == "wsd") {
+        const auto rest = s.total > s.warmup ? s.total - s.warmup : 1;
+        const auto decay = s.decay != 0 ? s.decay : std::max<std::uint64_t>(rest / 5, 1);
+        if (s.decay > rest)
+            return error(errc::usage, fmt::format("a decay of {} steps does not fit in the {} "
+                                                  "steps after the warm-up",
+                                                  s.decay, rest))
+                .with_hint("the decay is the last part of the run: make it or the warm-up shorter");
+        return schedule(warmup_stable_decay{s.peak, s.floor, s.warmup, decay, s.total, s.form});
+    }
     return error(errc::usage, fmt::format("unknown schedule '{}'", name))
-        .with_hint("one of constant, cosine, linear, step");
+        .with_hint("one of constant, cosine, linear, step, wsd");
 }
 
 } // namespace skein::train
@@ -14196,47 +15313,10 @@ SKEIN_INLINE double peak_rss_bytes() {
 
 // ---- what all ranks must have alike ------------------------------------------------------------------
 
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to,
-                               const optimizer_options& options) {
-    const auto add = [&](const char* name, auto value) {
-        to.push_back({name, fmt::format("{}", value)});
-    };
-    if (const auto* adam = std::get_if<AdamW>(&options)) {
-        add("optimizer", "AdamW");
-        add("beta1", adam->beta1);
-        add("beta2", adam->beta2);
-        add("eps", adam->eps);
-        add("weight decay", adam->weight_decay);
-        add("decay_vectors", adam->decay_vectors);
-    } else if (const auto* sgd = std::get_if<SGD>(&options)) {
-        add("optimizer", "SGD");
-        add("momentum", sgd->momentum);
-        add("nesterov", sgd->nesterov);
-        add("weight decay", sgd->weight_decay);
-        add("decay_vectors", sgd->decay_vectors);
-    }
-}
-
-SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule& rate) {
-    const auto add = [&](const char* name, auto value) {
-        to.push_back({name, fmt::format("{}", value)});
-    };
-    const char* const names[] = {"constant_rate", "warmup_cosine", "warmup_linear", "step_decay"};
-    add("schedule", names[rate.index()]);
-    std::visit(
-        [&](const auto& s) {
-            add("learning rate", s.peak);
-            add("warm-up", s.warmup);
-            if constexpr (requires { s.total; }) {
-                add("lowest learning rate", s.floor);
-                add("steps of the schedule", s.total);
-            }
-            if constexpr (requires { s.gamma; }) {
-                add("gamma", s.gamma);
-                add("steps between drops", s.every);
-            }
-        },
-        rate);
+SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const char* what,
+                               const description& of) {
+    to.push_back({what, of.name});
+    for (const auto& [name, value] : of.settings) to.push_back({name, value});
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
@@ -14244,8 +15324,23 @@ SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& reque
     auto all = settings_of(*request.config);
     all.push_back({"samples", fmt::format("{}", request.samples)});
     all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
-    add_settings(all, request.options);
-    add_settings(all, request.rate);
+    const auto steps = static_cast<std::uint64_t>(request.config->max_steps);
+    add_settings(all, "optimizer", describe(request.options));
+    add_settings(all, "schedule", request.rate.describe(steps));
+    return all;
+}
+
+/// The user's settings for config.json, below those of the optimizer and the schedule.
+SKEIN_INLINE report::settings described_settings(const fit_request& request) {
+    report::settings all;
+    const auto add = [&](const char* what, const description& of) {
+        all.set(what, of.name);
+        for (const auto& [name, value] : of.settings)
+            all.set(fmt::format("{}: {}", what, name), value);
+    };
+    add("optimizer", describe(request.options));
+    add("schedule", request.rate.describe(static_cast<std::uint64_t>(request.config->max_steps)));
+    all.append(*request.described);
     return all;
 }
 
@@ -14559,11 +15654,17 @@ SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
         {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
     optimizer_->set_steps(number("optimizer", "steps"));
     restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    bool has_average = true;
     for (auto& t : tensors()) {
+        if (t.name.starts_with("optim.ema.") && !from.contains(t.name)) { // it had none until now
+            has_average = false;
+            continue;
+        }
         auto rows = t.rows.contiguous();
         from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
         if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
     }
+    if (!has_average) optimizer_->average()->restart();
 }
 
 SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
@@ -14637,7 +15738,7 @@ public:
           rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
           total_(static_cast<std::uint64_t>(config_.max_steps)),
           optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
-          report_(ctx_, config_, *request.described) {
+          report_(ctx_, config_, described_settings(request)) {
         reported_.clear();
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
@@ -14647,6 +15748,8 @@ public:
 
     fit_result all() {
         const auto begin = seconds_now();
+        if (!optimizer_.options().more.groups.empty())
+            require_same(ctx_, optimizer_.effect_hash(), "what the parameter groups match");
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
         start_info start{.rank = ctx_.rank(),
@@ -14667,6 +15770,8 @@ public:
         if (evaluated_at_ != step_ && !stopped_) evaluate();
 
         report_.finish();
+        if (auto* const average = optimizer_.average(); average && average->options().keep)
+            swap_average();
         parts_.finish();
         finish_result(seconds_now() - begin);
         parts_.tell(result_);
@@ -14691,7 +15796,7 @@ private:
         const auto merged = agree(now, losses.mean(), losses.weight);
 
         const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
-        optimizer_.step(now.lr, scale, present_);
+        optimizer_.step(now.lr, scale, present_, config_.clip_value);
         parts_.publish();
         step_ += 1;
         reported_.clear();
@@ -14823,6 +15928,9 @@ private:
         const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
         report::metric_set mine, reported{taken_names};
         mine.mean("val_loss", 0.0, 0.0);
+        auto* const average = optimizer_.average();
+        const bool averaged = average != nullptr && average->options().evaluate;
+        if (averaged) swap_average();
         {
             at::NoGradGuard no_grad;
             parts_.begin_evaluation();
@@ -14848,12 +15956,22 @@ private:
         }
         if (!reported.empty())
             for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        if (averaged) swap_average();
         check_evaluation(merged);
         parts_.tell(eval_info{.rank = ctx_.rank(),
                               .step = step_,
                               .metrics = &merged,
                               .seconds = seconds_now() - begin});
         return merged;
+    }
+
+    /// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are
+    /// done with the old ones before any is changed.
+    void swap_average() {
+        double here = 0.0;
+        all_reduce(ctx_, std::span(&here, 1), dist::reduce_op::sum);
+        optimizer_.average()->swap();
+        parts_.publish();
     }
 
     void check_evaluation(const std::vector<metric_value>& merged) {
@@ -15246,6 +16364,8 @@ namespace skein::train {
 
 struct weights_options {
     bool strict = true; ///< refuse a checkpoint with tensors that the module has not
+    /// The averages of the weights in place of the weights; not_found when the run kept none.
+    bool average = false;
 };
 
 /// What load_weights read.
@@ -15327,6 +16447,21 @@ SKEIN_INLINE std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     return all;
 }
 
+/// The name under which the average of a weight is saved; that of the weight itself for what is not
+/// trained, such as buffers.
+SKEIN_INLINE std::string average_name(const loaded_checkpoint& from, const std::string& name) {
+    auto averaged = "optim.ema." + name.substr(std::string_view("model.").size());
+    return from.contains(averaged) ? averaged : name;
+}
+
+SKEIN_INLINE void require_average(const loaded_checkpoint& from) {
+    for (const auto& [name, info] : from.tensors())
+        if (name.starts_with("optim.ema.")) return;
+    throw error(errc::not_found, "the checkpoint has no averages of the weights")
+        .with_where(from.path())
+        .with_hint("train with {.average = average_options{}}, or load the weights themselves");
+}
+
 /// Throws when the checkpoint has weights that the module has not.
 SKEIN_INLINE void refuse_additional(const loaded_checkpoint& from,
                                     const std::vector<std::pair<std::string, at::Tensor>>& wanted) {
@@ -15357,9 +16492,11 @@ SKEIN_INLINE loaded_weights load_weights(torch::nn::Module& module, const std::s
     for (const auto& [name, tensor] : wanted)
         if (!from.contains(name)) (void)from.read(name); // not_found, by name
     if (options.strict) detail::refuse_additional(from, wanted);
+    if (options.average) detail::require_average(from);
     for (const auto& [name, tensor] : wanted) {
         auto whole = tensor.detach().contiguous();
-        from.read(name, safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
+        from.read(options.average ? detail::average_name(from, name) : name,
+                  safetensors_dtype(whole), whole.sizes().vec(), bytes_of(whole));
         if (whole.data_ptr() != tensor.data_ptr()) at::Tensor(tensor).copy_(whole);
     }
     out.path = from.path();
