@@ -39,9 +39,9 @@ struct subject {
         flat->grads_P().normal_();
     }
 
-    /// Nanoseconds per element.
+    /// Nanoseconds of processor time per element.
     [[nodiscard]] double step() const {
-        return bench::seconds([&] {
+        return bench::cpu_seconds([&] {
                    const double norm = std::sqrt(flat->own_squared_norm());
                    optimizer->step(1e-3, clip_to(norm, 1.0).scale);
                }) *

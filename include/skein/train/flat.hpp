@@ -128,7 +128,8 @@ struct store_options {
 
 namespace detail {
 struct settle_hook;
-}
+struct square_sums;
+} // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
@@ -259,6 +260,7 @@ private:
     bool saved_elsewhere_ = false;
     at::Tensor params_P_, compute_P_; // the second: when some unit is not computed in float32
     at::Tensor grads_P_, own_grads_;  // the second: see keeps_own_grads()
+    mutable std::shared_ptr<const detail::square_sums> norm_; // over own_grads(), once asked for
 };
 
 namespace detail {

@@ -98,20 +98,31 @@ public:
     [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
+    /// Elements of a group that are decayed before the update.
+    struct decayed {
+        float* params;
+        std::int64_t size;
+        double weight_decay;
+    };
     /// Neighbours that take the same update, as one long tensor each.
     struct group {
         update_effect effect;
         std::uint64_t left_out = 0;
         update_runs runs{};
+        std::vector<decayed> before{};
     };
 
     [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    [[nodiscard]] bool joins_decays() const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run) const;
+    void push(group& to, const owned_piece& run) const;
     void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
     flat_store* store_;
     std::vector<update_effect> effects_; // by segment
+    bool joins_ = false;                 // runs go across parameters of different decay
     std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::optional<weight_average> average_;

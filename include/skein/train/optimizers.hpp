@@ -56,6 +56,18 @@ struct update_runs {
 
     /// Calls work with consecutive parts of all runs, on all compute threads.
     void for_each(const std::function<void(const run_part&)>& work) const;
+    /// One more run; of as many states as those before.
+    ///   grads  undefined where there are none
+    void push(at::Tensor params_P, at::Tensor grads_P, std::vector<at::Tensor> states_P);
+
+private:
+    /// Where it lies, beside the tensors: their own bookkeeping is spread over memory.
+    struct place {
+        float *params, *grads;
+        std::int64_t size;
+    };
+    std::vector<place> places_;
+    std::vector<float*> state_places_; // of the first run, then of the second
 };
 
 /// The numbers of one update.
@@ -72,8 +84,10 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
-/// errc::usage for settings that make no sense.
+/// without the second, parameters of fewer than 2 dimensions are not decayed); check(), which throws
+/// errc::usage for settings that make no sense; and `static constexpr bool decoupled_decay = true` where
+/// the decay multiplies the parameter by float(1 - lr * weight_decay) before all else: short parameters of
+/// different decay are then multiplied first and updated together, with a weight_decay of 0.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -98,6 +112,7 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
+    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -163,6 +178,7 @@ struct Lion {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "lion";
+    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -189,6 +205,7 @@ public:
     void check() const { held_->check(); }
     /// Of a parameter with so many dimensions.
     [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
+    [[nodiscard]] bool decoupled_decay() const { return held_->decoupled_decay(); }
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
@@ -201,6 +218,7 @@ private:
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
+        [[nodiscard]] virtual bool decoupled_decay() const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
     };
     template <class O>
@@ -221,6 +239,12 @@ private:
                 return decays ? how.weight_decay : 0.0;
             else
                 return 0.0;
+        }
+        [[nodiscard]] bool decoupled_decay() const override {
+            if constexpr (requires { O::decoupled_decay; })
+                return O::decoupled_decay;
+            else
+                return false;
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);

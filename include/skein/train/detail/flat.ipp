@@ -53,26 +53,43 @@ namespace detail {
 struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
-    std::span<const at::Tensor> parts;
+    std::vector<const float*> parts;
     std::vector<std::int64_t> starts; // of the parts, and the end
 
-    explicit square_sums(std::span<const at::Tensor> all) : parts(all), starts{0} {
-        for (const auto& part : parts) starts.push_back(starts.back() + part.numel());
+    /// The tensors must outlive it.
+    explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        for (const auto& part : all) {
+            parts.push_back(static_cast<const float*>(part.const_data_ptr()));
+            starts.push_back(starts.back() + part.numel());
+        }
     }
 
     [[nodiscard]] double of_piece(std::int64_t number) const {
         const auto end = std::min((number + 1) * piece, starts.back());
         double lane[lanes] = {};
-        for (auto at = number * piece; at < end;) {
-            const auto p = static_cast<std::size_t>(
-                std::upper_bound(starts.begin(), starts.end(), at) - starts.begin() - 1);
+        auto at = number * piece;
+        auto p = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) -
+                                          starts.begin() - 1);
+        for (; at < end; ++p) {
             const auto upto = std::min(end, starts[p + 1]);
-            add(static_cast<const float*>(parts[p].const_data_ptr()) + (at - starts[p]), upto - at,
-                lane);
+            if (upto < end) __builtin_prefetch(parts[p + 1]); // it lies somewhere else
+            add(parts[p] + (at - starts[p]), upto - at, lane);
             at = upto;
         }
         double sum = 0;
         for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    [[nodiscard]] double of_all() const {
+        std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
+        at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                         [&](std::int64_t first, std::int64_t last) {
+                             for (auto s = first; s < last; ++s)
+                                 sums[static_cast<std::size_t>(s)] = of_piece(s);
+                         });
+        double sum = 0;
+        for (const double part : sums) sum += part;
         return sum;
     }
 
@@ -90,17 +107,7 @@ struct square_sums {
 } // namespace detail
 
 SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
-    const detail::square_sums all(parts);
-    constexpr auto piece = detail::square_sums::piece;
-    std::vector<double> sums(static_cast<std::size_t>((all.starts.back() + piece - 1) / piece));
-    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
-                     [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s)
-                             sums[static_cast<std::size_t>(s)] = all.of_piece(s);
-                     });
-    double sum = 0;
-    for (const double part : sums) sum += part;
-    return sum;
+    return detail::square_sums(parts).of_all();
 }
 
 SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
@@ -467,13 +474,16 @@ SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
 }
 
 SKEIN_INLINE double flat_store::own_squared_norm() const {
-    std::vector<std::pair<std::size_t, at::Tensor>> ordered;
-    for (const auto& piece : pieces_)
-        ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
-    std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
-    std::vector<at::Tensor> parts;
-    for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
-    return squared_norm(parts);
+    if (!norm_) { // once: making a view costs as much as adding a thousand numbers
+        std::vector<std::pair<std::size_t, at::Tensor>> ordered;
+        for (const auto& piece : pieces_)
+            ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
+        std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
+        std::vector<at::Tensor> parts;
+        for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
+        norm_ = std::make_shared<const detail::square_sums>(parts);
+    }
+    return norm_->of_all();
 }
 
 SKEIN_INLINE void flat_store::expect_gradients() {

@@ -37,6 +37,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     const auto& more = options_.more;
     options_.how.check();
     effects_ = make_effects();
+    joins_ = joins_decays();
     for (const auto& state : options_.how.states()) {
         if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
             throw error(errc::usage,
@@ -55,7 +56,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
-    at::NoGradGuard no_grad;
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
     if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
@@ -77,6 +79,10 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
         g.runs.for_each([=](const run_part& part) {
             for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
         });
+    }
+    for (const auto& part : g.before) {
+        const auto kept = static_cast<float>(1.0 - lr * g.effect.lr_scale * part.weight_decay);
+        for (std::int64_t i = 0; i < part.size; ++i) part.params[i] *= kept;
     }
     options_.how.update(g.runs, {.step = steps_ - g.left_out,
                                  .lr = lr * g.effect.lr_scale,
@@ -106,6 +112,54 @@ SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
     return hash.value();
 }
 
+/// Kernels are called for every run, so that many short ones cost more than their elements. The same on all
+/// ranks, however the parameters are cut.
+SKEIN_INLINE bool flat_optimizer::joins_decays() const {
+    constexpr std::int64_t short_parameter = 1 << 14;
+    const auto count = static_cast<std::int64_t>(effects_.size());
+    const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
+        return e.weight_decay != effects_.front().weight_decay;
+    });
+    return differ && options_.how.decoupled_decay() &&
+           store_->trainable() < count * short_parameter;
+}
+
+SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
+    std::vector<at::Tensor> states;
+    for (std::size_t k = 0; k < own_states_; ++k)
+        states.push_back(states_[k].second.narrow(0, run.at, run.padded));
+    to.runs.push(store_->params_P().narrow(0, run.flat, run.padded), store_->own_grads(run),
+                 std::move(states));
+}
+
+/// Neighbours of different decay, in stretches that are still in the cache when the update follows.
+SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
+                                       std::span<const owned_piece> run) const {
+    constexpr std::int64_t stretch = 1 << 16;
+    auto* const params = static_cast<float*>(store_->params_P().mutable_data_ptr());
+    const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
+    auto piece = run.begin();
+    for (auto first = begin; first < end; first += stretch) {
+        auto part = run.front();
+        part.flat = first;
+        part.at += first - begin;
+        part.padded = std::min(stretch, end - first);
+        auto effect = effects_[part.segment];
+        effect.weight_decay = 0.0;
+        auto& to = groups.emplace_back(
+            group{effect, left_out_.empty() ? 0 : left_out_[part.segment], {}, {}});
+        push(to, part);
+        const auto last = first + part.padded;
+        for (; piece != run.end() && piece->flat < last; ++piece) {
+            const auto from = std::max(piece->flat, first);
+            const auto upto = std::min(piece->flat + piece->padded, last);
+            const double decay = effects_[piece->segment].weight_decay;
+            if (decay != 0.0) to.before.push_back({params + from, upto - from, decay});
+            if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
+        }
+    }
+}
+
 /// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
@@ -118,27 +172,23 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     const auto group_of = [&](std::size_t i) -> group& {
         for (auto& g : groups)
             if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
-        groups.push_back({effects_[i], missed(i)});
-        groups.back().runs.states.resize(own_states_);
-        return groups.back();
+        return groups.emplace_back(group{effects_[i], missed(i), {}, {}});
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
-        return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
-               effects_[k] == effects_[i] && idle(k) == idle(i) && missed(k) == missed(i);
+        auto effect = effects_[k];
+        if (joins_) effect.weight_decay = effects_[i].weight_decay;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at && effect == effects_[i] &&
+               idle(k) == idle(i) && missed(k) == missed(i);
     };
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
         for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
             run.padded += pieces[end].padded;
-        if (!idle(run.segment)) {
-            auto& runs = group_of(run.segment).runs;
-            runs.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
-            runs.grads.push_back(store_->own_grads(run));
-            for (std::size_t k = 0; k < own_states_; ++k)
-                runs.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
-        }
+        const bool updated = !idle(run.segment);
+        if (updated && joins_) join(groups, std::span(pieces).subspan(i, end - i));
+        if (updated && !joins_) push(group_of(run.segment), run);
         i = end;
     }
     return groups;

@@ -14,23 +14,44 @@
 
 namespace skein::train {
 
+SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
+                                    std::vector<at::Tensor> states_P) {
+    const auto data = [](const at::Tensor& t) {
+        return t.defined() ? static_cast<float*>(t.mutable_data_ptr()) : nullptr;
+    };
+    places_.push_back({data(params_P), data(grads_P), params_P.numel()});
+    params.push_back(std::move(params_P));
+    if (grads_P.defined()) grads.push_back(std::move(grads_P));
+    states.resize(states_P.size());
+    for (std::size_t k = 0; k < states_P.size(); ++k) {
+        state_places_.push_back(data(states_P[k]));
+        states[k].push_back(std::move(states_P[k]));
+    }
+}
+
 SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
     constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
-    const auto part_of = [](const at::Tensor& t, std::int64_t first, std::int64_t count) {
-        return std::span(static_cast<float*>(t.mutable_data_ptr()) + first,
-                         static_cast<std::size_t>(count));
+    const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
+        const auto& at = places_[run];
+        const auto first = begin * line;
+        const auto count = static_cast<std::size_t>(std::min(end * line, at.size) - first);
+        part.params = {at.params + first, count};
+        if (at.grads != nullptr) part.grads = {at.grads + first, count};
+        for (std::size_t k = 0; k < part.states.size(); ++k)
+            part.states[k] = {state_places_[run * part.states.size() + k] + first, count};
+        work(part);
     };
-    for (std::size_t r = 0; r < params.size(); ++r) {
-        const auto size = params[r].numel();
-        at::parallel_for(
-            0, (size + line - 1) / line, grain, [&](std::int64_t begin, std::int64_t end) {
-                const auto first = begin * line, count = std::min(end * line, size) - first;
-                run_part part{part_of(params[r], first, count), {}, {}};
-                if (!grads.empty()) part.grads = part_of(grads[r], first, count);
-                for (const auto& state : states)
-                    part.states.push_back(part_of(state[r], first, count));
-                work(part);
-            });
+    run_part mine{{}, {}, std::vector<std::span<float>>(states.size())};
+    for (std::size_t r = 0; r < places_.size(); ++r) {
+        const auto lines = (places_[r].size + line - 1) / line;
+        if (lines <= grain) {
+            call(mine, r, 0, lines);
+            continue;
+        }
+        at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
+            run_part part{{}, {}, std::vector<std::span<float>>(states.size())};
+            call(part, r, begin, end);
+        });
     }
 }
 

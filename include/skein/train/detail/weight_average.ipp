@@ -20,7 +20,6 @@ SKEIN_INLINE weight_average::weight_average(average_options options, flat_store&
         throw error(errc::usage,
                     fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
     values_ = make_state_buffer(folder, store.owned());
-    runs_.states.resize(1);
     const auto& pieces = store.pieces();
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i++];
@@ -28,8 +27,8 @@ SKEIN_INLINE weight_average::weight_average(average_options options, flat_store&
                pieces[i].at == run.at + run.padded;
              ++i)
             run.padded += pieces[i].padded;
-        runs_.params.push_back(store.params_P().narrow(0, run.flat, run.padded));
-        runs_.states[0].push_back(values_.narrow(0, run.at, run.padded));
+        runs_.push(store.params_P().narrow(0, run.flat, run.padded), {},
+                   {values_.narrow(0, run.at, run.padded)});
     }
     restart();
 }
