@@ -63,7 +63,23 @@ def main():
             finally:
                 subprocess.run(["umount", place], check=True)
 
+        def broken_checkpoints(workers):
+            """With no whole one left a restart would find the same."""
+            def case():
+                runs = folder / f"broken-{workers}"
+                with Run([program, *TINY, "--text", text, "--runs", runs, "--steps", 4, "--checkpoint-every", 2, "--workers", workers]) as run:
+                    run.check(run.wait(120) == 0, "the first run failed")
+                manifests = list(runs.glob("*/checkpoints/step-*/manifest.json"))
+                assert len(manifests) == 2, manifests
+                for manifest in manifests:
+                    manifest.write_bytes(manifest.read_bytes()[:20])
+                run_name = manifests[0].parents[2].name
+                refused(1, ["no checkpoint in", "is whole", "another run name"], "--run", run_name, "--resume", "--workers", workers, runs=runs)()
+            return case
+
         run_cases([
+            ("every checkpoint broken, one process", broken_checkpoints(1)),
+            ("every checkpoint broken, two workers", broken_checkpoints(2)),
             ("a pipe for a text", refused(2, ["neither a file nor a folder"], text_file=pipe)),
             ("no such text file", refused(2, ["nowhere.txt"], text_file=folder / "nowhere.txt")),
             ("empty file", refused(2, ["empty.txt"], text_file=folder / "empty.txt")),

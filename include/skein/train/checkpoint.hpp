@@ -155,7 +155,7 @@ public:
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
     /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
     /// reported through rank 0's options.warn and renamed to .broken.
-    ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
+    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a disk
     ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 

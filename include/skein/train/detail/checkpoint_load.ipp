@@ -381,7 +381,7 @@ SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
     }
     // Starting over would cost what the run has reached: a person decides.
     if (refused.empty() && !seen.any_aside) return std::nullopt;
-    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+    throw error(errc::not_found, fmt::format("no checkpoint in {} is whole", dir_))
         .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
                                     : std::string(refused.front().second.what()))
         .with_hint("put a good copy back, or start anew under another run name");
