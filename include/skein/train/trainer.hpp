@@ -113,21 +113,20 @@ public:
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
             using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
                                                   std::tuple<Callbacks...>>;
-            return train::detail::run_fit({.ctx = ctx_,
-                                           .config = &config_,
-                                           .described = &settings_,
-                                           .reported = &reported_,
-                                           .options = options,
-                                           .rate = std::move(schedule),
-                                           .samples = static_cast<std::uint64_t>(data.size()),
-                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
-                                          [&] {
-                                              train::detail::refuse_too_large(
-                                                  train::detail::strategy_name_of<Strategy>(),
-                                                  *model, *ctx_, config_, options);
-                                              return std::make_unique<parts>(
-                                                  *ctx_, model, loss, data, held_out, callbacks_);
-                                          });
+            return train::detail::run_fit(
+                {.ctx = ctx_,
+                 .config = &config_,
+                 .described = &settings_,
+                 .reported = &reported_,
+                 .options = options,
+                 .rate = std::move(schedule),
+                 .samples = static_cast<std::uint64_t>(data.size()),
+                 .held_out = static_cast<std::uint64_t>(held_out.size())},
+                [&] {
+                    train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(),
+                                                    *model, *ctx_, config_, options);
+                    return std::make_unique<parts>(*ctx_, model, loss, data, held_out, callbacks_);
+                });
         }
     }
 
