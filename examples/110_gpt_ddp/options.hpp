@@ -25,6 +25,8 @@ struct program_options {
     model_options model;
     skein::run_config run;
     int recompute = 0; ///< every so many-th block computes its activations again
+    std::string
+        offload; ///< where the blocks' activations wait: a folder, "bf16", or empty for nowhere
     double lr = 3e-3;
     std::int64_t warmup = 50;
     std::string schedule = "cosine";

@@ -7,6 +7,7 @@
 #include <skein/report/progress.hpp>
 #include <skein/report/summary.hpp>
 #include <skein/train/launch.hpp>
+#include <skein/train/offload.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/train/trainer.hpp>
@@ -35,6 +36,10 @@ void train(skein::train::context& ctx, const program_options& o, const split_tex
     torch::manual_seed(o.run.seed);
     auto model = trainer.build([&] { return GPT(o.model); }); // what a rank owns of it, under FSDP
     if (o.recompute > 0) (void)skein::train::checkpoint_activations(*model, o.recompute);
+    if (!o.offload.empty())
+        (void)skein::train::offload_activations(
+            *model, o.offload == "bf16" ? skein::train::offload_as_bf16()
+                                        : skein::train::offload_to_file(o.offload));
     const auto loss = [](GPT& m, const text_batch& b) {
         return next_byte_loss(m, b.inputs_BT, b.targets_BT);
     };

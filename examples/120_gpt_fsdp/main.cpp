@@ -74,6 +74,8 @@ int main(int argc, char** argv) {
         app.add_option("--checkpoint-activations", options.recompute,
                        "compute every so many-th block again in the backward pass, 0: none")
             ->check(CLI::Range(0, 1000));
+        app.add_option("--offload-activations", options.offload,
+                       "a folder for them to wait in until the backward pass, or bf16");
         app.add_option("--memory-limit", limit_mb,
                        "MB that the state of a host's workers may take, 0: what the system says")
             ->check(CLI::Range(0, 1 << 30));
