@@ -7,7 +7,8 @@
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
 // begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
-// ticket is done at once and no thread was woken, else the communicator's thread takes over.
+// ticket is done at once and no thread was woken. Else, and for larger ones, whoever is first goes on
+// with it: the communicator's thread, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -39,6 +40,8 @@ class loop_thread;
 
 namespace skein::dist {
 
+class comm_thread;
+
 /// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
 /// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
@@ -59,6 +62,9 @@ private:
     struct state {
         std::atomic<std::uint32_t> phase{running};
         std::optional<error> why; // written before phase becomes failed
+        // A collective that was suspended in its call, for whoever takes it first; and whose it is.
+        std::atomic<void*> rest{nullptr};
+        comm_thread* owner = nullptr; // lives until the phase has changed
     };
     explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
     std::shared_ptr<state> state_;
@@ -75,6 +81,8 @@ struct comm_stats {
 /// abort() and stats() from any. The destructor ends the running operations in order, then leaves
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
+    friend class ticket;
+
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
     /// what others may still call (rendezvous::on_lost).
@@ -134,7 +142,9 @@ private:
                       collective_tag tag);
     static skein::detail::self_owned run_here(comm_thread* self);
     ticket end_here();
-    void go_on_with(std::coroutine_handle<> parked);
+    static bool go_on(ticket::state& end);
+    void finish_here(ticket::state& end);
+    void hand_on();
     void record(const operation& op, time_point begin);
     static void tell(ticket::state& end, const result<void>& outcome);
     task<void> drive();
@@ -153,7 +163,7 @@ private:
     int rank_ = 0, world_size_ = 1;
     std::string name_;
 
-    // What began in its call. Of the thread that made driving_ true for it; then of the loop's.
+    // What began in its call. Of the thread that made driving_ true for it; then of who took the rest.
     prompt_start* prompt_ = nullptr;
     std::optional<operation> here_;
     time_point here_since_{};

@@ -15,6 +15,7 @@ namespace skein::dist {
 
 SKEIN_INLINE void ticket::wait() const {
     if (!state_) return;
+    (void)comm_thread::go_on(*state_);
     for (int spin = 0; spin < spins && !done(); ++spin) cpu_pause();
     while (!done()) state_->phase.wait(running, std::memory_order_acquire);
     if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
@@ -32,6 +33,7 @@ SKEIN_INLINE comm_thread::~comm_thread() {
     if (std::uncaught_exceptions() > 0) {
         abort(error(errc::aborted, fmt::format("rank {} leaves because of an exception", rank_)));
     }
+    drain(); // also what another thread goes on with
     worker_->run([this] { return leave(); });
 }
 
@@ -66,13 +68,14 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
     if (!parked) return end_here();
-    here_->end = std::make_shared<ticket::state>();
-    ticket end(here_->end);
-    worker_->loop().post_from_any_thread([this, parked] { go_on_with(parked); });
-    return end;
+    auto state = std::make_shared<ticket::state>();
+    state->owner = this;
+    state->rest.store(parked.address(), std::memory_order_release);
+    worker_->loop().post_from_any_thread([state] { (void)go_on(*state); });
+    return ticket(std::move(state));
 }
 
-/// It has an owner: begin_here() or go_on_with() see it end before anything else runs.
+/// It has an owner: begin_here() or finish_here() see it end before anything else runs.
 SKEIN_INLINE skein::detail::self_owned comm_thread::run_here(comm_thread* self) {
     auto outcome = as_result(started(&*self->here_, self->comm_.get()));
     self->here_ended_.emplace(co_await std::move(outcome));
@@ -86,31 +89,46 @@ SKEIN_INLINE ticket comm_thread::end_here() {
         end = ticket(std::make_shared<ticket::state>());
         tell(*end.state_, *here_ended_);
     }
-    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+    }
+    here_.reset();
+    hand_on();
+    return end;
+}
+
+/// Runs the rest of a collective that began in its call, if nobody has taken it. Any thread.
+SKEIN_INLINE bool comm_thread::go_on(ticket::state& end) {
+    void* const rest = end.rest.exchange(nullptr, std::memory_order_acq_rel);
+    if (rest == nullptr) return false;
+    auto* const owner = end.owner;
+    loop::resume(std::coroutine_handle<>::from_address(rest));
+    owner->finish_here(end);
+    return true;
+}
+
+/// driving_ is still true: the owner cannot go away before it is not.
+SKEIN_INLINE void comm_thread::finish_here(ticket::state& end) {
+    SKEIN_CHECK(here_ended_, "a collective was suspended a second time");
     {
         const std::lock_guard lock(guard_);
         record(*here_, here_since_);
         here_.reset();
-        more = !queue_.empty();
-        driving_ = more;
+    }
+    tell(end, *here_ended_);
+    hand_on();
+}
+
+/// Lets the loop's thread go on with what is queued.
+SKEIN_INLINE void comm_thread::hand_on() {
+    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        more = driving_ = !queue_.empty();
         if (!more) idle_.notify_all();
     }
     if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
-    return end;
-}
-
-/// On the loop's thread: the rest of a collective that found the others late, then what is queued.
-SKEIN_INLINE void comm_thread::go_on_with(std::coroutine_handle<> parked) {
-    loop::resume(parked);
-    SKEIN_CHECK(here_ended_, "a collective was suspended on the loop's thread");
-    {
-        const std::lock_guard lock(guard_);
-        record(*here_, here_since_);
-    }
-    const auto end = std::exchange(here_->end, nullptr);
-    here_.reset();
-    tell(*end, *here_ended_);
-    tasks_.spawn(drive());
 }
 
 /// For stats(); guard_ is held.
