@@ -3,6 +3,5 @@
 // Every public header of the layer torch.
 // Written by scripts/check_mirror.py --write.
 
-#include <skein/torch/engine.hpp>
 #include <skein/torch/tensor.hpp>
 #include <skein/torch/torch.hpp>

@@ -44,7 +44,8 @@
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
 // begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
-// ticket is done at once and no thread was woken, else the communicator's thread takes over.
+// ticket is done at once and no thread was woken. Else, and for larger ones, whoever is first goes on
+// with it: the communicator's thread, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -764,6 +765,8 @@ class loop_thread;
 
 namespace skein::dist {
 
+class comm_thread;
+
 /// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
 /// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
@@ -784,6 +787,9 @@ private:
     struct state {
         std::atomic<std::uint32_t> phase{running};
         std::optional<error> why; // written before phase becomes failed
+        // A collective that was suspended in its call, for whoever takes it first; and whose it is.
+        std::atomic<void*> rest{nullptr};
+        comm_thread* owner = nullptr; // lives until the phase has changed
     };
     explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
     std::shared_ptr<state> state_;
@@ -800,6 +806,8 @@ struct comm_stats {
 /// abort() and stats() from any. The destructor ends the running operations in order, then leaves
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
+    friend class ticket;
+
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
     /// what others may still call (rendezvous::on_lost).
@@ -859,7 +867,9 @@ private:
                       collective_tag tag);
     static skein::detail::self_owned run_here(comm_thread* self);
     ticket end_here();
-    void go_on_with(std::coroutine_handle<> parked);
+    static bool go_on(ticket::state& end);
+    void finish_here(ticket::state& end);
+    void hand_on();
     void record(const operation& op, time_point begin);
     static void tell(ticket::state& end, const result<void>& outcome);
     task<void> drive();
@@ -878,7 +888,7 @@ private:
     int rank_ = 0, world_size_ = 1;
     std::string name_;
 
-    // What began in its call. Of the thread that made driving_ true for it; then of the loop's.
+    // What began in its call. Of the thread that made driving_ true for it; then of who took the rest.
     prompt_start* prompt_ = nullptr;
     std::optional<operation> here_;
     time_point here_since_{};
@@ -1038,6 +1048,7 @@ namespace skein::dist {
 
 SKEIN_INLINE void ticket::wait() const {
     if (!state_) return;
+    (void)comm_thread::go_on(*state_);
     for (int spin = 0; spin < spins && !done(); ++spin) cpu_pause();
     while (!done()) state_->phase.wait(running, std::memory_order_acquire);
     if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
@@ -1055,6 +1066,7 @@ SKEIN_INLINE comm_thread::~comm_thread() {
     if (std::uncaught_exceptions() > 0) {
         abort(error(errc::aborted, fmt::format("rank {} leaves because of an exception", rank_)));
     }
+    drain(); // also what another thread goes on with
     worker_->run([this] { return leave(); });
 }
 
@@ -1089,13 +1101,14 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
     if (!parked) return end_here();
-    here_->end = std::make_shared<ticket::state>();
-    ticket end(here_->end);
-    worker_->loop().post_from_any_thread([this, parked] { go_on_with(parked); });
-    return end;
+    auto state = std::make_shared<ticket::state>();
+    state->owner = this;
+    state->rest.store(parked.address(), std::memory_order_release);
+    worker_->loop().post_from_any_thread([state] { (void)go_on(*state); });
+    return ticket(std::move(state));
 }
 
-/// It has an owner: begin_here() or go_on_with() see it end before anything else runs.
+/// It has an owner: begin_here() or finish_here() see it end before anything else runs.
 SKEIN_INLINE skein::detail::self_owned comm_thread::run_here(comm_thread* self) {
     auto outcome = as_result(started(&*self->here_, self->comm_.get()));
     self->here_ended_.emplace(co_await std::move(outcome));
@@ -1109,30 +1122,46 @@ SKEIN_INLINE ticket comm_thread::end_here() {
         end = ticket(std::make_shared<ticket::state>());
         tell(*end.state_, *here_ended_);
     }
-    bool more = false;
     {
         const std::lock_guard lock(guard_);
         record(*here_, here_since_);
-        more = !queue_.empty();
-        driving_ = more;
-        if (!more) idle_.notify_all();
     }
-    if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
+    here_.reset();
+    hand_on();
     return end;
 }
 
-/// On the loop's thread: the rest of a collective that found the others late, then what is queued.
-SKEIN_INLINE void comm_thread::go_on_with(std::coroutine_handle<> parked) {
-    loop::resume(parked);
-    SKEIN_CHECK(here_ended_, "a collective was suspended on the loop's thread");
+/// Runs the rest of a collective that began in its call, if nobody has taken it. Any thread.
+SKEIN_INLINE bool comm_thread::go_on(ticket::state& end) {
+    void* const rest = end.rest.exchange(nullptr, std::memory_order_acq_rel);
+    if (rest == nullptr) return false;
+    auto* const owner = end.owner;
+    loop::resume(std::coroutine_handle<>::from_address(rest));
+    owner->finish_here(end);
+    return true;
+}
+
+/// driving_ is still true: the owner cannot go away before it is not.
+SKEIN_INLINE void comm_thread::finish_here(ticket::state& end) {
+    SKEIN_CHECK(here_ended_, "a collective was suspended a second time");
     {
         const std::lock_guard lock(guard_);
         record(*here_, here_since_);
+        here_.reset();
     }
-    const auto end = std::exchange(here_->end, nullptr);
-    here_.reset();
-    tell(*end, *here_ended_);
-    tasks_.spawn(drive());
+    tell(end, *here_ended_);
+    hand_on();
+}
+
+/// Lets the loop's thread go on with what is queued.
+SKEIN_INLINE void comm_thread::hand_on() {
+    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        more = driving_ = !queue_.empty();
+        if (!more) idle_.notify_all();
+    }
+    if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
 }
 
 /// For stats(); guard_ is held.
@@ -3648,7 +3677,9 @@ struct shm_options {
     /// bytes that the writer's cache has handed down to the shared one arrive twice as fast as
     /// dirty ones (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
     std::size_t chunk_bytes = std::size_t{1} << 20;
-    std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
+    /// Up to here: one exchange, all reduce all. With more than two ranks less, as each reads what all
+    /// bring: 2 / N of it, but not below 8 KiB.
+    std::size_t small_bytes = std::size_t{64} << 10;
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
     std::uint32_t first_step = 0; ///< where the counters of steps begin; they wrap around
 };
@@ -3720,6 +3751,7 @@ public:
     }
 
 private:
+    static std::size_t small_for(int ranks, std::size_t of_two) noexcept;
     static constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept {
         return (n + to - 1) / to * to;
     }
@@ -4602,6 +4634,7 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
 
 
 // ======== skein/dist/detail/shm.ipp, continued
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -4612,9 +4645,15 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
 
 namespace skein::dist {
 
+SKEIN_INLINE std::size_t detail::shm_layout::small_for(int ranks, std::size_t of_two) noexcept {
+    const std::size_t least = std::min(of_two, std::size_t{8} << 10);
+    return std::max(least, of_two * 2 / std::max<std::size_t>(2, static_cast<std::size_t>(ranks)));
+}
+
 SKEIN_INLINE detail::shm_layout::shm_layout(int ranks, shm_options o)
     : ranks_(static_cast<std::size_t>(ranks)), chunk_(round_up(o.chunk_bytes, 4096)),
-      small_(round_up(o.small_bytes, 4096)), message_(round_up(o.message_bytes, 4096)) {
+      small_(round_up(small_for(ranks, o.small_bytes), 4096)),
+      message_(round_up(o.message_bytes, 4096)) {
     SKEIN_CHECK(ranks >= 1, "shared memory for {} ranks", ranks);
     const std::size_t least = round_up(ranks_ * 1024, 4096);
     if (chunk_ < least) chunk_ = least;
@@ -8508,26 +8547,6 @@ SKEIN_INLINE std::string summary_json(const run_summary& run) {
 // Written by scripts/check_mirror.py --write.
 
 
-// ======== skein/torch/engine.hpp
-// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
-
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wall"
-#pragma GCC diagnostic ignored "-Wextra"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wsign-compare"
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-#endif
-
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/saved_variable_hooks.h>
-
-#if defined(__GNUC__)
-#pragma GCC diagnostic pop
-#endif
-
 // ======== skein/torch/tensor.hpp
 // Tensors and no more of LibTorch: for headers that only hold or hand on tensors and modules.
 
@@ -9451,7 +9470,7 @@ public:
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
     /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
     /// reported through rank 0's options.warn and renamed to .broken.
-    ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
+    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a disk
     ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
@@ -10205,7 +10224,7 @@ SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
     }
     // Starting over would cost what the run has reached: a person decides.
     if (refused.empty() && !seen.any_aside) return std::nullopt;
-    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+    throw error(errc::not_found, fmt::format("no checkpoint in {} is whole", dir_))
         .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
                                     : std::string(refused.front().second.what()))
         .with_hint("put a good copy back, or start anew under another run name");
@@ -12475,7 +12494,8 @@ struct store_options {
 
 namespace detail {
 struct settle_hook;
-}
+struct square_sums;
+} // namespace detail
 
 /// The flat parameters and gradients of one module. Not thread-safe.
 ///
@@ -12606,6 +12626,7 @@ private:
     bool saved_elsewhere_ = false;
     at::Tensor params_P_, compute_P_; // the second: when some unit is not computed in float32
     at::Tensor grads_P_, own_grads_;  // the second: see keeps_own_grads()
+    mutable std::shared_ptr<const detail::square_sums> norm_; // over own_grads(), once asked for
 };
 
 namespace detail {
@@ -12664,26 +12685,43 @@ namespace detail {
 struct square_sums {
     static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
 
-    std::span<const at::Tensor> parts;
+    std::vector<const float*> parts;
     std::vector<std::int64_t> starts; // of the parts, and the end
 
-    explicit square_sums(std::span<const at::Tensor> all) : parts(all), starts{0} {
-        for (const auto& part : parts) starts.push_back(starts.back() + part.numel());
+    /// The tensors must outlive it.
+    explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        for (const auto& part : all) {
+            parts.push_back(static_cast<const float*>(part.const_data_ptr()));
+            starts.push_back(starts.back() + part.numel());
+        }
     }
 
     [[nodiscard]] double of_piece(std::int64_t number) const {
         const auto end = std::min((number + 1) * piece, starts.back());
         double lane[lanes] = {};
-        for (auto at = number * piece; at < end;) {
-            const auto p = static_cast<std::size_t>(
-                std::upper_bound(starts.begin(), starts.end(), at) - starts.begin() - 1);
+        auto at = number * piece;
+        auto p = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) -
+                                          starts.begin() - 1);
+        for (; at < end; ++p) {
             const auto upto = std::min(end, starts[p + 1]);
-            add(static_cast<const float*>(parts[p].const_data_ptr()) + (at - starts[p]), upto - at,
-                lane);
+            if (upto < end) __builtin_prefetch(parts[p + 1]); // it lies somewhere else
+            add(parts[p] + (at - starts[p]), upto - at, lane);
             at = upto;
         }
         double sum = 0;
         for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    [[nodiscard]] double of_all() const {
+        std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
+        at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                         [&](std::int64_t first, std::int64_t last) {
+                             for (auto s = first; s < last; ++s)
+                                 sums[static_cast<std::size_t>(s)] = of_piece(s);
+                         });
+        double sum = 0;
+        for (const double part : sums) sum += part;
         return sum;
     }
 
@@ -12701,17 +12739,7 @@ struct square_sums {
 } // namespace detail
 
 SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
-    const detail::square_sums all(parts);
-    constexpr auto piece = detail::square_sums::piece;
-    std::vector<double> sums(static_cast<std::size_t>((all.starts.back() + piece - 1) / piece));
-    at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
-                     [&](std::int64_t first, std::int64_t last) {
-                         for (auto s = first; s < last; ++s)
-                             sums[static_cast<std::size_t>(s)] = all.of_piece(s);
-                     });
-    double sum = 0;
-    for (const double part : sums) sum += part;
-    return sum;
+    return detail::square_sums(parts).of_all();
 }
 
 SKEIN_INLINE double squared_norm(const at::Tensor& flat_P) {
@@ -13078,13 +13106,16 @@ SKEIN_INLINE at::Tensor flat_store::own_grads(const owned_piece& piece) const {
 }
 
 SKEIN_INLINE double flat_store::own_squared_norm() const {
-    std::vector<std::pair<std::size_t, at::Tensor>> ordered;
-    for (const auto& piece : pieces_)
-        ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
-    std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
-    std::vector<at::Tensor> parts;
-    for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
-    return squared_norm(parts);
+    if (!norm_) { // once: making a view costs as much as adding a thousand numbers
+        std::vector<std::pair<std::size_t, at::Tensor>> ordered;
+        for (const auto& piece : pieces_)
+            ordered.emplace_back(segments_[piece.segment].registered, own_grads(piece));
+        std::ranges::sort(ordered, std::greater<>(), [](const auto& each) { return each.first; });
+        std::vector<at::Tensor> parts;
+        for (auto& [registered, part] : ordered) parts.push_back(std::move(part));
+        norm_ = std::make_shared<const detail::square_sums>(parts);
+    }
+    return norm_->of_all();
 }
 
 SKEIN_INLINE void flat_store::expect_gradients() {
@@ -15229,6 +15260,18 @@ struct update_runs {
 
     /// Calls work with consecutive parts of all runs, on all compute threads.
     void for_each(const std::function<void(const run_part&)>& work) const;
+    /// One more run; of as many states as those before.
+    ///   grads  undefined where there are none
+    void push(at::Tensor params_P, at::Tensor grads_P, std::vector<at::Tensor> states_P);
+
+private:
+    /// Where it lies, beside the tensors: their own bookkeeping is spread over memory.
+    struct place {
+        float *params, *grads;
+        std::int64_t size;
+    };
+    std::vector<place> places_;
+    std::vector<float*> state_places_; // of the first run, then of the second
 };
 
 /// The numbers of one update.
@@ -15245,8 +15288,10 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
-/// errc::usage for settings that make no sense.
+/// without the second, parameters of fewer than 2 dimensions are not decayed); check(), which throws
+/// errc::usage for settings that make no sense; and `static constexpr bool decoupled_decay = true` where
+/// the decay multiplies the parameter by float(1 - lr * weight_decay) before all else: short parameters of
+/// different decay are then multiplied first and updated together, with a weight_decay of 0.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -15271,6 +15316,7 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
+    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -15336,6 +15382,7 @@ struct Lion {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "lion";
+    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -15362,6 +15409,7 @@ public:
     void check() const { held_->check(); }
     /// Of a parameter with so many dimensions.
     [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
+    [[nodiscard]] bool decoupled_decay() const { return held_->decoupled_decay(); }
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
@@ -15374,6 +15422,7 @@ private:
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
+        [[nodiscard]] virtual bool decoupled_decay() const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
     };
     template <class O>
@@ -15394,6 +15443,12 @@ private:
                 return decays ? how.weight_decay : 0.0;
             else
                 return 0.0;
+        }
+        [[nodiscard]] bool decoupled_decay() const override {
+            if constexpr (requires { O::decoupled_decay; })
+                return O::decoupled_decay;
+            else
+                return false;
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);
@@ -15419,23 +15474,44 @@ private:
 
 namespace skein::train {
 
+SKEIN_INLINE void update_runs::push(at::Tensor params_P, at::Tensor grads_P,
+                                    std::vector<at::Tensor> states_P) {
+    const auto data = [](const at::Tensor& t) {
+        return t.defined() ? static_cast<float*>(t.mutable_data_ptr()) : nullptr;
+    };
+    places_.push_back({data(params_P), data(grads_P), params_P.numel()});
+    params.push_back(std::move(params_P));
+    if (grads_P.defined()) grads.push_back(std::move(grads_P));
+    states.resize(states_P.size());
+    for (std::size_t k = 0; k < states_P.size(); ++k) {
+        state_places_.push_back(data(states_P[k]));
+        states[k].push_back(std::move(states_P[k]));
+    }
+}
+
 SKEIN_INLINE void update_runs::for_each(const std::function<void(const run_part&)>& work) const {
     constexpr std::int64_t line = flat_alignment, grain = (1 << 15) / line;
-    const auto part_of = [](const at::Tensor& t, std::int64_t first, std::int64_t count) {
-        return std::span(static_cast<float*>(t.mutable_data_ptr()) + first,
-                         static_cast<std::size_t>(count));
+    const auto call = [&](run_part& part, std::size_t run, std::int64_t begin, std::int64_t end) {
+        const auto& at = places_[run];
+        const auto first = begin * line;
+        const auto count = static_cast<std::size_t>(std::min(end * line, at.size) - first);
+        part.params = {at.params + first, count};
+        if (at.grads != nullptr) part.grads = {at.grads + first, count};
+        for (std::size_t k = 0; k < part.states.size(); ++k)
+            part.states[k] = {state_places_[run * part.states.size() + k] + first, count};
+        work(part);
     };
-    for (std::size_t r = 0; r < params.size(); ++r) {
-        const auto size = params[r].numel();
-        at::parallel_for(
-            0, (size + line - 1) / line, grain, [&](std::int64_t begin, std::int64_t end) {
-                const auto first = begin * line, count = std::min(end * line, size) - first;
-                run_part part{part_of(params[r], first, count), {}, {}};
-                if (!grads.empty()) part.grads = part_of(grads[r], first, count);
-                for (const auto& state : states)
-                    part.states.push_back(part_of(state[r], first, count));
-                work(part);
-            });
+    run_part mine{{}, {}, std::vector<std::span<float>>(states.size())};
+    for (std::size_t r = 0; r < places_.size(); ++r) {
+        const auto lines = (places_[r].size + line - 1) / line;
+        if (lines <= grain) {
+            call(mine, r, 0, lines);
+            continue;
+        }
+        at::parallel_for(0, lines, grain, [&](std::int64_t begin, std::int64_t end) {
+            run_part part{{}, {}, std::vector<std::span<float>>(states.size())};
+            call(part, r, begin, end);
+        });
     }
 }
 
@@ -15933,7 +16009,6 @@ SKEIN_INLINE weight_average::weight_average(average_options options, flat_store&
         throw error(errc::usage,
                     fmt::format("the decay {} of the average is not in [0, 1)", options.decay));
     values_ = make_state_buffer(folder, store.owned());
-    runs_.states.resize(1);
     const auto& pieces = store.pieces();
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i++];
@@ -15941,8 +16016,8 @@ SKEIN_INLINE weight_average::weight_average(average_options options, flat_store&
                pieces[i].at == run.at + run.padded;
              ++i)
             run.padded += pieces[i].padded;
-        runs_.params.push_back(store.params_P().narrow(0, run.flat, run.padded));
-        runs_.states[0].push_back(values_.narrow(0, run.at, run.padded));
+        runs_.push(store.params_P().narrow(0, run.flat, run.padded), {},
+                   {values_.narrow(0, run.at, run.padded)});
     }
     restart();
 }
@@ -16057,20 +16132,31 @@ public:
     [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
+    /// Elements of a group that are decayed before the update.
+    struct decayed {
+        float* params;
+        std::int64_t size;
+        double weight_decay;
+    };
     /// Neighbours that take the same update, as one long tensor each.
     struct group {
         update_effect effect;
         std::uint64_t left_out = 0;
         update_runs runs{};
+        std::vector<decayed> before{};
     };
 
     [[nodiscard]] std::vector<update_effect> make_effects() const;
     [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    [[nodiscard]] bool joins_decays() const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run) const;
+    void push(group& to, const owned_piece& run) const;
     void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
     flat_store* store_;
     std::vector<update_effect> effects_; // by segment
+    bool joins_ = false;                 // runs go across parameters of different decay
     std::size_t own_states_ = 0;         // of the optimizer; further ones are not its business
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::optional<weight_average> average_;
@@ -16120,6 +16206,7 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
     const auto& more = options_.more;
     options_.how.check();
     effects_ = make_effects();
+    joins_ = joins_decays();
     for (const auto& state : options_.how.states()) {
         if (state.name.empty() || state.name == "ema" || state.name.find('.') != std::string::npos)
             throw error(errc::usage,
@@ -16138,7 +16225,8 @@ SKEIN_INLINE flat_optimizer::flat_optimizer(optimizer_options options, flat_stor
 
 SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
                                        std::span<const double> present, double clip_value) {
-    at::NoGradGuard no_grad;
+    // Nothing here is recorded: past autograd's checks of every tensor, which cost more than short runs.
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
     steps_ += 1;
     const bool all = std::ranges::all_of(present, [](double p) { return p != 0.0; });
     if (!all && left_out_.empty()) left_out_.assign(store_->segments().size(), 0);
@@ -16160,6 +16248,10 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
         g.runs.for_each([=](const run_part& part) {
             for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
         });
+    }
+    for (const auto& part : g.before) {
+        const auto kept = static_cast<float>(1.0 - lr * g.effect.lr_scale * part.weight_decay);
+        for (std::int64_t i = 0; i < part.size; ++i) part.params[i] *= kept;
     }
     options_.how.update(g.runs, {.step = steps_ - g.left_out,
                                  .lr = lr * g.effect.lr_scale,
@@ -16189,6 +16281,54 @@ SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
     return hash.value();
 }
 
+/// Kernels are called for every run, so that many short ones cost more than their elements. The same on all
+/// ranks, however the parameters are cut.
+SKEIN_INLINE bool flat_optimizer::joins_decays() const {
+    constexpr std::int64_t short_parameter = 1 << 14;
+    const auto count = static_cast<std::int64_t>(effects_.size());
+    const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
+        return e.weight_decay != effects_.front().weight_decay;
+    });
+    return differ && options_.how.decoupled_decay() &&
+           store_->trainable() < count * short_parameter;
+}
+
+SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
+    std::vector<at::Tensor> states;
+    for (std::size_t k = 0; k < own_states_; ++k)
+        states.push_back(states_[k].second.narrow(0, run.at, run.padded));
+    to.runs.push(store_->params_P().narrow(0, run.flat, run.padded), store_->own_grads(run),
+                 std::move(states));
+}
+
+/// Neighbours of different decay, in stretches that are still in the cache when the update follows.
+SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
+                                       std::span<const owned_piece> run) const {
+    constexpr std::int64_t stretch = 1 << 16;
+    auto* const params = static_cast<float*>(store_->params_P().mutable_data_ptr());
+    const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
+    auto piece = run.begin();
+    for (auto first = begin; first < end; first += stretch) {
+        auto part = run.front();
+        part.flat = first;
+        part.at += first - begin;
+        part.padded = std::min(stretch, end - first);
+        auto effect = effects_[part.segment];
+        effect.weight_decay = 0.0;
+        auto& to = groups.emplace_back(
+            group{effect, left_out_.empty() ? 0 : left_out_[part.segment], {}, {}});
+        push(to, part);
+        const auto last = first + part.padded;
+        for (; piece != run.end() && piece->flat < last; ++piece) {
+            const auto from = std::max(piece->flat, first);
+            const auto upto = std::min(piece->flat + piece->padded, last);
+            const double decay = effects_[piece->segment].weight_decay;
+            if (decay != 0.0) to.before.push_back({params + from, upto - from, decay});
+            if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
+        }
+    }
+}
+
 /// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     std::span<const double> present) const {
@@ -16201,27 +16341,23 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     const auto group_of = [&](std::size_t i) -> group& {
         for (auto& g : groups)
             if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
-        groups.push_back({effects_[i], missed(i)});
-        groups.back().runs.states.resize(own_states_);
-        return groups.back();
+        return groups.emplace_back(group{effects_[i], missed(i), {}, {}});
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
-        return a.flat + a.padded == b.flat && a.at + a.padded == b.at &&
-               effects_[k] == effects_[i] && idle(k) == idle(i) && missed(k) == missed(i);
+        auto effect = effects_[k];
+        if (joins_) effect.weight_decay = effects_[i].weight_decay;
+        return a.flat + a.padded == b.flat && a.at + a.padded == b.at && effect == effects_[i] &&
+               idle(k) == idle(i) && missed(k) == missed(i);
     };
     for (std::size_t i = 0; i < pieces.size();) {
         auto run = pieces[i]; // with all behind it that take the same update
         auto end = i + 1;
         for (; end < pieces.size() && alike(pieces[end - 1], pieces[end]); ++end)
             run.padded += pieces[end].padded;
-        if (!idle(run.segment)) {
-            auto& runs = group_of(run.segment).runs;
-            runs.params.push_back(store_->params_P().narrow(0, run.flat, run.padded));
-            runs.grads.push_back(store_->own_grads(run));
-            for (std::size_t k = 0; k < own_states_; ++k)
-                runs.states[k].push_back(states_[k].second.narrow(0, run.at, run.padded));
-        }
+        const bool updated = !idle(run.segment);
+        if (updated && joins_) join(groups, std::span(pieces).subspan(i, end - i));
+        if (updated && !joins_) push(group_of(run.segment), run);
         i = end;
     }
     return groups;
@@ -16799,6 +16935,28 @@ std::size_t offload_activations(torch::nn::Module& model, std::shared_ptr<activa
 // Bodies of <skein/train/offload.hpp>.
 
 
+// ======== skein/torch/engine.hpp
+// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
+
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+
+// ======== skein/train/detail/offload.ipp, continued
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -19567,6 +19725,7 @@ private:
             feeder_->restore_stream(extra.at("stream"), found.path());
         else
             feeder_->rewind();
+        stop_wanted_ = extra.value("stop_wanted", false);
         restore_callbacks(extra, found.path());
         if (scale_ && extra.contains("loss_scale"))
             scale_->restore(extra.at("loss_scale").value("value", scale()),
@@ -19603,6 +19762,10 @@ private:
         if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
         if (scale_)
             extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
+        // Not those that have been granted: who resumes a stopped run wants it to go on.
+        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
         if (ctx_.is_first()) // whose extra is written
             for (const auto& each : parts_->states())
                 extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
@@ -19975,7 +20138,8 @@ public:
     Trainer(train::context& ctx, train::run_config config, Callbacks... callbacks)
         : ctx_(&ctx), config_(std::move(config)), callbacks_(std::move(callbacks)...) {
         train::detail::begin_training(ctx, config_);
-        if (const auto text = describe(train::detail::precision_used_by<Strategy>()); !text.empty())
+        if (const auto text = train::describe(train::detail::precision_used_by<Strategy>());
+            !text.empty())
             config_.precision = text;
     }
 
