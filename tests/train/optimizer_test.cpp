@@ -375,3 +375,63 @@ TEST_CASE("an optimizer whose states have names that checkpoints cannot use is r
         CHECK_THROWS_AS(flat_optimizer(idle_optimizer{state}, flat), sk::error);
     CHECK(flat_optimizer(idle_optimizer{"a"}, flat).states().size() == 1);
 }
+
+namespace {
+
+/// The same update, said to be one whose decay cannot be taken before it.
+template <class O>
+struct kept_apart {
+    static constexpr std::string_view name = O::name;
+    O inner;
+    double weight_decay = 0.3;
+    std::vector<optimizer_state> states() const { return inner.states(); }
+    void describe(description& to) const { inner.describe(to); }
+    void update(const update_runs& runs, const update_values& v) const { inner.update(runs, v); }
+};
+
+/// Five steps of 60 tensors of very different sizes, matrices and vectors in turns.
+std::vector<float> many_tensors(const optimizer_options& options, int shards) {
+    std::vector<float> out;
+    for (int shard = 0; shard < shards; ++shard) {
+        torch::manual_seed(5);
+        torch::nn::Module module;
+        for (int i = 0; i < 30; ++i) {
+            module.register_parameter("w" + std::to_string(i), torch::randn({7 + i * 37, 9}));
+            module.register_parameter("b" + std::to_string(i), torch::randn({1 + i * 100}));
+        }
+        flat_store flat(module, {.shards = shards, .shard = shard});
+        flat_optimizer opt(options, flat);
+        for (int step = 0; step < 5; ++step) {
+            for (const auto& piece : flat.pieces()) {
+                auto grads = flat.own_grads(piece).narrow(0, 0, piece.count);
+                const auto at = torch::arange(piece.first, piece.first + piece.count);
+                grads.copy_(torch::sin(at * (step + 1.0) + double(piece.segment)));
+            }
+            std::vector<double> present(flat.segments().size(), 1.0);
+            if (step == 3) present[11] = 0.0;
+            opt.step(1e-2, 1.5, present);
+        }
+        for (const auto& piece : flat.pieces()) {
+            const auto part = flat.params_P().narrow(0, piece.flat, piece.count);
+            const auto* from = static_cast<const float*>(part.const_data_ptr());
+            out.insert(out.end(), from, from + piece.count);
+        }
+    }
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("short tensors that are updated together get the bits of an update one by one") {
+    const parameter_groups groups{{.match = holds("w7"), .lr_scale = 0.5, .weight_decay = 0.7},
+                                  {.match = holds("w3"), .frozen = true}};
+    for (const bool grouped : {false, true}) {
+        const optimizer_extras extras{.groups = grouped ? groups : parameter_groups{}};
+        const auto adamw = many_tensors({kept_apart<sk::AdamW>{{.weight_decay = 0.3}}, extras}, 1);
+        CHECK(many_tensors({sk::AdamW{.weight_decay = 0.3}, extras}, 1) == adamw);
+        CHECK(many_tensors({sk::AdamW{.weight_decay = 0.3}, extras}, 3) == adamw);
+        const auto lion = many_tensors({kept_apart<sk::Lion>{{.weight_decay = 0.3}}, extras}, 1);
+        CHECK(many_tensors({sk::Lion{.weight_decay = 0.3}, extras}, 1) == lion);
+        CHECK(many_tensors({sk::Lion{.weight_decay = 0.3}, extras}, 2) == lion);
+    }
+}
