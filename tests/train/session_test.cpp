@@ -404,8 +404,8 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
 namespace {
 
 /// All that a step could leave behind: numbers drawn for dropout, running statistics.
-struct NoisyImpl : torch::nn::Module {
-    explicit NoisyImpl(double p) : in(8, 16), norm(16), drop(p), out(16, 4) {
+struct NoisyBufferImpl : torch::nn::Module {
+    explicit NoisyBufferImpl(double p) : in(8, 16), norm(16), drop(p), out(16, 4) {
         register_module("in", in);
         register_module("norm", norm);
         register_module("drop", drop);
@@ -417,7 +417,7 @@ struct NoisyImpl : torch::nn::Module {
     torch::nn::Dropout drop;
     torch::nn::Linear out;
 };
-TORCH_MODULE(Noisy);
+TORCH_MODULE(NoisyBuffer);
 
 struct noisy_run {
     std::vector<float> weights, statistics;
@@ -444,13 +444,13 @@ run_config noisy_config(const scratch& dir) {
     return config;
 }
 
-Noisy make_noisy(int world) {
+NoisyBuffer make_noisy(int world) {
     const std::lock_guard lock(model_guard);
     torch::manual_seed(42);
-    return Noisy(world == 1 ? 0.3 : 0.0); // ranks that are threads share one generator
+    return NoisyBuffer(world == 1 ? 0.3 : 0.0); // ranks that are threads share one generator
 }
 
-void take_results(const context& ctx, Noisy& net, const fit_result& r, noisy_run& out) {
+void take_results(const context& ctx, NoisyBuffer& net, const fit_result& r, noisy_run& out) {
     if (!ctx.is_first()) return;
     out.weights = weights(*net);
     const auto mean = net->norm->running_mean.contiguous();
@@ -504,7 +504,7 @@ noisy_run by_fit(int world, const run_config& config, std::uint64_t redo_in = 0)
         auto net = make_noisy(world);
         std::vector<std::uint64_t> order;
         std::uint64_t calls = 0;
-        const auto loss = [&](Noisy& m, const sample_batch& b, metric_set& metrics) {
+        const auto loss = [&](NoisyBuffer& m, const sample_batch& b, metric_set& metrics) {
             if (m->is_training()) {
                 order.insert(order.end(), b.ids.begin(), b.ids.end());
                 if (++calls == redo_in && std::exchange(left[std::size_t(ctx.rank())], 0) > 0) {
