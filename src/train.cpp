@@ -5,21 +5,24 @@
 #error "skein: src/ is the compiled form: compile it, and all that uses it, with -DSKEIN_COMPILED"
 #endif
 
-#include <skein/train/detail/session.hpp>
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/recompute.hpp>
+#include <skein/train/session.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/training_state.hpp>
 #include <skein/train/unit.hpp>
 #include <skein/train/weights.hpp>
 #include <skein/train/wrap.hpp>
 
+#include <skein/train/detail/feeder.ipp>
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>
+#include <skein/train/detail/session_core.ipp>
+#include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/detail/sharded.ipp>
 #include <skein/train/detail/single.ipp>

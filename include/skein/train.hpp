@@ -13,8 +13,10 @@
 #include <skein/train/collective.hpp>
 #include <skein/train/context.hpp>
 #include <skein/train/ddp.hpp>
+#include <skein/train/early_stopping.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/fsdp.hpp>
+#include <skein/train/input.hpp>
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
@@ -25,6 +27,7 @@
 #include <skein/train/safetensors.hpp>
 #include <skein/train/sampler.hpp>
 #include <skein/train/schedule.hpp>
+#include <skein/train/session.hpp>
 #include <skein/train/shard_layout.hpp>
 #include <skein/train/single.hpp>
 #include <skein/train/strategy.hpp>

@@ -7823,10 +7823,21 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 //         void on_step(const skein::train::step_info& s) { fmt::print("{} {}\n", s.step, s.loss); }
 //     };
 //     skein::Trainer<skein::DDP<>, log_loss> trainer(ctx, config, log_loss{});
+//
+// on_step and on_eval may return an action. A stop that some rank's callback asks for travels with the row
+// of the next step, as a signal does: all ranks end after that step, with a checkpoint.
+//
+// A callback with both of these members has its state in every checkpoint, by the name of its type:
+//
+//     std::string state() const;                // asked of rank 0 after the events of the step
+//     void restore(std::string_view state);     // on every rank, before on_start
 
 
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 namespace skein::train {
@@ -7834,12 +7845,32 @@ namespace skein::train {
 /// Before the first step.
 struct start_info {
     int rank = 0, world_size = 1;
-    std::uint64_t first_step = 0; ///< finished steps; > 0 after a resume
-    std::uint64_t total_steps = 0;
-    std::int64_t parameters = 0; ///< trainable elements
+    std::uint64_t first_step = 0;  ///< finished steps; > 0 after a resume
+    std::uint64_t total_steps = 0; ///< 0: as many as a stream gives in config.epochs
+    std::int64_t parameters = 0;   ///< trainable elements
     std::string run_path{};
     std::string resumed_from{}; ///< a checkpoint, or empty
     std::string strategy{};     ///< "DDP"; empty for one without a name
+    /// "3 epochs of 120 steps, ..."; empty when the steps were given.
+    std::string epochs{};
+};
+
+/// What a callback wants to happen next.
+enum class action : std::uint8_t {
+    go_on,
+    stop, ///< training ends after the next step, on all ranks
+};
+
+/// Where the time of a step went, in seconds of the slowest rank, each number by itself.
+struct step_timing {
+    double data = 0.0;      ///< waited for batches: all of making them without prefetching
+    double forward = 0.0;   ///< the model and the loss
+    double backward = 0.0;  ///< the backward pass; gradients travel meanwhile
+    double exposed = 0.0;   ///< the compute thread waited for other ranks since the row before
+    double optimizer = 0.0; ///< of the step before: it comes behind the row
+    /// Share of the time gradients travelled that was hidden behind the backward pass, 0 to 1; of the rank
+    /// with the least. Of the world's communicator: what groups of a part of the ranks do is not in it.
+    double overlap = 0.0;
 };
 
 /// After every optimizer step.
@@ -7853,6 +7884,7 @@ struct step_info {
     double tokens_per_s = 0.0; ///< of this step, over all ranks; samples when tokens are unknown
     const std::vector<report::metric_value>* metrics =
         nullptr; ///< everything reported, merged over ranks
+    step_timing timing{};
 };
 
 /// After every evaluation.
@@ -7878,6 +7910,7 @@ struct fit_result {
     int rank = 0;
     std::uint64_t first_step = 0; ///< where this start of the program began
     std::uint64_t steps = 0;      ///< finished
+    std::uint64_t total = 0;      ///< asked for; of a stream with epochs what they came to
     double loss = 0.0;            ///< of the last step
     double val_loss = 0.0;        ///< of the last evaluation; NaN without one
     std::uint64_t val_step = 0;   ///< after which step that was
@@ -7902,6 +7935,17 @@ concept callback =
 namespace detail {
 
 // One function per event. `&C::on_x` finds a member of that name that cannot take the event.
+
+/// Calls it; what it returns if that is an action.
+template <class Call>
+action action_of(Call call) {
+    if constexpr (std::is_same_v<decltype(call()), action>) {
+        return call();
+    } else {
+        call();
+        return action::go_on;
+    }
+}
 template <class C>
 void tell(C& c, const start_info& info) {
     if constexpr (requires { c.on_start(info); })
@@ -7910,18 +7954,20 @@ void tell(C& c, const start_info& info) {
         static_assert(!requires { &C::on_start; }, "on_start must take const train::start_info&");
 }
 template <class C>
-void tell(C& c, const step_info& info) {
+action tell(C& c, const step_info& info) {
     if constexpr (requires { c.on_step(info); })
-        c.on_step(info);
+        return action_of([&]() -> decltype(auto) { return c.on_step(info); });
     else
         static_assert(!requires { &C::on_step; }, "on_step must take const train::step_info&");
+    return action::go_on;
 }
 template <class C>
-void tell(C& c, const eval_info& info) {
+action tell(C& c, const eval_info& info) {
     if constexpr (requires { c.on_eval(info); })
-        c.on_eval(info);
+        return action_of([&]() -> decltype(auto) { return c.on_eval(info); });
     else
         static_assert(!requires { &C::on_eval; }, "on_eval must take const train::eval_info&");
+    return action::go_on;
 }
 template <class C>
 void tell(C& c, const checkpoint_info& info) {
@@ -7939,6 +7985,13 @@ void tell(C& c, const fit_result& info) {
     else
         static_assert(!requires { &C::on_end; }, "on_end must take const train::fit_result&");
 }
+
+/// Has state that goes into checkpoints.
+template <class C>
+concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
+    { fixed.state() } -> std::convertible_to<std::string>;
+    c.restore(saved);
+};
 
 } // namespace detail
 
@@ -8789,7 +8842,7 @@ public:
     /// The newest checkpoint that verifies, the same on every rank, or nothing when there is none.
     /// Every byte is read and checked, each rank a share of the chunks. Broken ones before a whole one are
     /// reported through rank 0's options.warn and renamed to .broken.
-    ///   errors  corrupt when there are checkpoints and none is whole: nothing is changed then; a disk
+    ///   errors  not_found when there are checkpoints and none is whole: nothing is changed then; a disk
     ///           error when the folder cannot be read, or by one rank alone
     [[nodiscard]] std::optional<loaded_checkpoint> load_latest();
 
@@ -9543,7 +9596,7 @@ SKEIN_INLINE std::optional<loaded_checkpoint> checkpointer::load_latest() {
     }
     // Starting over would cost what the run has reached: a person decides.
     if (refused.empty() && !seen.any_aside) return std::nullopt;
-    throw error(errc::corrupt, fmt::format("no checkpoint in {} is whole", dir_))
+    throw error(errc::not_found, fmt::format("no checkpoint in {} is whole", dir_))
         .with_cause(refused.empty() ? "the broken ones were renamed to .broken before"
                                     : std::string(refused.front().second.what()))
         .with_hint("put a good copy back, or start anew under another run name");
@@ -9992,6 +10045,198 @@ SKEIN_INLINE dist::comm_options context::group_options(const std::string& what) 
 //     skein::train::run_config config{.name = "gpt", .max_steps = 500, .global_batch = 32};
 
 
+// ======== skein/train/sampler.hpp
+// Which samples make up the next batch: the same global order for any number of workers.
+//
+// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
+// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
+// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
+// workers goes on with one or three and sees exactly the samples it would have seen.
+//
+//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
+//     auto mine = order.next(rank, world_size);   // mine.ids
+//
+//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
+
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// What to do with the last places of an epoch that do not fill a global batch.
+enum class last_batch : std::uint8_t {
+    drop,    ///< the epoch ends; every batch is full
+    shorten, ///< one short batch; ranks may get unequal (even empty) slices
+    carry,   ///< filled up with the first places of the next epoch; every batch is full
+};
+
+/// Where a sampler stands; goes into checkpoints.
+struct sampler_state {
+    std::uint64_t seed = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
+
+    friend bool operator==(const sampler_state&, const sampler_state&) = default;
+};
+
+struct sampler_options {
+    std::uint64_t samples = 0; ///< N, samples in the data set
+    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
+    std::uint64_t seed = 0;
+    last_batch last = last_batch::drop;
+};
+
+/// One rank's part of one global batch.
+struct batch_slice {
+    std::uint64_t epoch = 0;
+    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
+    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
+};
+
+/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
+/// at most one in length.
+[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
+                                                                        int rank,
+                                                                        int world_size) noexcept {
+    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
+    const auto base = count / n, extra = count % n;
+    const auto first = r * base + (r < extra ? r : extra);
+    return {first, first + base + (r < extra ? 1 : 0)};
+}
+
+/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
+class sampler {
+public:
+    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
+    explicit sampler(sampler_options options, int world_size = 1);
+
+    /// Whether these numbers can train: errc::usage with both numbers if not.
+    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
+
+    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
+    [[nodiscard]] batch_slice next(int rank, int world_size);
+
+    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
+    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
+
+    /// Batches of so many epochs from the beginning. With carry: whole batches, the rest is left out.
+    [[nodiscard]] std::uint64_t batches_of(std::uint64_t epochs) const noexcept;
+
+    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
+    void restore(const sampler_state& saved);
+
+    /// Full global batches within an epoch (with last_batch::shorten, the short one counts too).
+    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
+        const auto full = options_.samples / options_.batch;
+        const bool rest = options_.samples % options_.batch != 0;
+        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
+    }
+
+private:
+    void begin_epoch();
+    [[nodiscard]] keyed_permutation make_order() const;
+
+    sampler_options options_;
+    sampler_state state_;
+    keyed_permutation order_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/sampler.ipp
+// Bodies of <skein/train/sampler.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
+    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
+    check(options_, world_size).value();
+}
+
+SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
+    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
+    if (world == 0)
+        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
+            .with_hint("give at least 1");
+    if (o.samples == 0)
+        return error(errc::usage, "the data set has no samples")
+            .with_hint("is the text shorter than the context?");
+    if (o.samples < world)
+        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
+            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
+    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
+    if (o.batch < world)
+        return error(errc::usage,
+                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
+                                 o.batch, world))
+            .with_hint(fmt::format("use a batch of at least {}", world));
+    if (o.last == last_batch::drop && o.samples < o.batch)
+        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
+                                              o.samples, o.batch))
+            .with_hint("use a smaller batch or more data");
+    return {};
+}
+
+SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
+    auto left = options_.samples - state_.cursor;
+    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
+    if (spent) {
+        begin_epoch();
+        left = options_.samples;
+    }
+    const bool carries = options_.last == last_batch::carry;
+    const auto count = left < options_.batch && !carries ? left : options_.batch;
+    const auto [first, last] = rank_range(count, rank, world_size);
+    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
+    slice.ids.reserve(last - first);
+    for (std::uint64_t place = 0; place < count; ++place) {
+        if (state_.cursor == options_.samples) begin_epoch(); // carried over
+        if (place >= first && place < last) slice.ids.push_back(order_(state_.cursor));
+        state_.cursor += 1;
+    }
+    return slice;
+}
+
+SKEIN_INLINE std::uint64_t sampler::batches_of(std::uint64_t epochs) const noexcept {
+    if (options_.last != last_batch::carry) return epochs * batches_per_epoch();
+    const auto whole = epochs * options_.samples / options_.batch;
+    return whole > 0 ? whole : 1;
+}
+
+SKEIN_INLINE void sampler::begin_epoch() {
+    state_.epoch += 1;
+    state_.cursor = 0;
+    order_ = make_order();
+}
+
+SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
+    if (saved.cursor > options_.samples)
+        throw error(errc::mismatch,
+                    fmt::format("saved position {} lies behind the {} samples of the data set",
+                                saved.cursor, options_.samples))
+            .with_hint("was the run started on other data?");
+    state_ = saved;
+    order_ = make_order();
+}
+
+SKEIN_INLINE keyed_permutation sampler::make_order() const {
+    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
+    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
+    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
+    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/run_config.hpp, continued
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -10021,6 +10266,9 @@ struct run_config {
 
     // How it trains
     std::int64_t max_steps = 1000; ///< optimizer steps of the whole run, not of this start
+    std::int64_t epochs = 0;       ///< > 0: so many passes over the data, in place of max_steps
+    /// What becomes of the samples at the end of an epoch that do not fill a global batch.
+    last_batch last = last_batch::drop;
     std::int64_t global_batch =
         16;                        ///< samples per optimizer step, over all ranks and micro-batches
     std::int64_t accumulation = 1; ///< micro-batches per rank and step
@@ -10028,6 +10276,9 @@ struct run_config {
     double clip = 1.0;      ///< maximum gradient norm; 0 turns clipping off
     int threads = 0;        ///< compute threads per rank; 0 = 1, the reproducible choice
     std::string precision = "float32";
+    /// Global batches made ahead, on a thread of their own, while a step computes. 0: made when they are
+    /// needed, on the thread that computes.
+    int prefetch_batches = 1;
 
     // Evaluation: every so many steps and at the end; 0 = only at the end
     std::int64_t eval_every = 100;
@@ -10063,6 +10314,10 @@ struct run_config {
 /// How this process was called, as one would type it again.
 [[nodiscard]] std::string command_line();
 
+/// Steps of the whole run over so many samples: max_steps, or what config.epochs come to. For schedules.
+///   errors  usage when so many samples cannot train
+[[nodiscard]] std::uint64_t total_steps(const run_config& config, std::uint64_t samples);
+
 /// Throws errc::usage with a hint when a value makes no sense, for a world of so many ranks.
 void validate(const run_config& config, int world_size);
 
@@ -10090,6 +10345,15 @@ SKEIN_INLINE std::string command_line() {
     return out;
 }
 
+SKEIN_INLINE std::uint64_t total_steps(const run_config& config, std::uint64_t samples) {
+    if (config.epochs < 1) return static_cast<std::uint64_t>(config.max_steps);
+    return sampler({.samples = samples,
+                    .batch = static_cast<std::uint64_t>(config.global_batch),
+                    .seed = config.seed,
+                    .last = config.last})
+        .batches_of(static_cast<std::uint64_t>(config.epochs));
+}
+
 SKEIN_INLINE void validate(const run_config& config, int world_size) {
     const auto refuse = [](std::string what, std::string hint) {
         throw error(errc::usage, std::move(what)).with_hint(std::move(hint));
@@ -10102,7 +10366,12 @@ SKEIN_INLINE void validate(const run_config& config, int world_size) {
         refuse(fmt::format("{} threads", config.threads), "use 0 (one) to 1024 per worker");
     if (config.max_failures < 0)
         refuse(fmt::format("{} restarts", config.max_failures), "use 0 or more");
-    if (config.max_steps < 1)
+    if (config.epochs < 0)
+        refuse(fmt::format("{} epochs", config.epochs), "use 1 or more, or 0 for max_steps");
+    if (config.prefetch_batches < 0 || config.prefetch_batches > 1024)
+        refuse(fmt::format("{} batches made ahead", config.prefetch_batches),
+               "use 0 (none) to 1024; each takes the memory of a batch");
+    if (config.epochs == 0 && config.max_steps < 1)
         refuse(fmt::format("{} steps", config.max_steps), "at least 1 step is needed");
     if (config.accumulation < 1)
         refuse(fmt::format("accumulation of {}", config.accumulation), "use 1 or more");
@@ -10246,7 +10515,10 @@ SKEIN_INLINE void require_same(const context& ctx, std::uint64_t hash, std::stri
 
 SKEIN_INLINE std::vector<cluster::setting> settings_of(const run_config& c) {
     const auto text = [](const auto& value) { return fmt::format("{}", value); };
+    const char* const lasts[] = {"drop", "shorten", "carry"};
     return {{"max_steps", text(c.max_steps)},
+            {"epochs", text(c.epochs)},
+            {"last_batch", lasts[static_cast<int>(c.last)]},
             {"global_batch", text(c.global_batch)},
             {"accumulation", text(c.accumulation)},
             {"seed", text(c.seed)},
@@ -12597,6 +12869,76 @@ static_assert(train::strategy<DDP<>>);
 
 } // namespace skein
 
+// ======== skein/train/early_stopping.hpp
+// Ends training when an evaluation has not improved for a while: a callback with an action and state.
+//
+//     skein::Trainer<skein::DDP<>, skein::early_stopping> trainer(
+//         ctx, config, skein::early_stopping({.metric = "val_loss", .patience = 5}));
+//
+// What it has seen is in every checkpoint, so an interrupted run stops where an undisturbed one would. A
+// run that goes on after it was stopped is stopped again by the next evaluation without an improvement.
+
+
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein {
+
+struct early_stopping_options {
+    std::string metric =
+        "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
+    int patience = 3;   ///< evaluations in a row without an improvement
+    double least = 0.0; ///< a difference up to this is none
+    bool lower_is_better = true;
+};
+
+class early_stopping {
+public:
+    explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}
+
+    /// Throws errc::usage when the evaluation has no such number.
+    train::action on_eval(const train::eval_info& e) {
+        const auto* const now = report::find_metric(*e.metrics, options_.metric);
+        if (now == nullptr)
+            throw error(errc::usage,
+                        fmt::format("early stopping: an evaluation has no '{}'", options_.metric))
+                .with_hint("choose val_loss, or val_ and a name that the loss reports");
+        const double gain = options_.lower_is_better ? best_ - *now : *now - best_;
+        const bool better = !seen_ || gain > options_.least;
+        if (better) best_ = *now;
+        seen_ = true;
+        waited_ = better ? 0 : waited_ + 1;
+        return waited_ < options_.patience ? train::action::go_on : train::action::stop;
+    }
+
+    [[nodiscard]] double best() const noexcept { return best_; }
+    /// Evaluations since the best one.
+    [[nodiscard]] int waited() const noexcept { return waited_; }
+
+    [[nodiscard]] std::string state() const {
+        return seen_ ? fmt::format("{} {:a}", waited_, best_) : std::string();
+    }
+    void restore(std::string_view saved) {
+        const std::string text(saved);
+        char* rest = nullptr;
+        seen_ = !text.empty();
+        waited_ = static_cast<int>(std::strtol(text.c_str(), &rest, 10));
+        best_ = std::strtod(rest, nullptr);
+    }
+
+private:
+    early_stopping_options options_;
+    double best_ = 0.0;
+    int waited_ = 0;
+    bool seen_ = false;
+};
+
+} // namespace skein
+
 // ======== skein/train/fsdp.hpp
 // Fully sharded data parallel training (ZeRO-3): parameters, gradients and optimizer states are cut between
 // the ranks, block by block.
@@ -12683,6 +13025,170 @@ static_assert(train::strategy<FSDP<auto_wrap_size<1>>> &&
               train::strategy<Hybrid<auto_wrap_size<1>>>);
 
 } // namespace skein
+
+// ======== skein/train/input.hpp
+// Where batches come from: samples by number, or a stream that deals its own.
+//
+// Data that can be asked for any sample by its number is a data_source: the trainer shuffles, deals to the
+// ranks and keeps the place, exactly for any number of workers. What can only be read on (files too large
+// for an index, a service, generated text) is a batch_stream: each rank has its own and asks it for its
+// share of every step.
+//
+//     struct lines {
+//         std::optional<text_batch> next(const skein::train::stream_share& share);   // nothing: the epoch ends
+//         std::string state() const;                     // where it stands, for checkpoints
+//         void restore(std::string_view state);          // goes on from there
+//     };
+//
+// With run_config::prefetch_batches > 0 both are called on a thread of their own, one call at a time, while
+// the step before computes; never during an evaluation. They must not draw from torch's default generator
+// there: its numbers belong to the model. The trainer looks whether the first step's batches do; if so it
+// makes them where it computes, as with prefetch_batches = 0, so that runs repeat.
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace skein::train {
+
+/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
+template <class D>
+concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
+    { data.size() } -> std::convertible_to<std::uint64_t>;
+    data.batch(ids);
+};
+
+/// What one rank asks a stream for: one micro-batch.
+struct stream_share {
+    int rank = 0, world_size = 1;
+    std::uint64_t samples = 0; ///< wanted; the last batch of an epoch may have fewer
+    std::uint64_t epoch =
+        0; ///< a larger one than before: begin the stream anew, whatever is left of it
+};
+
+/// Batches in an order of the stream's own. Laws:
+///  1. next() gives nothing at the end of share.epoch, and again when asked for that epoch once more.
+///  2. After restore(s) of s = state() the same calls give the same batches; it may be called at any time.
+///  3. A batch has share.samples samples, unless it says how many: a member `samples`, a number or a
+///     function. Ranks share no sample: that is the stream's own business.
+/// An epoch ends on all ranks with the first rank whose stream has ended: last_batch::shorten trains on what
+/// the others were given for that step, last_batch::drop does not, last_batch::carry is refused.
+template <class S>
+concept batch_stream =
+    requires(S& stream, const S& fixed, const stream_share& share, std::string_view saved) {
+        { stream.next(share).has_value() } -> std::convertible_to<bool>;
+        *stream.next(share);
+        { fixed.state() } -> std::convertible_to<std::string>;
+        stream.restore(saved);
+    };
+
+namespace detail {
+
+template <class D>
+struct batch_type {};
+template <data_source D>
+struct batch_type<D> {
+    using type = std::remove_cvref_t<decltype(std::declval<const D&>().batch(
+        std::span<const std::uint64_t>{}))>;
+};
+template <batch_stream S>
+    requires(!data_source<S>)
+struct batch_type<S> {
+    using type = std::remove_cvref_t<decltype(*std::declval<S&>().next(stream_share{}))>;
+};
+
+/// Samples of a stream's batch.
+template <class Batch>
+std::uint64_t samples_of(const Batch& batch, std::uint64_t asked) {
+    if constexpr (requires {
+                      { batch.samples() } -> std::convertible_to<std::uint64_t>;
+                  })
+        return static_cast<std::uint64_t>(batch.samples());
+    else if constexpr (requires {
+                           { batch.samples } -> std::convertible_to<std::uint64_t>;
+                       })
+        return static_cast<std::uint64_t>(batch.samples);
+    else
+        return asked;
+}
+
+/// A stream's batch, whose type the loop does not know.
+struct any_batch {
+    std::shared_ptr<const void> value; ///< null: the stream has ended
+    std::uint64_t samples = 0;
+};
+
+/// The user's data behind virtual calls; refers to it.
+class input_source {
+public:
+    virtual ~input_source() = default;
+    [[nodiscard]] virtual bool is_stream() const { return false; }
+    [[nodiscard]] virtual std::uint64_t size() const { return 0; }
+    [[nodiscard]] virtual std::shared_ptr<const void> batch(std::span<const std::uint64_t>) {
+        return {};
+    }
+    [[nodiscard]] virtual any_batch next(const stream_share&) { return {}; }
+    [[nodiscard]] virtual std::string state() const { return {}; }
+    virtual void restore(std::string_view) {}
+};
+
+template <data_source D>
+class numbered_input final : public input_source {
+public:
+    explicit numbered_input(const D& data) : data_(data) {}
+    std::uint64_t size() const override { return static_cast<std::uint64_t>(data_.size()); }
+    std::shared_ptr<const void> batch(std::span<const std::uint64_t> ids) override {
+        return std::make_shared<const typename batch_type<D>::type>(data_.batch(ids));
+    }
+
+private:
+    const D& data_;
+};
+
+template <batch_stream S>
+class stream_input final : public input_source {
+public:
+    explicit stream_input(S& stream) : stream_(stream) {}
+    bool is_stream() const override { return true; }
+    any_batch next(const stream_share& share) override {
+        using type = typename batch_type<S>::type;
+        auto got = stream_.next(share);
+        if (!got.has_value()) return {};
+        const auto samples = samples_of(*got, share.samples);
+        return {std::make_shared<const type>(*std::move(got)), samples};
+    }
+    std::string state() const override { return std::as_const(stream_).state(); }
+    void restore(std::string_view saved) override { stream_.restore(saved); }
+
+private:
+    S& stream_;
+};
+
+/// What is both is asked by number.
+template <class D>
+[[nodiscard]] std::unique_ptr<input_source> make_input(D& data) {
+    if constexpr (data_source<std::remove_const_t<D>>)
+        return std::make_unique<numbered_input<std::remove_const_t<D>>>(data);
+    else
+        return std::make_unique<stream_input<D>>(data);
+}
+
+} // namespace detail
+
+/// What can be trained on.
+template <class D>
+concept train_input = data_source<std::remove_cvref_t<D>> || batch_stream<std::remove_cvref_t<D>>;
+
+template <class D>
+using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
+
+} // namespace skein::train
 
 // ======== skein/train/launch.hpp
 // launch(): one main() for every way a training program can start.
@@ -13397,6 +13903,7 @@ namespace detail {
 SKEIN_INLINE json config_json(const run_config& c) {
     return json{{"name", c.name},
                 {"max_steps", c.max_steps},
+                {"epochs", c.epochs},
                 {"global_batch", c.global_batch},
                 {"accumulation", c.accumulation},
                 {"seed", c.seed},
@@ -13410,6 +13917,10 @@ SKEIN_INLINE json config_json(const run_config& c) {
                 {"best_metric", c.best_metric},
                 {"max_failures", c.max_failures},
                 {"tokens_per_sample", c.tokens_per_sample}};
+}
+SKEIN_INLINE std::vector<report::metric_value> timings(const step_timing& t) {
+    return {{"data_s", t.data},       {"forward_s", t.forward},     {"backward_s", t.backward},
+            {"exposed_s", t.exposed}, {"optimizer_s", t.optimizer}, {"overlap", t.overlap}};
 }
 } // namespace detail
 
@@ -13553,6 +14064,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
+    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -13567,6 +14079,7 @@ SKEIN_INLINE void reporter::write_row(const step_info& now,
     row.timings = {
         {config_->tokens_per_sample > 0 ? "tokens_per_s" : "samples_per_s", now.tokens_per_s},
         {"step_seconds", now.seconds}};
+    for (const auto& each : detail::timings(now.timing)) row.timings.push_back(each);
     attempt([&] { dir_->append(row); }, rows_failing_, "a row of metrics");
 }
 
@@ -13623,9 +14136,12 @@ SKEIN_INLINE void reporter::tell_start(const start_info& start, const std::strin
             o["pids"].push_back(std::strtol(std::string(as_text(rank)).c_str(), nullptr, 10));
         show_->event(dump_json(o));
     } else {
-        auto what = fmt::format("{}: {} parameters, {} steps of {} samples", name,
-                                report::human_count(static_cast<double>(start.parameters)),
-                                start.total_steps, config_->global_batch);
+        const auto steps = start.total_steps > 0 ? fmt::format("{} steps of ", start.total_steps)
+                                                 : std::string("steps of ");
+        auto what = fmt::format("{}: {} parameters, {}{} samples", name,
+                                report::human_count(static_cast<double>(start.parameters)), steps,
+                                config_->global_batch);
+        if (!start.epochs.empty()) what += ", " + start.epochs;
         if (!path_.empty()) what += ", files in " + path_;
         show_->note(what);
         show_->note(fmt::format(
@@ -13649,7 +14165,7 @@ SKEIN_INLINE void reporter::greet(const start_info& start) {
         show_->notice(fmt::format("nothing to resume in {}: starting at step 0",
                                   path_.empty() ? config_->runs_dir + "/" + name : path_));
     }
-    if (start.first_step > 0 && start.first_step >= start.total_steps)
+    if (start.first_step > 0 && start.total_steps > 0 && start.first_step >= start.total_steps)
         show_->notice(fmt::format("nothing left to train: step {} of {}; give more steps (--steps)",
                                   start.first_step, start.total_steps));
 }
@@ -13667,7 +14183,7 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
     out.path = result.run_path;
     out.steps = result.steps;
     out.first = result.first_step;
-    out.total = static_cast<std::uint64_t>(config.max_steps);
+    out.total = result.total > 0 ? result.total : static_cast<std::uint64_t>(config.max_steps);
     out.seconds = result.seconds;
     out.samples = config.tokens_per_sample <= 0;
     if (result.tokens_per_s > 0) out.tokens_per_s = result.tokens_per_s;
@@ -13689,178 +14205,6 @@ SKEIN_INLINE report::run_summary summarize(const context& ctx, const run_config&
                       : result.stop_signal == SIGTERM ? "by SIGTERM"
                                                       : "on request";
     return out;
-}
-
-} // namespace skein::train
-
-// ======== skein/train/sampler.hpp
-// Which samples make up the next batch: the same global order for any number of workers.
-//
-// Epoch e visits the N samples in the order of a permutation keyed by (seed, e), computed per index,
-// so nothing of size N is stored and seeking is O(1). A global batch is the next B places of that
-// order; the ranks take contiguous slices of it. State is (seed, epoch, cursor): a run saved by two
-// workers goes on with one or three and sees exactly the samples it would have seen.
-//
-//     sampler order({.samples = text.size() / 128, .batch = 64, .seed = 1});
-//     auto mine = order.next(rank, world_size);   // mine.ids
-//
-//   source: permutation of elastic.md's kind: Feistel with cycle walking (Black and Rogaway 2002)
-
-
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace skein::train {
-
-/// What to do with the last places of an epoch that do not fill a global batch.
-enum class last_batch : std::uint8_t {
-    drop,    ///< the epoch ends; every batch is full
-    shorten, ///< one short batch; ranks may get unequal (even empty) slices
-};
-
-/// Where a sampler stands; goes into checkpoints.
-struct sampler_state {
-    std::uint64_t seed = 0;
-    std::uint64_t epoch = 0;
-    std::uint64_t cursor = 0; ///< samples of this epoch already handed out, over all ranks
-
-    friend bool operator==(const sampler_state&, const sampler_state&) = default;
-};
-
-struct sampler_options {
-    std::uint64_t samples = 0; ///< N, samples in the data set
-    std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
-    std::uint64_t seed = 0;
-    last_batch last = last_batch::drop;
-};
-
-/// One rank's part of one global batch.
-struct batch_slice {
-    std::uint64_t epoch = 0;
-    std::uint64_t global_batch = 0; ///< samples of all ranks in this batch
-    std::vector<std::uint64_t> ids; ///< this rank's sample numbers, each below N
-};
-
-/// The [first, last) places of `count` that belong to rank of world_size: contiguous, differing by
-/// at most one in length.
-[[nodiscard]] inline std::pair<std::uint64_t, std::uint64_t> rank_range(std::uint64_t count,
-                                                                        int rank,
-                                                                        int world_size) noexcept {
-    const auto n = static_cast<std::uint64_t>(world_size), r = static_cast<std::uint64_t>(rank);
-    const auto base = count / n, extra = count % n;
-    const auto first = r * base + (r < extra ? r : extra);
-    return {first, first + base + (r < extra ? 1 : 0)};
-}
-
-/// Hands out global batches in order. Not thread-safe; every rank has its own, in step.
-class sampler {
-public:
-    /// Throws errc::usage when there are no samples, or fewer than one batch or than workers.
-    explicit sampler(sampler_options options, int world_size = 1);
-
-    /// Whether these numbers can train: errc::usage with both numbers if not.
-    [[nodiscard]] static result<void> check(const sampler_options& o, int world_size);
-
-    /// The next global batch, cut for one rank; moves on to the next epoch by itself.
-    [[nodiscard]] batch_slice next(int rank, int world_size);
-
-    [[nodiscard]] const sampler_state& state() const noexcept { return state_; }
-    [[nodiscard]] const sampler_options& options() const noexcept { return options_; }
-
-    /// Goes on from a saved place. Throws errc::mismatch when it lies behind the end of the data.
-    void restore(const sampler_state& saved);
-
-    /// Full global batches per epoch (with last_batch::shorten, the short one counts too).
-    [[nodiscard]] std::uint64_t batches_per_epoch() const noexcept {
-        const auto full = options_.samples / options_.batch;
-        const bool rest = options_.samples % options_.batch != 0;
-        return full + (rest && options_.last == last_batch::shorten ? 1 : 0);
-    }
-
-private:
-    [[nodiscard]] keyed_permutation make_order() const;
-
-    sampler_options options_;
-    sampler_state state_;
-    keyed_permutation order_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/sampler.ipp
-// Bodies of <skein/train/sampler.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE sampler::sampler(sampler_options options, int world_size)
-    : options_(options), state_{.seed = options.seed}, order_(make_order()) {
-    check(options_, world_size).value();
-}
-
-SKEIN_INLINE result<void> sampler::check(const sampler_options& o, int world_size) {
-    const auto world = static_cast<std::uint64_t>(world_size > 0 ? world_size : 0);
-    if (world == 0)
-        return error(errc::usage, fmt::format("{} workers cannot train", world_size))
-            .with_hint("give at least 1");
-    if (o.samples == 0)
-        return error(errc::usage, "the data set has no samples")
-            .with_hint("is the text shorter than the context?");
-    if (o.samples < world)
-        return error(errc::usage, fmt::format("{} workers but only {} samples", world, o.samples))
-            .with_hint(fmt::format("use at most {} workers or more data", o.samples));
-    if (o.batch == 0) return error(errc::usage, "a global batch of 0 samples cannot train");
-    if (o.batch < world)
-        return error(errc::usage,
-                     fmt::format("a global batch of {} samples cannot be dealt to {} workers",
-                                 o.batch, world))
-            .with_hint(fmt::format("use a batch of at least {}", world));
-    if (o.last == last_batch::drop && o.samples < o.batch)
-        return error(errc::usage, fmt::format("{} samples do not fill one global batch of {}",
-                                              o.samples, o.batch))
-            .with_hint("use a smaller batch or more data");
-    return {};
-}
-
-SKEIN_INLINE batch_slice sampler::next(int rank, int world_size) {
-    auto left = options_.samples - state_.cursor;
-    const bool spent = options_.last == last_batch::drop ? left < options_.batch : left == 0;
-    if (spent) {
-        state_.epoch += 1;
-        state_.cursor = 0;
-        order_ = make_order();
-        left = options_.samples;
-    }
-    const auto count = left < options_.batch ? left : options_.batch;
-    const auto [first, last] = rank_range(count, rank, world_size);
-    batch_slice slice{.epoch = state_.epoch, .global_batch = count, .ids = {}};
-    slice.ids.reserve(last - first);
-    for (auto place = first; place < last; ++place)
-        slice.ids.push_back(order_(state_.cursor + place));
-    state_.cursor += count;
-    return slice;
-}
-
-SKEIN_INLINE void sampler::restore(const sampler_state& saved) {
-    if (saved.cursor > options_.samples)
-        throw error(errc::mismatch,
-                    fmt::format("saved position {} lies behind the {} samples of the data set",
-                                saved.cursor, options_.samples))
-            .with_hint("was the run started on other data?");
-    state_ = saved;
-    order_ = make_order();
-}
-
-SKEIN_INLINE keyed_permutation sampler::make_order() const {
-    // splitmix64 of (seed, epoch): neighbouring epochs get unrelated keys.
-    std::uint64_t key = state_.seed + (state_.epoch + 1) * 0x9e3779b97f4a7c15ULL;
-    key = (key ^ (key >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    key = (key ^ (key >> 27)) * 0x94d049bb133111ebULL;
-    return keyed_permutation(options_.samples > 0 ? options_.samples : 1, key ^ (key >> 31));
 }
 
 } // namespace skein::train
@@ -14016,100 +14360,96 @@ SKEIN_INLINE result<schedule> make_schedule(std::string_view name, schedule_sett
 
 } // namespace skein::train
 
-// ======== skein/train/single.hpp
-// The strategy for one process: no communication at all. Also the oracle of every other strategy.
-
-
-#include <string_view>
-
-namespace skein {
-
-/// Trains in this process alone.
-class Single {
-public:
-    static constexpr std::string_view name = "Single";
-
-    /// Throws errc::usage in a world of several ranks.
-    Single(const train::context& ctx, torch::nn::Module& module);
-
-    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
-    void begin_step() { store_.expect_gradients(); }
-    void begin_micro(bool /*last*/) noexcept {}
-    void finish_backward() { store_.settle_gradients(); }
-    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
-    void publish() noexcept {}
-    void sync_buffers() noexcept {}
-    void begin_evaluation() noexcept {}
-    void end_evaluation() noexcept {}
-    void abort(const error& /*why*/) noexcept {}
-    void finish() noexcept {}
-
-private:
-    train::flat_store store_;
-};
-
-static_assert(train::strategy<Single>);
-
-} // namespace skein
-
-
-// ======== skein/train/detail/single.ipp
-// Bodies of <skein/train/single.hpp>.
-
-
-#include <fmt/core.h>
-
-namespace skein {
-
-SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
-    if (ctx.world_size() != 1)
-        throw error(errc::usage,
-                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-            .with_hint("use Trainer<DDP<>>, or one worker");
-}
-
-} // namespace skein
-
-// ======== skein/train/trainer.hpp
-// The training loop: the same for one process and many, and the only place that knows all parts.
+// ======== skein/train/session.hpp
+// One training run as steps that a loop of your own drives; fit() is such a loop.
 //
-// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
-// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
-// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+// A step has five phases: draw (which samples), compute (forward and backward passes), agree (the row: what
+// all ranks report and decide together), apply (clip, optimizer, publish) and commit (the place in the data
+// moves on; callbacks, evaluation, files and checkpoints). Until apply nothing that lasts has changed, and
+// redo() takes the step back.
 //
 //     skein::Trainer<skein::DDP<>> trainer(ctx, config);
-//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
-//
-// Same seed and world size: the same bits, also when a run was interrupted and resumed.
+//     auto session = trainer.open(net, skein::AdamW{}, schedule);
+//     session.evaluate_on(net, loss, held_out);
+//     for (auto& step : session.steps(data)) {
+//         for (auto& micro : step) session.backward(loss(net, micro));
+//         session.report(skein::report::metric_kind::sum, "seen", 12);
+//     }
+//     const auto result = session.finish();
 
 
-// ======== skein/train/detail/session.hpp
-// The seam between one fit() and the user's types: the loop is no template and is compiled once, what it
-// needs of model, loss, data, strategy and callbacks is behind virtual calls.
-
-
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// Where a session stands between two calls.
+enum class step_phase : std::uint8_t {
+    idle,      ///< the last step is committed, or taken back
+    drawn,     ///< its samples are known
+    computing, ///< some micro-batches have been through the model
+    agreed, ///< all ranks know its row; the reduced gradients are there until the next step is drawn
+    applied, ///< the parameters are new
+};
+
+/// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
+struct redo_step {};
+
+template <class R>
+concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
+
+/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
+/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
+/// "val_<name>".
+template <class L, class Model, class Batch>
+concept loss_function =
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
+    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/session_seam.hpp
+// The seam between a session and the user's types: the loop is no template and is compiled once, what it
+// needs of strategy, model, loss, data and callbacks is behind virtual calls. Included by
+// <skein/train/session.hpp> only, after its concepts.
+
+namespace skein::train {
+
+/// What a session was asked for. Pointers are not owned.
+struct session_request {
+    context* ctx;
+    const run_config* config;
+    const report::settings* described; ///< the user's part of config.json
+    report::metric_set* reported;      ///< what the user reports for the step that is running
+    optimizer_options options;
+    schedule rate;
+};
+
+} // namespace skein::train
 
 namespace skein::train::detail {
 
-/// The user's types of one fit(): see trainer.hpp for what each of them promises.
-class fit_parts {
+/// State of a callback, by the name of its type.
+struct callback_state {
+    std::string name, state;
+};
+
+/// Strategy, module and callbacks of one session.
+class session_parts {
 public:
-    using ids = std::span<const std::uint64_t>;
-
-    virtual ~fit_parts();
+    virtual ~session_parts() = default;
     [[nodiscard]] virtual torch::nn::Module& module() = 0;
-    /// The loss of training or evaluation samples; `metrics` gets what it reports. Its weight is undefined
-    /// when it is the mean over the samples.
-    [[nodiscard]] virtual weighted_loss loss(ids samples, report::metric_set& metrics) = 0;
-    [[nodiscard]] virtual weighted_loss held_out_loss(ids samples, report::metric_set& metrics) = 0;
-
-    [[nodiscard]] virtual bool loss_is_weighted() const = 0;
 
     [[nodiscard]] virtual std::string strategy_name() const = 0;
     [[nodiscard]] virtual flat_store& store() = 0;
@@ -14125,32 +14465,66 @@ public:
     virtual void finish() = 0;
 
     virtual void tell(const start_info& event) = 0;
-    virtual void tell(const step_info& event) = 0;
-    virtual void tell(const eval_info& event) = 0;
+    [[nodiscard]] virtual action tell(const step_info& event) = 0;
+    [[nodiscard]] virtual action tell(const eval_info& event) = 0;
     virtual void tell(const checkpoint_info& event) = 0;
     virtual void tell(const fit_result& event) = 0;
+    [[nodiscard]] virtual std::vector<callback_state> states() const = 0;
+    virtual void restore(const callback_state& saved) = 0;
 };
+
+using make_parts = std::function<std::unique_ptr<session_parts>()>;
+/// The loss of a batch behind the pointer; `metrics` gets what it reports. Its weight is undefined when it is
+/// the mean over the samples.
+using batch_loss = std::function<weighted_loss(const void* batch, report::metric_set& metrics)>;
+/// The same of samples by number.
+using numbered_loss =
+    std::function<weighted_loss(std::span<const std::uint64_t>, report::metric_set& metrics)>;
+
+template <class Loss, class Model, class Batch>
+consteval void require_loss() {
+    static_assert(
+        loss_function<Loss, Model, Batch>,
+        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
+        "and return a scalar tensor or a skein::weighted_loss");
+}
+
+template <class Loss, class Model, class Batch>
+inline constexpr bool loss_reports =
+    std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] consteval bool loss_is_weighted() {
+    if constexpr (loss_reports<Loss, Model, Batch>)
+        return std::convertible_to<
+            std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>, weighted_loss>;
+    else
+        return std::convertible_to<std::invoke_result_t<Loss&, Model&, const Batch&>,
+                                   weighted_loss>;
+}
+
+template <class Loss, class Model, class Batch>
+[[nodiscard]] weighted_loss call_loss(Loss& loss, Model& model, const Batch& batch,
+                                      report::metric_set& metrics) {
+    const auto value = [&] {
+        if constexpr (loss_reports<Loss, Model, Batch>)
+            return loss(model, batch, metrics);
+        else
+            return loss(model, batch);
+    };
+    if constexpr (loss_is_weighted<Loss, Model, Batch>())
+        return value();
+    else
+        return {value(), {}};
+}
 
 /// Names of the trainer's own numbers, in rows or beside them.
 inline constexpr std::string_view taken_names[] = {
-    "loss",          "lr",           "grad_norm", "step",     "stop",  "tokens_per_s",
-    "samples_per_s", "step_seconds", "event",     "val_loss", "total", "eta_seconds"};
+    "loss",          "lr",           "grad_norm",  "step",      "stop",        "tokens_per_s",
+    "samples_per_s", "step_seconds", "event",      "val_loss",  "total",       "eta_seconds",
+    "data_s",        "forward_s",    "backward_s", "exposed_s", "optimizer_s", "overlap"};
 
-/// What one fit() was asked for. Pointers are not owned.
-struct fit_request {
-    context* ctx;
-    const run_config* config;
-    const report::settings* described; ///< the user's part of config.json
-    report::metric_set* reported;      ///< what the user reports for the step that is running
-    optimizer_options options;
-    schedule rate;
-    std::uint64_t samples = 0;  ///< of the training data
-    std::uint64_t held_out = 0; ///< samples of the evaluation set
-};
-
-/// Makes the parts (and with them the strategy), trains, and tells the peers why if an error leaves.
-[[nodiscard]] fit_result run_fit(const fit_request& request,
-                                 const std::function<std::unique_ptr<fit_parts>()>& make);
+class session_core;
 
 /// What a person should know who wants the best checkpoints kept; mostly nothing.
 [[nodiscard]] std::string cadence_notice(const run_config& config, std::uint64_t held_out);
@@ -14161,13 +14535,784 @@ void begin_training(const context& ctx, const run_config& config);
 } // namespace skein::train::detail
 
 
+// ======== skein/train/session.hpp, continued
+namespace skein::train {
+
+class session;
+
+/// The step that is drawn: its micro-batches of this rank, each to be given to session::backward().
+template <class Batch>
+class step_view {
+public:
+    class iterator {
+    public:
+        using value_type = Batch;
+        using difference_type = std::ptrdiff_t;
+        const Batch& operator*() const { return *static_cast<const Batch*>(batch_); }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return it.batch_ == nullptr;
+        }
+
+    private:
+        friend class step_view;
+        explicit iterator(session& of);
+        session* of_;
+        const void* batch_;
+    };
+
+    explicit step_view(session& of) : of_(&of) {}
+    [[nodiscard]] iterator begin() { return iterator(*of_); }
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+    [[nodiscard]] std::uint64_t number() const; ///< from 1
+    [[nodiscard]] double loss() const;          ///< so far, of this rank
+
+private:
+    session* of_;
+};
+
+/// Steps to the end of the run. Leaving one agrees, applies and commits it; after redo() it comes again.
+template <class Batch>
+class step_range {
+public:
+    class iterator {
+    public:
+        using value_type = step_view<Batch>;
+        using difference_type = std::ptrdiff_t;
+        step_view<Batch>& operator*() const { return range_->view_; }
+        iterator& operator++();
+        void operator++(int) { ++*this; }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) {
+            return !it.range_->more_;
+        }
+
+    private:
+        friend class step_range;
+        explicit iterator(step_range& range) : range_(&range) {}
+        step_range* range_;
+    };
+
+    explicit step_range(session& of) : of_(&of), view_(of) {}
+    [[nodiscard]] iterator begin();
+    [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+
+private:
+    session* of_;
+    step_view<Batch> view_;
+    bool more_ = false;
+};
+
+/// A run: made by Trainer::open(), which must outlive it, as must model and data. All ranks make the same
+/// calls. An error that leaves a member is told to the other ranks; one that passes the session by ends
+/// their next exchange with them knowing that this rank has left because of an exception.
+class session {
+public:
+    /// Makes the strategy. Throws errc::mismatch when the ranks' settings differ, and what it throws.
+    session(const session_request& request, const detail::make_parts& make);
+    session(const session&) = delete;
+    session& operator=(const session&) = delete;
+    ~session();
+
+    /// Before the first step: evaluates as run_config says. Model, loss and data must outlive the session.
+    template <class Model, class Loss, data_source HeldOut>
+    void evaluate_on(Model& model, Loss& loss, const HeldOut& held_out) {
+        detail::require_loss<Loss, Model, batch_of<HeldOut>>();
+        use_evaluation(static_cast<std::uint64_t>(held_out.size()),
+                       [&](std::span<const std::uint64_t> ids, report::metric_set& metrics) {
+                           return detail::call_loss(loss, model, held_out.batch(ids), metrics);
+                       });
+    }
+    /// Before the first step, on every rank: backward() gets weighted losses.
+    void expect_weights() noexcept;
+
+    /// The steps that are left, for a range-based for. Resumes first, if that is asked for. Once.
+    template <class Data>
+        requires train_input<Data>
+    [[nodiscard]] step_range<batch_of<Data>> steps(Data& data) {
+        begin(detail::make_input(data));
+        return step_range<batch_of<Data>>(*this);
+    }
+
+    /// The backward pass of the micro-batch in hand. The gradient is that of the mean over the global batch,
+    /// however its samples fall on ranks and micro-batches.
+    ///   mean  over the micro-batch's samples, one number
+    void backward(const at::Tensor& mean) { backward(weighted_loss{mean, {}}); }
+    void backward(const weighted_loss& loss);
+
+    /// A number of this rank for the row of this step; see Trainer::report().
+    void report(report::metric_kind kind, std::string_view name, double value, double weight = 1.0);
+    /// Training ends after the step that agrees on it next, on all ranks.
+    void request_stop() noexcept;
+
+    // ---- the phases one by one; steps() calls those that a loop leaves out ------------------------
+
+    void begin(std::unique_ptr<detail::input_source> input);
+    /// False: the run is at its end, or was asked to stop.
+    [[nodiscard]] bool draw();
+    /// The next micro-batch of this rank, a Batch of the data; null after the last.
+    [[nodiscard]] const void* next_micro();
+    void agree();
+    void apply();
+    void commit();
+    /// What is left of the step. Nothing after redo().
+    void complete();
+    /// Takes back a step that is not applied: the next draw() gives the same samples, and the step has the
+    /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
+    /// Collective when the backward pass has begun: its exchanges come to an end first.
+    void redo();
+
+    [[nodiscard]] step_phase phase() const noexcept;
+    [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
+    [[nodiscard]] double micro_loss() const noexcept; ///< mean of the step so far, of this rank
+
+    /// The last evaluation, files, callbacks. The module is whole again on every rank. A step that is not
+    /// committed is given up.
+    [[nodiscard]] fit_result finish();
+
+    /// All steps with a loss that is called here: fit().
+    [[nodiscard]] fit_result run(const detail::batch_loss& loss);
+    void use_evaluation(std::uint64_t samples, detail::numbered_loss loss);
+
+private:
+    std::unique_ptr<detail::session_core> core_;
+};
+
+template <class Batch>
+step_view<Batch>::iterator::iterator(session& of) : of_(&of), batch_(of.next_micro()) {}
+template <class Batch>
+typename step_view<Batch>::iterator& step_view<Batch>::iterator::operator++() {
+    batch_ = of_->next_micro();
+    return *this;
+}
+template <class Batch>
+std::uint64_t step_view<Batch>::number() const {
+    return of_->finished() + 1;
+}
+template <class Batch>
+double step_view<Batch>::loss() const {
+    return of_->micro_loss();
+}
+template <class Batch>
+typename step_range<Batch>::iterator step_range<Batch>::begin() {
+    more_ = of_->draw();
+    return iterator(*this);
+}
+template <class Batch>
+typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() {
+    range_->of_->complete();
+    range_->more_ = range_->of_->draw();
+    return *this;
+}
+
+} // namespace skein::train
+
+
 // ======== skein/train/detail/session.ipp
-// One fit(): the loop behind Trainer, and the bodies of <skein/train/detail/session.hpp>.
+// Bodies of <skein/train/session.hpp>.
+
+
+// ======== skein/train/detail/session_core.ipp
+// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp> alone.
+
+
+// ======== skein/train/detail/feeder.ipp
+// The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
+// Used by <skein/train/detail/session_core.ipp> alone.
+
+
+// ======== skein/train/training_state.hpp
+// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
+//
+// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
+// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
+// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
+// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
+
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace skein::train {
+
+/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
+[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
+
+/// The bytes of a contiguous CPU tensor.
+[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
+
+/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
+/// so draw what one process draws with N micro-batches per step.
+void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
+
+/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
+class training_state {
+public:
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
+        : training_state(store, optimizer, &order) {}
+    ///   order  null: the data is a stream, whose place is in what `extra` of save() says
+    training_state(flat_store& store, flat_optimizer& optimizer, sampler* order)
+        : store_(&store), optimizer_(&optimizer), order_(order) {}
+
+    /// Tells a model or optimizer with other tensors.
+    [[nodiscard]] std::string config_hash() const;
+
+    /// What to save after `step` finished steps. The views stay valid until the next step.
+    ///   more   numbers that go into checkpoint_state::extra besides its own
+    ///   extra  likewise: the text of a JSON object
+    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
+                                        const std::map<std::string, double>& more = {},
+                                        const std::string& extra = "{}");
+
+    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
+    /// naming what differs, before it changes anything that a shape check can find.
+    void restore(const loaded_checkpoint& from);
+
+private:
+    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
+    struct owned_tensor {
+        std::string name;
+        std::vector<std::int64_t> shape; ///< of the whole
+        at::Tensor rows;                 ///< flat, or of the whole shape
+        std::int64_t first_row = 0, count = 0;
+        bool everywhere = true;
+    };
+
+    void restore_place(const loaded_checkpoint& from);
+    void restore_left_out(const std::string& text);
+    /// Every tensor to save, in one order on all ranks.
+    [[nodiscard]] std::vector<owned_tensor> tensors() const;
+
+    flat_store* store_;
+    flat_optimizer* optimizer_;
+    sampler* order_;
+    std::vector<at::Tensor> held_;
+};
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/training_state.ipp
+// Bodies of <skein/train/training_state.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
+    switch (tensor.scalar_type()) {
+    case at::kFloat: return "F32";
+    case at::kDouble: return "F64";
+    case at::kBFloat16: return "BF16";
+    case at::kHalf: return "F16";
+    case at::kLong: return "I64";
+    case at::kInt: return "I32";
+    case at::kShort: return "I16";
+    case at::kChar: return "I8";
+    case at::kByte: return "U8";
+    case at::kBool: return "BOOL";
+    default:
+        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
+                                                     c10::toString(tensor.scalar_type())));
+    }
+}
+
+SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
+    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+                "needs a contiguous CPU tensor");
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
+    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
+                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    torch::manual_seed(x ^ (x >> 31));
+}
+
+namespace detail {
+SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
+    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
+        .with_where(from.path());
+}
+} // namespace detail
+
+SKEIN_INLINE std::string training_state::config_hash() const {
+    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
+}
+
+SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
+                                                   const std::map<std::string, double>& more,
+                                                   const std::string& also) {
+    checkpoint_state state;
+    state.step = step;
+    state.config_hash = config_hash();
+    held_.clear();
+    for (auto& t : tensors()) {
+        held_.push_back(t.rows.contiguous());
+        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
+        state.tensors.push_back({.name = std::move(t.name),
+                                 .dtype = safetensors_dtype(t.rows),
+                                 .shape = std::move(t.shape),
+                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
+                                 .first_row = writes ? t.first_row : 0,
+                                 .rows = t.everywhere ? tensor_part::whole
+                                         : writes     ? t.count
+                                                      : 0,
+                                 .everywhere = t.everywhere});
+    }
+    json extra = parse_json(also, {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    if (order_ != nullptr) {
+        const auto& at = order_->state();
+        extra["sampler"] = {{"seed", at.seed},
+                            {"epoch", at.epoch},
+                            {"cursor", at.cursor},
+                            {"samples", order_->options().samples},
+                            {"batch", order_->options().batch}};
+    }
+    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
+    const auto& left_out = optimizer_->left_out();
+    for (std::size_t i = 0; i < left_out.size(); ++i)
+        if (left_out[i] != 0)
+            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
+    extra["seed"] = seed;
+    for (const auto& [name, value] : more) extra[name] = value;
+    state.extra = dump_json(extra);
+    return state;
+}
+
+SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
+    at::NoGradGuard no_grad;
+    if (from.manifest().config_hash != config_hash())
+        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
+            .with_where(from.path())
+            .with_hint("give the same model and optimizer options as when the run was started, or "
+                       "another run name");
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto number = [&](const char* group, const char* key) {
+        if (!extra.contains(group)) throw detail::missing_extra(from, group);
+        return json_uint(extra.at(group), key).value();
+    };
+    restore_place(from);
+    optimizer_->set_steps(number("optimizer", "steps"));
+    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
+    for (auto& t : tensors()) {
+        auto rows = t.rows.contiguous();
+        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
+        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
+    }
+}
+
+SKEIN_INLINE void training_state::restore_place(const loaded_checkpoint& from) {
+    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+    const auto refuse = [&](std::string what, const char* same) {
+        throw error(errc::mismatch, std::move(what))
+            .with_where(from.path())
+            .with_hint(fmt::format("give the same {} as when the run was started, or another run "
+                                   "name",
+                                   same));
+    };
+    const bool of_stream = extra.contains("stream");
+    if (of_stream != (order_ == nullptr))
+        refuse(of_stream ? "the run was started on a stream, now its data has a size"
+                         : "the run was started on data of a size, now it is a stream",
+               "data");
+    if (order_ == nullptr) return;
+    if (!extra.contains("sampler")) throw detail::missing_extra(from, "sampler");
+    const auto number = [&](const char* key) {
+        return json_uint(extra.at("sampler"), key).value();
+    };
+    const auto& now = order_->options();
+    if (number("samples") != now.samples)
+        refuse(fmt::format("the run was started on {} samples, now there are {}", number("samples"),
+                           now.samples),
+               "data");
+    if (number("seed") != now.seed)
+        refuse(
+            fmt::format("the run was started with seed {}, now it is {}", number("seed"), now.seed),
+            "seed");
+    order_->restore({number("seed"), number("epoch"), number("cursor")});
+}
+
+SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
+    const json saved = parse_json(text).value();
+    std::vector<std::uint64_t> left_out;
+    for (const auto& s : store_->segments())
+        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
+    optimizer_->set_left_out(std::move(left_out));
+}
+
+SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
+    const auto rows_of = [](std::span<const std::int64_t> shape) {
+        return shape.empty() ? std::int64_t{1} : shape[0];
+    };
+    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
+    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
+    std::vector<owned_tensor> all;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const auto& s = store_->segments()[i];
+        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
+            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
+            t.everywhere = !store_->is_sharded() || s.count == 0;
+            if (mine[i] != nullptr) {
+                t.rows = flat.narrow(0, at, mine[i]->count);
+                t.first_row = mine[i]->first / s.row;
+                t.count = mine[i]->count / s.row;
+            } else if (t.everywhere) {
+                t.count = rows_of(t.shape); // of no elements
+            }
+            all.push_back(std::move(t));
+        };
+        const auto* piece = mine[i];
+        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
+        for (const auto& [state, flat] : optimizer_->states())
+            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
+    }
+    for (const auto& f : store_->fixed()) {
+        auto tensor = f.tensor.detach();
+        auto shape = tensor.sizes().vec();
+        const auto rows = rows_of(shape);
+        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+    }
+    return all;
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/feeder.ipp, continued
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+/// One micro-batch of this rank. Without samples it is left out of the step.
+struct micro_batch {
+    std::uint64_t samples = 0;
+    std::vector<std::uint64_t> ids;    ///< of numbered data
+    std::shared_ptr<const void> value; ///< null: not made yet, or done with
+    std::exception_ptr failed;         ///< what the user's code threw instead
+};
+
+/// One global batch as this rank sees it.
+struct drawn_batch {
+    std::uint64_t epoch = 0, global_batch = 0;
+    std::vector<micro_batch> micros;
+    sampler_state place;     ///< behind it
+    std::string stream;      ///< the stream's state behind it
+    bool ends_epoch = false; ///< of a stream
+};
+
+class feeder {
+public:
+    feeder(const context& ctx, const run_config& config, input_source& source)
+        : ctx_(ctx), config_(config), source_(source) {
+        if (!source_.is_stream()) {
+            const sampler_options options{.samples = source_.size(),
+                                          .batch = static_cast<std::uint64_t>(config.global_batch),
+                                          .seed = config.seed,
+                                          .last = config.last};
+            order_.emplace(options, ctx.world_size());
+            ahead_ = order_;
+            total_ = total_steps(config, source_.size());
+        } else {
+            if (config.last == last_batch::carry)
+                throw error(errc::usage, "a stream cannot carry samples over into its next epoch")
+                    .with_hint("choose last_batch::drop or last_batch::shorten");
+            total_ = config.epochs > 0 ? 0 : static_cast<std::uint64_t>(config.max_steps);
+            state_ = source_.state();
+        }
+        depth_ = static_cast<std::size_t>(config.prefetch_batches);
+    }
+    feeder(const feeder&) = delete;
+    feeder& operator=(const feeder&) = delete;
+    ~feeder() { drop_ahead(); }
+
+    /// Steps of the run; 0: as many as the stream gives.
+    [[nodiscard]] std::uint64_t total() const noexcept { return total_; }
+    /// Null with a stream.
+    [[nodiscard]] sampler* order() noexcept { return order_ ? &*order_ : nullptr; }
+
+    /// The batch of the step after so many finished ones; nothing when the epochs are over. Collective with
+    /// a stream.
+    [[nodiscard]] std::optional<drawn_batch> next(std::uint64_t step) {
+        return order_ ? next_by_number(step) : next_of_stream(step);
+    }
+
+    /// Of a batch that next() gave: makes it, if nobody has. Throws what the user's code threw.
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        if (micro.failed) std::rethrow_exception(std::exchange(micro.failed, nullptr));
+        if (!micro.value) watched([&] { micro.value = source_.batch(micro.ids); });
+        return micro.value.get();
+    }
+
+    /// Starts what may be made ahead of the step after so many finished ones.
+    void look_ahead(std::uint64_t step) {
+        if (depth_ == 0 || !watched_ || begins_anew_) return;
+        while (ahead_of_.size() < depth_ && (total_ == 0 || step + 1 + ahead_of_.size() < total_)) {
+            auto job = std::make_unique<pending>();
+            if (order_) job->batch = deal();
+            job->epoch = epoch_;
+            job->step = step + 1 + ahead_of_.size();
+            auto& now = *job;
+            now.end = now.done.get_future();
+            if (!worker_) worker_.emplace(1);
+            worker_->submit([this, &now] {
+                make_ahead(now);
+                now.done.set_value();
+            });
+            ahead_of_.push_back(std::move(job));
+        }
+    }
+    /// Waits until the data is left alone.
+    void quiet() {
+        for (auto& job : ahead_of_) job->end.wait();
+    }
+
+    void commit(const drawn_batch& taken) {
+        if (order_) return order_->restore(taken.place);
+        state_ = taken.stream;
+        committed_epoch_ = taken.epoch + (taken.ends_epoch ? 1 : 0);
+    }
+
+    /// The next batch is again the one after the last committed.
+    void rewind() {
+        drop_ahead();
+        if (order_) {
+            ahead_->restore(order_->state());
+        } else {
+            source_.restore(state_);
+            epoch_ = committed_epoch_;
+            begins_anew_ = false;
+        }
+    }
+
+    /// For the checkpoint of a stream; collective.
+    [[nodiscard]] json saved_stream() const {
+        json states = json::array();
+        for (const auto& state : gather_bytes(ctx_, as_bytes(std::string_view(state_))))
+            states.push_back(to_hex(state));
+        return {{"epoch", committed_epoch_}, {"states", std::move(states)}};
+    }
+    void restore_stream(const json& saved, const std::string& where) {
+        const auto& states = saved.at("states");
+        const auto mine = static_cast<std::size_t>(ctx_.rank());
+        bool alike = true;
+        for (const auto& s : states) alike = alike && s == states[0];
+        if (states.empty() || (!alike && states.size() != std::size_t(ctx_.world_size())))
+            throw error(errc::mismatch,
+                        fmt::format("the streams of {} ranks were saved, now there are {}",
+                                    states.size(), ctx_.world_size()))
+                .with_where(where)
+                .with_hint("resume with as many workers as before, or save one state for all: the "
+                           "place in the whole stream");
+        const auto text = states[alike ? 0 : mine].get<std::string>();
+        byte_buffer bytes(text.size() / 2);
+        if (!from_hex(text, bytes))
+            throw error(errc::malformed, "the state of a stream is no hexadecimal text")
+                .with_where(where);
+        state_ = std::string(as_text(bytes));
+        committed_epoch_ = json_uint(saved, "epoch").value();
+        fresh_ = false;
+        rewind();
+    }
+
+private:
+    /// Made on the worker.
+    struct pending {
+        drawn_batch batch;
+        std::uint64_t epoch = 0, step = 0;
+        std::promise<void> done;
+        std::future<void> end;
+    };
+
+    [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
+
+    /// The next places of the order, cut into micro-batches.
+    [[nodiscard]] drawn_batch deal() {
+        auto slice = ahead_->next(ctx_.rank(), ctx_.world_size());
+        drawn_batch out;
+        out.epoch = slice.epoch;
+        out.global_batch = slice.global_batch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [first, last] = rank_range(slice.ids.size(), part, parts());
+            micro_batch micro;
+            micro.samples = last - first;
+            micro.ids.assign(slice.ids.begin() + static_cast<std::ptrdiff_t>(first),
+                             slice.ids.begin() + static_cast<std::ptrdiff_t>(last));
+            out.micros.push_back(std::move(micro));
+        }
+        out.place = ahead_->state();
+        return out;
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> next_by_number(std::uint64_t step) {
+        if (step >= total_) return std::nullopt;
+        auto job = take();
+        return job ? std::move(job->batch) : deal();
+    }
+
+    /// What was made ahead, when it is there or comes.
+    [[nodiscard]] std::unique_ptr<pending> take() {
+        if (ahead_of_.empty()) return nullptr;
+        ahead_of_.front()->end.wait();
+        auto job = std::move(ahead_of_.front());
+        ahead_of_.pop_front();
+        return job;
+    }
+
+    void make_ahead(pending& job) noexcept {
+        if (!order_) return ask(job.batch, job.epoch, std::nullopt);
+        for (auto& micro : job.batch.micros) {
+            if (micro.ids.empty()) continue;
+            try {
+                micro.value = source_.batch(micro.ids);
+            } catch (...) {
+                micro.failed = std::current_exception();
+            }
+        }
+    }
+
+    /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
+    ///   step  seeds the generator, where that is allowed
+    void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
+        const auto [first, last] = rank_range(static_cast<std::uint64_t>(config_.global_batch),
+                                              ctx_.rank(), ctx_.world_size());
+        out.epoch = epoch;
+        for (int part = 0; part < parts(); ++part) {
+            const auto [from, to] = rank_range(last - first, part, parts());
+            const stream_share share{.rank = ctx_.rank(),
+                                     .world_size = ctx_.world_size(),
+                                     .samples = to - from,
+                                     .epoch = epoch};
+            micro_batch micro;
+            try {
+                if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                auto got = source_.next(share);
+                out.stream = source_.state();
+                micro.samples = got.value ? got.samples : 0;
+                out.ends_epoch = !got.value;
+                micro.value = std::move(got.value);
+            } catch (...) {
+                micro.failed = std::current_exception();
+                micro.samples = 1; // it shows when it is asked for
+            }
+            out.micros.push_back(std::move(micro));
+            if (out.ends_epoch || out.micros.back().failed) break;
+        }
+    }
+
+    /// Ranks may end at different places: what they do is agreed before anybody computes.
+    [[nodiscard]] std::optional<drawn_batch> next_of_stream(std::uint64_t step) {
+        if (total_ > 0 && step >= total_) return std::nullopt;
+        if (std::exchange(begins_anew_, false)) restart();
+        for (;;) {
+            if (config_.epochs > 0 && epoch_ >= static_cast<std::uint64_t>(config_.epochs))
+                return std::nullopt;
+            auto batch = one_share(step);
+            double seen[] = {0.0, batch.ends_epoch ? 1.0 : 0.0};
+            for (const auto& micro : batch.micros) seen[0] += static_cast<double>(micro.samples);
+            all_reduce(ctx_, seen, dist::reduce_op::sum);
+            batch.global_batch = static_cast<std::uint64_t>(seen[0]);
+            batch.ends_epoch = seen[1] > 0;
+            const bool whole = !batch.ends_epoch || config_.last == last_batch::shorten;
+            if (whole && batch.global_batch > 0) {
+                fresh_ = false;
+                if (batch.ends_epoch) {
+                    epoch_ += 1;
+                    begins_anew_ = true;
+                }
+                return batch;
+            }
+            if (fresh_)
+                throw error(errc::usage,
+                            fmt::format("epoch {} of the stream does not fill one global batch of "
+                                        "{} samples",
+                                        epoch_, config_.global_batch))
+                    .with_hint("use a smaller batch, last_batch::shorten or more data");
+            epoch_ += 1;
+            fresh_ = true;
+            restart();
+        }
+    }
+
+    /// From the committed place, so that it does not matter how much was made ahead.
+    void restart() {
+        drop_ahead();
+        source_.restore(state_);
+    }
+
+    [[nodiscard]] drawn_batch one_share(std::uint64_t step) {
+        if (auto job = take()) return std::move(job->batch);
+        drawn_batch batch;
+        watched([&] { ask(batch, epoch_, step); });
+        return batch;
+    }
+
+    /// Runs the user's code here. The first time it is looked whether it draws from torch's generator: on
+    /// another thread it would take the model's numbers.
+    template <class Call>
+    void watched(Call call) {
+        if (depth_ == 0 || watched_) return call();
+        const auto before = generator_state();
+        call();
+        watched_ = true;
+        if (!at::equal(before, generator_state())) depth_ = 0;
+    }
+
+    [[nodiscard]] static at::Tensor generator_state() {
+        auto generator = at::detail::getDefaultCPUGenerator();
+        const std::lock_guard lock(generator.mutex());
+        return generator.get_state();
+    }
+
+    void drop_ahead() {
+        quiet();
+        ahead_of_.clear();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    input_source& source_;
+    std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
+    std::uint64_t total_ = 0;
+    std::size_t depth_ = 0;
+    bool watched_ = false;
+
+    std::string state_;                             // of the stream, committed
+    std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch
+    bool begins_anew_ = false;                      // the stream, before it is asked again
+    bool fresh_ = true;                             // nothing was taken in this epoch
+
+    std::deque<std::unique_ptr<pending>> ahead_of_;
+    std::optional<net::offload_pool> worker_; // last: it ends before what it works on
+};
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_evaluation.ipp
+// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/detail/session_parts.ipp
 // Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
-// Used by <skein/train/detail/session.ipp> alone.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 
 #include <cmath>
@@ -14240,13 +15385,41 @@ SKEIN_INLINE void add_settings(std::vector<cluster::setting>& to, const schedule
 }
 
 /// Ranks that differ in one of these would train apart, or wait for each other for ever.
-SKEIN_INLINE std::vector<cluster::setting> all_settings(const fit_request& request) {
+SKEIN_INLINE std::vector<cluster::setting> all_settings(const session_request& request) {
     auto all = settings_of(*request.config);
-    all.push_back({"samples", fmt::format("{}", request.samples)});
-    all.push_back({"evaluation samples", fmt::format("{}", request.held_out)});
     add_settings(all, request.options);
     add_settings(all, request.rate);
     return all;
+}
+
+/// The same for the data.
+SKEIN_INLINE std::vector<cluster::setting> data_settings(const input_source& input,
+                                                         std::uint64_t held_out) {
+    return {{"samples", input.is_stream() ? "a stream" : fmt::format("{}", input.size())},
+            {"evaluation samples", fmt::format("{}", held_out)}};
+}
+
+SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& input) {
+    if (c.epochs < 1) return {};
+    const char* const lasts[] = {"left out", "a short batch", "carried over"};
+    auto text = fmt::format("{} epoch{}", c.epochs, c.epochs == 1 ? "" : "s");
+    if (!input.is_stream()) {
+        const auto batch = static_cast<std::uint64_t>(c.global_batch);
+        text += fmt::format(" of {} samples", input.size());
+        if (const auto rest = input.size() % batch; rest > 0)
+            text += fmt::format(", the last {} of each {}", rest, lasts[static_cast<int>(c.last)]);
+    }
+    return text;
+}
+
+/// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
+[[noreturn]] SKEIN_INLINE void come_apart(std::uint64_t step, double least, double most) {
+    throw error(errc::mismatch,
+                fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
+                            "on one and {:.17g} on another",
+                            step, least, most))
+        .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
+                   "nothing but the trainer write to the parameters?");
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
@@ -14273,6 +15446,8 @@ struct user_code {
     auto run(std::string_view what, Call call) const {
         try {
             return call();
+        } catch (const redo_step&) {
+            throw;
         } catch (const error& e) {
             // Of the transport, in a hook of the backward pass, or of the user's own choice.
             if (!e.where().empty() || may_be_echo(e.code())) throw;
@@ -14376,243 +15551,108 @@ private:
 
 } // namespace skein::train::detail
 
-// ======== skein/train/training_state.hpp
-// Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
-//
-// Tensors are saved under the module's own names ("model.wte", "optim.exp_avg.wte"), not as flat
-// buffers, and a rank of a sharded run saves the rows it owns: any strategy with any number of workers,
-// and any other reader of safetensors, can load them. The rest is a small JSON object: sampler position, optimizer steps, seed. Dropout needs no saved
-// state: every micro-batch seeds the generator with (seed, step, its number in the global batch).
 
-
+// ======== skein/train/detail/session_evaluation.ipp, continued
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace skein::train {
-
-/// The name of a tensor's type in the safetensors format; errc::not_supported for an exotic one.
-[[nodiscard]] std::string safetensors_dtype(const at::Tensor& tensor);
-
-/// The bytes of a contiguous CPU tensor.
-[[nodiscard]] mut_byte_span bytes_of(const at::Tensor& tensor);
-
-/// Seeds this process's default generator for one micro-batch, numbered over all ranks of a step. N ranks
-/// so draw what one process draws with N micro-batches per step.
-void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch);
-
-/// The parts of a run that a checkpoint covers; refers to objects of the trainer.
-class training_state {
-public:
-    training_state(flat_store& store, flat_optimizer& optimizer, sampler& order)
-        : store_(&store), optimizer_(&optimizer), order_(&order) {}
-
-    /// Tells a model or optimizer with other tensors.
-    [[nodiscard]] std::string config_hash() const;
-
-    /// What to save after `step` finished steps. The views stay valid until the next step.
-    ///   more  numbers that go into checkpoint_state::extra besides its own
-    [[nodiscard]] checkpoint_state save(std::uint64_t step, std::uint64_t seed,
-                                        const std::map<std::string, double>& more = {});
-
-    /// Takes over what this rank owns; strategy::publish() gives it to the others. Throws errc::mismatch,
-    /// naming what differs, before it changes anything that a shape check can find.
-    void restore(const loaded_checkpoint& from);
-
-private:
-    /// A tensor of the module or the optimizer, and the rows of it that this rank owns.
-    struct owned_tensor {
-        std::string name;
-        std::vector<std::int64_t> shape; ///< of the whole
-        at::Tensor rows;                 ///< flat, or of the whole shape
-        std::int64_t first_row = 0, count = 0;
-        bool everywhere = true;
-    };
-
-    void restore_left_out(const std::string& text);
-    /// Every tensor to save, in one order on all ranks.
-    [[nodiscard]] std::vector<owned_tensor> tensors() const;
-
-    flat_store* store_;
-    flat_optimizer* optimizer_;
-    sampler* order_;
-    std::vector<at::Tensor> held_;
-};
-
-} // namespace skein::train
-
-
-// ======== skein/train/detail/training_state.ipp
-// Bodies of <skein/train/training_state.hpp>.
-
-
 #include <fmt/core.h>
 
-namespace skein::train {
+namespace skein::train::detail {
 
-SKEIN_INLINE std::string safetensors_dtype(const at::Tensor& tensor) {
-    switch (tensor.scalar_type()) {
-    case at::kFloat: return "F32";
-    case at::kDouble: return "F64";
-    case at::kBFloat16: return "BF16";
-    case at::kHalf: return "F16";
-    case at::kLong: return "I64";
-    case at::kInt: return "I32";
-    case at::kShort: return "I16";
-    case at::kChar: return "I8";
-    case at::kByte: return "U8";
-    case at::kBool: return "BOOL";
-    default:
-        throw error(errc::not_supported, fmt::format("not supported: a checkpoint of type {}",
-                                                     c10::toString(tensor.scalar_type())));
+using report::metric_value;
+
+class evaluator {
+public:
+    evaluator(session_parts& parts, const context& ctx, const run_config& config)
+        : parts_(parts), ctx_(ctx), config_(config) {}
+
+    void use(std::uint64_t samples, numbered_loss loss) {
+        samples_ = samples;
+        loss_ = std::move(loss);
     }
-}
+    [[nodiscard]] std::uint64_t samples() const noexcept { return samples_; }
 
-SKEIN_INLINE mut_byte_span bytes_of(const at::Tensor& tensor) {
-    SKEIN_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
-                "needs a contiguous CPU tensor");
-    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
-}
-
-SKEIN_INLINE void seed_step(std::uint64_t seed, std::uint64_t step, int micro_batch) {
-    std::uint64_t x = seed * 0x9e3779b97f4a7c15ULL + step * 0xbf58476d1ce4e5b9ULL +
-                      static_cast<std::uint64_t>(micro_batch) + 1; // splitmix64 of the three
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    torch::manual_seed(x ^ (x >> 31));
-}
-
-namespace detail {
-SKEIN_INLINE error missing_extra(const loaded_checkpoint& from, const char* what) {
-    return error(errc::malformed, fmt::format("the checkpoint has no '{}'", what))
-        .with_where(from.path());
-}
-} // namespace detail
-
-SKEIN_INLINE std::string training_state::config_hash() const {
-    return fmt::format("{:016x}-{}", store_->layout_hash(), optimizer_->name());
-}
-
-SKEIN_INLINE checkpoint_state training_state::save(std::uint64_t step, std::uint64_t seed,
-                                                   const std::map<std::string, double>& more) {
-    checkpoint_state state;
-    state.step = step;
-    state.config_hash = config_hash();
-    held_.clear();
-    for (auto& t : tensors()) {
-        held_.push_back(t.rows.contiguous());
-        const bool writes = t.everywhere || !store_->is_saved_elsewhere();
-        state.tensors.push_back({.name = std::move(t.name),
-                                 .dtype = safetensors_dtype(t.rows),
-                                 .shape = std::move(t.shape),
-                                 .bytes = writes ? bytes_of(held_.back()) : mut_byte_span{},
-                                 .first_row = writes ? t.first_row : 0,
-                                 .rows = t.everywhere ? tensor_part::whole
-                                         : writes     ? t.count
-                                                      : 0,
-                                 .everywhere = t.everywhere});
+    /// "val_loss" and what the loss reports, over the ranks; nothing without samples. Collective.
+    [[nodiscard]] std::vector<metric_value> run(std::uint64_t step) {
+        if (samples_ == 0) return {};
+        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
+        const auto count = limit > 0 ? std::min(samples_, limit) : samples_;
+        const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
+        report::metric_set mine, reported{taken_names};
+        mine.mean("val_loss", 0.0, 0.0);
+        {
+            at::NoGradGuard no_grad;
+            parts_.begin_evaluation();
+            const eval_modes modes(parts_.module());
+            pass(step, first, last, mine, reported);
+            parts_.end_evaluation();
+        }
+        auto merged = merge(ctx_, mine);
+        // A rank without a sample of its own does not know the names that a loss reports.
+        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
+            const auto layout = from_first(ctx_, reported.layout());
+            if (first == last) reported = report::metric_set::with_layout(layout);
+        }
+        if (!reported.empty())
+            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
+        check(step, merged);
+        return merged;
     }
-    const auto& at = order_->state();
-    json extra = json::object();
-    extra["sampler"] = {{"seed", at.seed},
-                        {"epoch", at.epoch},
-                        {"cursor", at.cursor},
-                        {"samples", order_->options().samples},
-                        {"batch", order_->options().batch}};
-    extra["optimizer"] = {{"name", optimizer_->name()}, {"steps", optimizer_->steps()}};
-    const auto& left_out = optimizer_->left_out();
-    for (std::size_t i = 0; i < left_out.size(); ++i)
-        if (left_out[i] != 0)
-            extra["optimizer"]["left_out"][store_->segments()[i].name] = left_out[i];
-    extra["seed"] = seed;
-    for (const auto& [name, value] : more) extra[name] = value;
-    state.extra = dump_json(extra);
-    return state;
-}
 
-SKEIN_INLINE void training_state::restore(const loaded_checkpoint& from) {
-    at::NoGradGuard no_grad;
-    if (from.manifest().config_hash != config_hash())
-        throw error(errc::mismatch, "the checkpoint is of another model or optimizer")
-            .with_where(from.path())
-            .with_hint("give the same model and optimizer options as when the run was started, or "
-                       "another run name");
-    const json extra = parse_json(from.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
-    const auto number = [&](const char* group, const char* key) {
-        if (!extra.contains(group)) throw detail::missing_extra(from, group);
-        return json_uint(extra.at(group), key).value();
-    };
-    if (number("sampler", "samples") != order_->options().samples)
-        throw error(errc::mismatch,
-                    fmt::format("the run was started on {} samples, now there are {}",
-                                number("sampler", "samples"), order_->options().samples))
-            .with_where(from.path())
-            .with_hint("give the same data as when the run was started, or another run name");
-    if (number("sampler", "seed") != order_->options().seed)
-        throw error(errc::mismatch, fmt::format("the run was started with seed {}, now it is {}",
-                                                number("sampler", "seed"), order_->options().seed))
-            .with_where(from.path())
-            .with_hint("give the same seed as when the run was started, or another run name");
-    order_->restore(
-        {number("sampler", "seed"), number("sampler", "epoch"), number("sampler", "cursor")});
-    optimizer_->set_steps(number("optimizer", "steps"));
-    restore_left_out(extra.at("optimizer").value("left_out", json::object()).dump());
-    for (auto& t : tensors()) {
-        auto rows = t.rows.contiguous();
-        from.read(t.name, safetensors_dtype(rows), t.shape, t.first_row, t.count, bytes_of(rows));
-        if (rows.data_ptr() != t.rows.data_ptr()) t.rows.copy_(rows);
+private:
+    void pass(std::uint64_t step, std::uint64_t first, std::uint64_t last, report::metric_set& mine,
+              report::metric_set& reported) {
+        std::vector<std::uint64_t> ids;
+        for (auto at = first; at < last; at += ids.size()) {
+            ids.clear();
+            for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
+            const user_code here{ctx_.rank(), step};
+            const auto loss = here.run("the loss of an evaluation", [&] {
+                return checked_loss(loss_(ids, reported), ids.size());
+            });
+            mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
+                      loss.weight);
+        }
     }
-}
 
-SKEIN_INLINE void training_state::restore_left_out(const std::string& text) {
-    const json saved = parse_json(text).value();
-    std::vector<std::uint64_t> left_out;
-    for (const auto& s : store_->segments())
-        left_out.push_back(saved.contains(s.name) ? json_uint(saved, s.name).value() : 0);
-    optimizer_->set_left_out(std::move(left_out));
-}
-
-SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors() const {
-    const auto rows_of = [](std::span<const std::int64_t> shape) {
-        return shape.empty() ? std::int64_t{1} : shape[0];
-    };
-    std::vector<const owned_piece*> mine(store_->segments().size(), nullptr);
-    for (const auto& piece : store_->pieces()) mine[piece.segment] = &piece;
-    std::vector<owned_tensor> all;
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-        const auto& s = store_->segments()[i];
-        const auto add = [&](std::string name, const at::Tensor& flat, std::int64_t at) {
-            owned_tensor t{.name = std::move(name), .shape = s.shape, .rows = flat.narrow(0, 0, 0)};
-            t.everywhere = !store_->is_sharded() || s.count == 0;
-            if (mine[i] != nullptr) {
-                t.rows = flat.narrow(0, at, mine[i]->count);
-                t.first_row = mine[i]->first / s.row;
-                t.count = mine[i]->count / s.row;
-            } else if (t.everywhere) {
-                t.count = rows_of(t.shape); // of no elements
-            }
-            all.push_back(std::move(t));
-        };
-        const auto* piece = mine[i];
-        add("model." + s.name, store_->params_P(), piece != nullptr ? piece->flat : 0);
-        for (const auto& [state, flat] : optimizer_->states())
-            add("optim." + state + "." + s.name, flat, piece != nullptr ? piece->at : 0);
+    void check(std::uint64_t step, const std::vector<metric_value>& merged) const {
+        if (!std::isfinite(merged[0].value))
+            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
+                                                      merged[0].value, step))
+                .with_hint("lower the learning rate, warm up longer or clip harder");
+        const auto& best = config_.best_metric;
+        if (!config_.checkpoints || config_.keep_best < 1 || best == "loss" ||
+            report::find_metric(merged, best) != nullptr)
+            return;
+        std::string known = "loss";
+        for (const auto& m : merged) known += ", " + m.name;
+        throw error(errc::usage,
+                    fmt::format("best_metric '{}' is no number of an evaluation", best))
+            .with_hint("there are: " + known);
     }
-    for (const auto& f : store_->fixed()) {
-        auto tensor = f.tensor.detach();
-        auto shape = tensor.sizes().vec();
-        const auto rows = rows_of(shape);
-        all.push_back({"model." + f.name, std::move(shape), std::move(tensor), 0, rows, true});
+
+    [[nodiscard]] std::size_t batch() const {
+        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
+        const auto parts = ctx_.world_size() * config_.accumulation;
+        return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
     }
-    return all;
-}
 
-} // namespace skein::train
+    session_parts& parts_;
+    const context& ctx_;
+    const run_config& config_;
+    std::uint64_t samples_ = 0;
+    numbered_loss loss_;
+};
+
+} // namespace skein::train::detail
 
 
-// ======== skein/train/detail/session.ipp, continued
+// ======== skein/train/detail/session_core.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -14626,117 +15666,388 @@ SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors()
 
 namespace skein::train::detail {
 
-using report::metric_value;
-
-SKEIN_INLINE fit_parts::~fit_parts() = default;
-
-class session {
+class session_core {
 public:
-    session(const fit_request& request, fit_parts& parts, sampler order)
-        : parts_(parts), ctx_(*request.ctx), config_(*request.config), reported_(*request.reported),
-          rate_(request.rate), order_(std::move(order)), held_out_(request.held_out),
-          total_(static_cast<std::uint64_t>(config_.max_steps)),
-          optimizer_(request.options, parts.store()), state_(parts.store(), optimizer_, order_),
-          report_(ctx_, config_, *request.described) {
-        reported_.clear();
+    /// An error that leaves is told to the peers, with the reason itself and before the strategy's destructor
+    /// ends its exchange. The first abort counts.
+    template <class Call>
+    auto guarded(Call call) {
+        try {
+            return call();
+        } catch (const redo_step&) {
+            throw;
+        } catch (...) {
+            const auto why = to_error(std::current_exception());
+            if (parts_) parts_->abort(why);
+            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            throw;
+        }
+    }
+
+    session_core(const session_request& request, const make_parts& make)
+        : ctx_(*request.ctx), config_(*request.config), described_(*request.described),
+          reported_(*request.reported), rate_(request.rate) {
+        guarded([&] {
+            reported_.clear();
+            require_same(ctx_, all_settings(request));
+            parts_ = make();
+            optimizer_.emplace(request.options, parts_->store());
+            evaluator_.emplace(*parts_, ctx_, config_);
+            for (const auto& f : parts_->store().fixed())
+                if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
+        });
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
-    session(const session&) = delete;
-    session& operator=(const session&) = delete;
+    session_core(const session_core&) = delete;
+    session_core& operator=(const session_core&) = delete;
 
-    fit_result all() {
-        const auto begin = seconds_now();
+    // ---- the run -----------------------------------------------------------------------------
+
+    void begin(std::unique_ptr<input_source> input) {
+        if (input_)
+            throw error(errc::usage, "a session has steps once")
+                .with_hint("open another one, or keep what steps() gave");
+        begun_ = seconds_now();
+        input_ = std::move(input);
+        require_same(ctx_, data_settings(*input_, evaluator_->samples()));
+        feeder_.emplace(ctx_, config_, *input_);
+        total_ = feeder_->total();
+        state_.emplace(parts_->store(), *optimizer_, feeder_->order());
+        report_.emplace(ctx_, config_, described_);
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
         start_info start{.rank = ctx_.rank(),
                          .world_size = ctx_.world_size(),
                          .first_step = step_,
                          .total_steps = total_,
-                         .parameters = parts_.store().trainable(),
-                         .run_path = report_.path(),
+                         .parameters = parts_->store().trainable(),
+                         .run_path = report_->path(),
                          .resumed_from = resumed_from,
-                         .strategy = parts_.strategy_name()};
-        report_.begin(start);
-        for (const auto& text : notices_) report_.notice(text);
-        parts_.tell(start);
-
+                         .strategy = parts_->strategy_name(),
+                         .epochs = epochs_text(config_, *input_)};
+        report_->begin(start);
+        for (const auto& text : notices_) report_->notice(text);
+        parts_->tell(start);
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
-        if (!parts_.module().is_training()) parts_.module().train();
-        while (step_ < total_ && !stopped_) one_step();
-        if (evaluated_at_ != step_ && !stopped_) evaluate();
+        if (!parts_->module().is_training()) parts_->module().train();
+    }
 
-        report_.finish();
-        parts_.finish();
-        finish_result(seconds_now() - begin);
-        parts_.tell(result_);
+    fit_result finish() {
+        if (!input_)
+            throw error(errc::usage, "a session ends that has not begun")
+                .with_hint("ask it for steps() first");
+        if (phase_ == step_phase::applied) commit();
+        redo();
+        if (total_ == 0 && !stopped_) total_ = step_;
+        feeder_->quiet();
+        if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
+        report_->finish();
+        parts_->finish();
+        finish_result(seconds_now() - begun_);
+        parts_->tell(result_);
         return result_;
     }
 
-private:
-    // ---- one optimizer step ------------------------------------------------------------------
-
-    void one_step() {
-        const auto begin = seconds_now();
-        const auto slice = order_.next(ctx_.rank(), ctx_.world_size());
-        parts_.begin_step();
-        const auto losses = forward_backward(slice);
-        parts_.finish_backward();
-
-        step_info now{.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
-        const double mine = parts_.store().own_squared_norm();
-        const double divisor =
-            weight_per_sample(losses.weight, static_cast<double>(slice.global_batch));
-        now.grad_norm = std::sqrt(parts_.squared_norm(mine)) / divisor;
-        const auto merged = agree(now, losses.mean(), losses.weight);
-
-        const double scale = clip_to(now.grad_norm, config_.clip).scale * divisor;
-        optimizer_.step(now.lr, scale, present_);
-        parts_.publish();
-        step_ += 1;
-        reported_.clear();
-        now.metrics = &merged;
-        count_time(now, seconds_now() - begin, static_cast<double>(slice.global_batch));
-        parts_.tell(now);
-        end_of_step(now);
+    fit_result run(const batch_loss& loss) {
+        while (draw()) {
+            try {
+                while (auto* const micro = begin_micro())
+                    pass(*micro, [&] {
+                        auto value = loss(batch_of(*micro), reported_);
+                        micro->value.reset(); // the graph keeps what it needs
+                        return value;
+                    });
+                agree();
+            } catch (const redo_step&) {
+                redo();
+                continue;
+            }
+            apply();
+            commit();
+        }
+        return finish();
     }
+
+    // ---- one step ----------------------------------------------------------------------------
+
+    bool draw() {
+        expect(step_phase::idle, "draw()");
+        if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (stopped_ || ended_) return false;
+        step_begun_ = seconds_now();
+        if (!upcoming_) upcoming_ = draw_batch();
+        if (!upcoming_) {
+            ended_ = true;
+            return false;
+        }
+        drawn_ = std::move(upcoming_);
+        upcoming_.reset();
+        feeder_->look_ahead(step_);
+        micro_ = passed_ = 0;
+        losses_ = {};
+        reported_before_ = reported_;
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
+        busy_ = comm_busy();
+        parts_->begin_step();
+        phase_ = step_phase::drawn;
+        return true;
+    }
+
+    /// The next micro-batch that has samples; those without only take part in the exchange.
+    micro_batch* begin_micro() {
+        const auto parts = drawn_ ? drawn_->micros.size() : 0;
+        const auto all = static_cast<std::size_t>(config_.accumulation);
+        while (drawn_ && micro_ < all) {
+            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            seed_step(config_.seed, step_,
+                      ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
+            parts_->begin_micro(micro_ + 1 == all);
+            phase_ = step_phase::computing;
+            const auto at = micro_++;
+            // finish_backward() sends what no hook has sent.
+            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+        }
+        return nullptr;
+    }
+
+    const void* next_micro() {
+        if (phase_ != step_phase::drawn && phase_ != step_phase::computing) return nullptr;
+        in_hand_ = begin_micro();
+        if (in_hand_ == nullptr) return nullptr;
+        return user_code{ctx_.rank(), step_ + 1}.run("the data",
+                                                     [&] { return batch_of(*in_hand_); });
+    }
+
+    void backward(const weighted_loss& loss) {
+        if (in_hand_ == nullptr)
+            throw error(errc::usage, "backward() without a micro-batch in hand")
+                .with_hint("call it once for each micro-batch of the step");
+        if (loss.weight.defined() && !weighted_)
+            throw error(errc::usage, "a weighted loss that was not expected")
+                .with_hint("call session.expect_weights() before the first step, on every rank");
+        pass(*std::exchange(in_hand_, nullptr), [&] { return loss; });
+    }
+
+    /// Everything is summed over the ranks and decided; nothing is changed yet.
+    void agree() {
+        if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
+        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < with_samples())
+            throw error(errc::usage,
+                        fmt::format("backward() was called for {} of {} micro-batches of step {}",
+                                    passed_, with_samples(), step_ + 1));
+        feeder_->look_ahead(step_);
+        const double waited = waiting([&] { parts_->finish_backward(); });
+        overlap_ = overlap_of(waited);
+
+        const double global_batch = static_cast<double>(drawn_->global_batch);
+        now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
+        const double mine = parts_->store().own_squared_norm();
+        waiting([&] {
+            divisor_ = weight_per_sample(losses_.weight, global_batch);
+            now_.grad_norm = std::sqrt(parts_->squared_norm(mine)) / divisor_;
+        });
+        exchange_row();
+        phase_ = step_phase::agreed;
+    }
+
+    void apply() {
+        expect(step_phase::agreed, "apply()");
+        const auto begin = seconds_now();
+        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
+        optimizer_->step(now_.lr, scale, present_);
+        time_.optimizer = seconds_now() - begin;
+        waiting([&] { parts_->publish(); });
+        phase_ = step_phase::applied;
+    }
+
+    void commit() {
+        expect(step_phase::applied, "commit()");
+        step_ += 1;
+        feeder_->commit(*drawn_);
+        reported_.clear();
+        stopped_ = stop_agreed_;
+        if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
+        now_.metrics = &merged_;
+        count_time(now_, seconds_now() - step_begun_, static_cast<double>(drawn_->global_batch));
+        drawn_.reset();
+        phase_ = step_phase::idle;
+        ask_stop(parts_->tell(now_));
+        if (total_ == 0 && !stopped_) { // is this the last one?
+            upcoming_ = draw_batch();
+            ended_ = !upcoming_.has_value();
+        }
+        end_of_step(now_);
+    }
+
+    void complete() {
+        if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
+        if (phase_ == step_phase::agreed) apply();
+        if (phase_ == step_phase::applied) commit();
+    }
+
+    void redo() {
+        if (phase_ == step_phase::idle) return;
+        if (phase_ == step_phase::applied)
+            throw error(errc::usage,
+                        fmt::format("step {} is applied: it cannot be taken back", step_ + 1));
+        if (phase_ == step_phase::computing) {
+            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            parts_->finish_backward(); // the others wait for our part of the exchange
+        }
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+        reported_ = reported_before_;
+        drawn_.reset();
+        in_hand_ = nullptr;
+        feeder_->rewind();
+        time_.data = time_.forward = time_.backward = 0.0;
+        phase_ = step_phase::idle;
+    }
+
+    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
+        evaluator_->use(samples, std::move(loss));
+    }
+    void expect_weights() noexcept { weighted_ = true; }
+    void ask_stop(action wanted) noexcept {
+        if (wanted == action::stop) stop_wanted_ = true;
+    }
+    report::metric_set& reported() noexcept { return reported_; }
+    [[nodiscard]] step_phase phase() const noexcept { return phase_; }
+    [[nodiscard]] std::uint64_t finished() const noexcept { return step_; }
+    [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
+
+private:
+    void expect(step_phase wanted, const char* call) const {
+        if (phase_ == wanted) return;
+        const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
+        throw error(errc::usage,
+                    fmt::format("{} needs a step that is {}, this one is {}", call,
+                                names[static_cast<int>(wanted)], names[static_cast<int>(phase_)]));
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> draw_batch() {
+        const auto begin = seconds_now();
+        auto batch = feeder_->next(step_);
+        time_.data += seconds_now() - begin;
+        return batch;
+    }
+
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        const auto begin = seconds_now();
+        const void* const batch = feeder_->batch_of(micro);
+        const auto end = seconds_now();
+        time_.data += end - begin;
+        forward_begun_ = end;
+        return batch;
+    }
+
+    [[nodiscard]] std::size_t with_samples() const {
+        return static_cast<std::size_t>(std::ranges::count_if(
+            drawn_->micros, [](const micro_batch& m) { return m.samples > 0; }));
+    }
+
+    /// Loss and backward pass of one micro-batch.
+    template <class Loss>
+    void pass(const micro_batch& micro, Loss get) {
+        const user_code here{ctx_.rank(), step_ + 1};
+        forward_begun_ = forward_begun_ > 0 ? forward_begun_ : seconds_now();
+        const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
+        const auto forward_end = seconds_now();
+        time_.forward += forward_end - std::exchange(forward_begun_, 0.0);
+        // A mean is weighted by its share of the global batch, so that the sum over ranks is the
+        // batch's mean. A sum over weights is divided by them when all are known.
+        const double share = (loss.weighted ? 1.0 : static_cast<double>(micro.samples)) /
+                             static_cast<double>(drawn_->global_batch);
+        here.run("the backward pass",
+                 [&] { loss.value.backward(at::full_like(loss.value, share)); });
+        time_.backward += seconds_now() - forward_end;
+        losses_.add(loss);
+        passed_ += 1;
+    }
+
+    // ---- what the ranks agree on -------------------------------------------------------------
 
     /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
     /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
-    std::vector<metric_value> agree(step_info& now, double my_loss, double share) {
+    void exchange_row() {
         report::metric_set row;
-        row.mean("loss", my_loss, share).last("lr", now.lr).last("grad_norm", now.grad_norm);
+        row.mean("loss", losses_.mean(), losses_.weight);
+        row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
         row.append(reported_);
-        const auto& touched = parts_.store().touched();
+        const auto& touched = parts_->store().touched();
         const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
-        double control[] = {ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal())) : 0.0,
-                            all_touched ? 0.0 : 1.0, now.grad_norm, -now.grad_norm};
-        auto merged = merge(ctx_, row, control);
-        now.loss = merged[0].value;
-        if (!std::isfinite(now.grad_norm) || !std::isfinite(now.loss))
-            not_finite(my_loss, now.grad_norm, now.lr);
-        if (control[2] != -control[3]) come_apart(-control[3], control[2]);
+        const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
+                            : stop_wanted_        ? 1.0
+                                                  : 0.0;
+        const auto& t = time_;
+        double control[] = {stop,           all_touched ? 0.0 : 1.0,
+                            now_.grad_norm, -now_.grad_norm,
+                            t.data,         t.forward,
+                            t.backward,     t.exposed,
+                            t.optimizer,    -overlap_};
+        merged_.clear();
+        const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
+        now_.loss = merged_[0].value;
+        now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        if (!std::isfinite(now_.grad_norm) || !std::isfinite(now_.loss)) not_finite();
+        if (control[2] != -control[3]) come_apart(step_ + 1, -control[3], control[2]);
+        time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
 
-        stopped_ = control[0] > 0.0;
-        if (control[0] > 1.0) result_.stop_signal = static_cast<int>(control[0]);
+        stop_agreed_ = control[0] > 0.0;
+        stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
         present_.clear();
         if (control[1] > 0.0) { // rarely: who had which
             present_ = touched;
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
-        return merged;
     }
 
-    /// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
-    [[noreturn]] void come_apart(double least, double most) const {
-        throw error(
-            errc::mismatch,
-            fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
-                        "on one and {:.17g} on another",
-                        step_ + 1, least, most))
+    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
+    [[noreturn]] void not_finite() {
+        const double mine = losses_.mean(), none = static_cast<double>(ctx_.world_size());
+        double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx_.rank());
+        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
+        const auto what =
+            culprit < none ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                           : fmt::format("the gradient norm is {} (loss {})", now_.grad_norm, mine);
+        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
             .with_hint(
-                "do all hosts have the same kind of processor and the same libraries, and does "
-                "nothing but the trainer write to the parameters?");
+                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                            "restarting would give the same",
+                            now_.lr));
+    }
+
+    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
+    double weight_per_sample(double mine, double global_batch) {
+        if (!weighted_) return 1.0;
+        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
+        if (mine > 0) return mine / global_batch;
+        throw error(
+            errc::invalid_argument,
+            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
+            .with_hint("is everything masked? leave such samples out of the data");
+    }
+
+    // ---- time --------------------------------------------------------------------------------
+
+    /// Runs what waits for other ranks; the seconds that took.
+    template <class Call>
+    double waiting(Call call) {
+        const auto begin = seconds_now();
+        call();
+        const auto seconds = seconds_now() - begin;
+        if (ctx_.world_size() > 1) time_.exposed += seconds;
+        return seconds;
+    }
+
+    [[nodiscard]] double comm_busy() const {
+        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
+    }
+    [[nodiscard]] double overlap_of(double waited) const {
+        const double busy = comm_busy() - busy_;
+        return busy > 0 ? std::clamp(1.0 - waited / busy, 0.0, 1.0) : 0.0;
     }
 
     void count_time(step_info& now, double seconds, double samples) {
@@ -14750,137 +16061,34 @@ private:
         tokens_ += tokens;
     }
 
-    /// Forward and backward of this rank's samples.
-    loss_sum forward_backward(const batch_slice& slice) {
-        const auto parts = static_cast<int>(config_.accumulation);
-        loss_sum all;
-        for (int part = 0; part < parts; ++part) {
-            const auto [first, last] = rank_range(slice.ids.size(), part, parts);
-            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
-            seed_step(config_.seed, step_, ctx_.rank() * parts + part);
-            parts_.begin_micro(part + 1 == parts);
-            if (first == last) continue; // finish_backward() sends what no hook has sent
-            const auto count = last - first;
-            const auto ids = std::span<const std::uint64_t>(slice.ids).subspan(first, count);
-            const user_code here{ctx_.rank(), step_ + 1};
-            const auto loss = here.run(
-                "the loss", [&] { return checked_loss(parts_.loss(ids, reported_), count); });
-            // A mean is weighted by its share of the global batch, so that the sum over ranks is the
-            // batch's mean. A sum over weights is divided by them when all are known.
-            const double share = (loss.weighted ? 1.0 : static_cast<double>(count)) /
-                                 static_cast<double>(slice.global_batch);
-            here.run("the backward pass",
-                     [&] { loss.value.backward(at::full_like(loss.value, share)); });
-            all.add(loss);
-        }
-        return all;
-    }
+    // ---- between steps -----------------------------------------------------------------------
 
-    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
-    double weight_per_sample(double mine, double global_batch) {
-        if (!parts_.loss_is_weighted()) return 1.0;
-        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
-        if (mine > 0) return mine / global_batch;
-        throw error(
-            errc::invalid_argument,
-            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
-            .with_hint("is everything masked? leave such samples out of the data");
-    }
+    [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
 
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
-            return step_ == total_ || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
+            return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
         };
         std::vector<metric_value> evaluated;
         if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
-        report_.step(now, evaluated);
+        report_->step(now, evaluated);
         if (due(config_.checkpoint_every) || stopped_) save(evaluated);
     }
 
-    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
-    [[noreturn]] void not_finite(double my_loss, double norm, double lr) {
-        const double none = static_cast<double>(ctx_.world_size());
-        double culprit = std::isfinite(my_loss) ? none : static_cast<double>(ctx_.rank());
-        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
-        const auto what = culprit < none
-                              ? fmt::format("the loss is not finite on rank {}", int(culprit))
-                              : fmt::format("the gradient norm is {} (loss {})", norm, my_loss);
-        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
-            .with_hint(
-                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
-                            "restarting would give the same",
-                            lr));
-    }
-
-    // ---- evaluation --------------------------------------------------------------------------
-
     std::vector<metric_value> evaluate() {
-        evaluated_at_ = step_;
-        if (held_out_ == 0) return {};
         const auto begin = seconds_now();
-        const auto limit = static_cast<std::uint64_t>(config_.eval_samples);
-        const auto count = limit > 0 ? std::min(held_out_, limit) : held_out_;
-        const auto [first, last] = rank_range(count, ctx_.rank(), ctx_.world_size());
-        report::metric_set mine, reported{taken_names};
-        mine.mean("val_loss", 0.0, 0.0);
-        {
-            at::NoGradGuard no_grad;
-            parts_.begin_evaluation();
-            const eval_modes modes(parts_.module());
-            std::vector<std::uint64_t> ids;
-            for (auto at = first; at < last; at += ids.size()) {
-                ids.clear();
-                for (auto id = at; id < last && ids.size() < eval_batch(); ++id) ids.push_back(id);
-                const user_code here{ctx_.rank(), step_};
-                const auto loss = here.run("the loss of an evaluation", [&] {
-                    return checked_loss(parts_.held_out_loss(ids, reported), ids.size());
-                });
-                mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
-                          loss.weight);
-            }
-            parts_.end_evaluation();
-        }
-        auto merged = merge(ctx_, mine);
-        // A rank without a sample of its own does not know the names that a loss reports.
-        if (count < static_cast<std::uint64_t>(ctx_.world_size())) {
-            const auto layout = from_first(ctx_, reported.layout());
-            if (first == last) reported = report::metric_set::with_layout(layout);
-        }
-        if (!reported.empty())
-            for (auto& m : merge(ctx_, reported)) merged.push_back({"val_" + m.name, m.value});
-        check_evaluation(merged);
-        parts_.tell(eval_info{.rank = ctx_.rank(),
-                              .step = step_,
-                              .metrics = &merged,
-                              .seconds = seconds_now() - begin});
-        return merged;
-    }
-
-    void check_evaluation(const std::vector<metric_value>& merged) {
+        evaluated_at_ = step_;
+        feeder_->quiet();
+        auto merged = evaluator_->run(step_);
+        if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;
         result_.val_step = step_;
-        if (!std::isfinite(result_.val_loss))
-            throw error(errc::not_finite, fmt::format("the validation loss is {} after step {}",
-                                                      result_.val_loss, step_))
-                .with_hint("lower the learning rate, warm up longer or clip harder");
-        const auto& best = config_.best_metric;
-        if (!saver_ || config_.keep_best < 1 || best == "loss" ||
-            report::find_metric(merged, best) != nullptr)
-            return;
-        std::string known = "loss";
-        for (const auto& m : merged) known += ", " + m.name;
-        throw error(errc::usage,
-                    fmt::format("best_metric '{}' is no number of an evaluation", best))
-            .with_hint("there are: " + known);
+        ask_stop(parts_->tell(eval_info{.rank = ctx_.rank(),
+                                        .step = step_,
+                                        .metrics = &merged,
+                                        .seconds = seconds_now() - begin}));
+        return merged;
     }
-
-    [[nodiscard]] std::size_t eval_batch() const {
-        if (config_.eval_batch > 0) return static_cast<std::size_t>(config_.eval_batch);
-        const auto parts = ctx_.world_size() * config_.accumulation;
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, config_.global_batch / parts));
-    }
-
-    // ---- checkpoints -------------------------------------------------------------------------
 
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
@@ -14890,39 +16098,71 @@ private:
         options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
         options.metric = config_.best_metric;
         options.lower_is_better = config_.best_is_lowest;
-        saver_.emplace(disk_, report_.checkpoints(), options,
+        saver_.emplace(disk_, report_->checkpoints(), options,
                        make_checkpoint_world(ctx_, config_.collective_timeout));
-        if (auto text = cadence_notice(config_, held_out_); !text.empty())
+        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
         auto found = saver_->load_latest();
         if (!found) return {};
-        state_.restore(*found);
-        parts_.publish();
-        step_ = found->step();
-        result_.checkpoint = found->path();
+        restore(*found);
+        return found->path();
+    }
+
+    void restore(const loaded_checkpoint& found) {
+        state_->restore(found);
+        parts_->publish();
+        step_ = found.step();
+        result_.checkpoint = found.path();
         const auto extra =
-            parse_json(found->extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
         result_.loss = extra.value("loss", 0.0);
-        if (step_ > total_)
+        if (input_->is_stream())
+            feeder_->restore_stream(extra.at("stream"), found.path());
+        else
+            feeder_->rewind();
+        stop_wanted_ = extra.value("stop_wanted", false);
+        restore_callbacks(extra, found.path());
+        if (total_ > 0 && step_ > total_)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
                                                  step_, total_))
-                .with_where(found->path())
+                .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
         const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
-        if (step_ < total_ && std::abs(now - before) > 1e-9 * std::abs(before))
+        if ((total_ == 0 || step_ < total_) && std::abs(now - before) > 1e-9 * std::abs(before))
             notices_.push_back(
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
                             "{:g} (most schedules depend on the number of steps)",
                             step_ + 1, now, before));
-        return found->path();
+    }
+
+    void restore_callbacks(const json& extra, const std::string& where) {
+        if (!extra.contains("callbacks")) return;
+        for (const auto& [name, text] : extra.at("callbacks").items()) {
+            const auto hex = text.get<std::string>();
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "the state of a callback is no hexadecimal text")
+                    .with_where(where);
+            parts_->restore({name, std::string(as_text(bytes))});
+        }
     }
 
     void save(const std::vector<metric_value>& evaluated) {
         if (!saver_) return;
-        parts_.sync_buffers();
-        auto what = state_.save(step_, config_.seed,
-                                {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}});
+        parts_->sync_buffers();
+        json extra = json::object();
+        if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
+        // Not those that have been granted: who resumes a stopped run wants it to go on.
+        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
+        if (ctx_.is_first()) // whose extra is written
+            for (const auto& each : parts_->states())
+                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto what = state_->save(step_, config_.seed,
+                                 {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}},
+                                 dump_json(extra));
         what.metrics["loss"] = result_.loss;
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
@@ -14932,8 +16172,8 @@ private:
                                    .path = saved.path,
                                    .bytes = saved.bytes,
                                    .seconds = saved.seconds};
-        report_.saved(info);
-        parts_.tell(info);
+        report_->saved(info);
+        parts_->tell(info);
     }
 
     void finish_result(double seconds) {
@@ -14941,63 +16181,66 @@ private:
         m.max("rss", peak_rss_bytes());
         result_.peak_rss_bytes = merge(ctx_, m)[0].value;
         result_.steps = step_;
+        result_.total = total_;
         result_.seconds = seconds;
         result_.tokens_per_s = train_seconds_ > 0 ? tokens_ / train_seconds_ : 0.0;
-        result_.run_name = report_.name();
-        result_.run_path = report_.path();
-        result_.stopped = stopped_ && step_ < total_;
+        result_.run_name = report_->name();
+        result_.run_path = report_->path();
+        result_.stopped = stopped_ && !is_last();
     }
 
-    fit_parts& parts_;
-    context& ctx_;
+    const context& ctx_;
     const run_config& config_;
+    const report::settings& described_;
     report::metric_set& reported_;
     schedule rate_;
-    sampler order_;
-    std::uint64_t held_out_; // samples of the evaluation set
-    std::uint64_t total_;
-    flat_optimizer optimizer_;
-    training_state state_;
-    reporter report_;
+    std::unique_ptr<session_parts> parts_;
+    std::unique_ptr<input_source> input_;
+    std::optional<flat_optimizer> optimizer_;
+    std::optional<evaluator> evaluator_;
+    std::optional<feeder> feeder_;
+    std::optional<training_state> state_;
+    std::optional<reporter> report_;
     posix_disk disk_{link_policy::refuse};
     std::optional<checkpointer> saver_;
 
-    std::uint64_t step_ = 0; // finished
+    std::uint64_t total_ = 0; // steps of the run; 0: not known
+    std::uint64_t step_ = 0;  // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
-    bool stopped_ = false;
+    bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
     std::vector<std::string> notices_; // to be told when the run begins
-    std::vector<double> present_;      // by segment, when not all had a gradient; else empty
+
+    // The step that is not committed
+    step_phase phase_ = step_phase::idle;
+    std::optional<drawn_batch> drawn_, upcoming_;
+    std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
+    micro_batch* in_hand_ = nullptr;
+    loss_sum losses_;
+    double divisor_ = 1.0;
+    step_info now_;
+    std::vector<metric_value> merged_;
+    std::vector<double> present_; // by segment, when not all had a gradient; else empty
+    bool stop_agreed_ = false;
+    int stop_signal_ = 0;
+    report::metric_set reported_before_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
+
+    double begun_ = 0.0, step_begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    step_timing time_; // since the row before
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
 
-SKEIN_INLINE void tell_peers(const context& ctx) {
-    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(std::current_exception()));
-}
+} // namespace skein::train::detail
 
-SKEIN_INLINE fit_result run_fit(const fit_request& request,
-                                const std::function<std::unique_ptr<fit_parts>()>& make) {
-    const auto& ctx = *request.ctx;
-    try {
-        require_same(ctx, all_settings(request));
-        sampler order({.samples = request.samples,
-                       .batch = static_cast<std::uint64_t>(request.config->global_batch),
-                       .seed = request.config->seed},
-                      ctx.world_size());
-        const auto parts = make();
-        try {
-            session run(request, *parts, std::move(order));
-            return run.all();
-        } catch (...) { // the reason itself, before the strategy's destructor ends its exchange
-            parts->abort(to_error(std::current_exception()));
-            tell_peers(ctx);
-            throw;
-        }
-    } catch (...) {
-        tell_peers(ctx); // the first abort counts
-        throw;
-    }
-}
+
+// ======== skein/train/detail/session.ipp, continued
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
@@ -15007,28 +16250,137 @@ SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
 
 } // namespace skein::train::detail
 
+namespace skein::train {
 
-// ======== skein/train/trainer.hpp, continued
+SKEIN_INLINE session::session(const session_request& request, const detail::make_parts& make)
+    : core_(std::make_unique<detail::session_core>(request, make)) {}
+SKEIN_INLINE session::~session() = default;
+SKEIN_INLINE void session::expect_weights() noexcept { core_->expect_weights(); }
+SKEIN_INLINE void session::request_stop() noexcept { core_->ask_stop(action::stop); }
+SKEIN_INLINE step_phase session::phase() const noexcept { return core_->phase(); }
+SKEIN_INLINE std::uint64_t session::finished() const noexcept { return core_->finished(); }
+SKEIN_INLINE double session::micro_loss() const noexcept { return core_->micro_loss(); }
+SKEIN_INLINE void session::use_evaluation(std::uint64_t samples, detail::numbered_loss loss) {
+    core_->use_evaluation(samples, std::move(loss));
+}
+SKEIN_INLINE void session::report(report::metric_kind kind, std::string_view name, double value,
+                                  double weight) {
+    core_->guarded([&] { (void)core_->reported().add(kind, name, value, weight); });
+}
+SKEIN_INLINE void session::begin(std::unique_ptr<detail::input_source> input) {
+    core_->guarded([&] { core_->begin(std::move(input)); });
+}
+SKEIN_INLINE bool session::draw() {
+    return core_->guarded([&] { return core_->draw(); });
+}
+SKEIN_INLINE const void* session::next_micro() {
+    return core_->guarded([&] { return core_->next_micro(); });
+}
+SKEIN_INLINE void session::backward(const weighted_loss& loss) {
+    core_->guarded([&] { core_->backward(loss); });
+}
+SKEIN_INLINE void session::agree() {
+    core_->guarded([&] { core_->agree(); });
+}
+SKEIN_INLINE void session::apply() {
+    core_->guarded([&] { core_->apply(); });
+}
+SKEIN_INLINE void session::commit() {
+    core_->guarded([&] { core_->commit(); });
+}
+SKEIN_INLINE void session::complete() {
+    core_->guarded([&] { core_->complete(); });
+}
+SKEIN_INLINE void session::redo() {
+    core_->guarded([&] { core_->redo(); });
+}
+SKEIN_INLINE fit_result session::finish() {
+    return core_->guarded([&] { return core_->finish(); });
+}
+SKEIN_INLINE fit_result session::run(const detail::batch_loss& loss) {
+    return core_->guarded([&] { return core_->run(loss); });
+}
+
+} // namespace skein::train
+
+// ======== skein/train/single.hpp
+// The strategy for one process: no communication at all. Also the oracle of every other strategy.
+
+
+#include <string_view>
+
+namespace skein {
+
+/// Trains in this process alone.
+class Single {
+public:
+    static constexpr std::string_view name = "Single";
+
+    /// Throws errc::usage in a world of several ranks.
+    Single(const train::context& ctx, torch::nn::Module& module);
+
+    [[nodiscard]] train::flat_store& store() noexcept { return store_; }
+    void begin_step() { store_.expect_gradients(); }
+    void begin_micro(bool /*last*/) noexcept {}
+    void finish_backward() { store_.settle_gradients(); }
+    [[nodiscard]] double squared_norm(double mine) const noexcept { return mine; }
+    void publish() noexcept {}
+    void sync_buffers() noexcept {}
+    void begin_evaluation() noexcept {}
+    void end_evaluation() noexcept {}
+    void abort(const error& /*why*/) noexcept {}
+    void finish() noexcept {}
+
+private:
+    train::flat_store store_;
+};
+
+static_assert(train::strategy<Single>);
+
+} // namespace skein
+
+
+// ======== skein/train/detail/single.ipp
+// Bodies of <skein/train/single.hpp>.
+
+
+#include <fmt/core.h>
+
+namespace skein {
+
+SKEIN_INLINE Single::Single(const train::context& ctx, torch::nn::Module& module) : store_(module) {
+    if (ctx.world_size() != 1)
+        throw error(errc::usage,
+                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
+            .with_hint("use Trainer<DDP<>>, or one worker");
+}
+
+} // namespace skein
+
+// ======== skein/train/trainer.hpp
+// The training loop: the same for one process and many, and the only place that knows all parts.
+//
+// Model, loss and data are the user's and know nothing of the strategy. The trainer deals samples to
+// ranks, weights every loss by its share of the global batch (so uneven shares are exact), clips,
+// steps, merges metrics, evaluates, saves, resumes, and writes what a person wants to see.
+//
+//     skein::Trainer<skein::DDP<>> trainer(ctx, config);
+//     auto result = trainer.fit(model, skein::AdamW{.weight_decay = 0.1}, schedule, loss, data, held_out);
+//
+// Same seed and world size: the same bits, also when a run was interrupted and resumed.
+
+
 #include <concepts>
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
+#include <vector>
 
 namespace skein::train {
-
-/// Samples by number. Laws: batch(ids) depends on ids alone; every id is below size().
-template <class D>
-concept data_source = requires(const D& data, std::span<const std::uint64_t> ids) {
-    { data.size() } -> std::convertible_to<std::uint64_t>;
-    data.batch(ids);
-};
-
-template <class D>
-using batch_of = decltype(std::declval<const D&>().batch(std::span<const std::uint64_t>{}));
 
 /// What fit() trains: a TORCH_MODULE holder or a pointer to a module.
 template <class M>
@@ -15036,23 +16388,12 @@ concept module_holder = requires(M& model) {
     { *model } -> std::convertible_to<torch::nn::Module&>;
 };
 
-template <class R>
-concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
-
-/// loss(model, batch) or loss(model, batch, metric_set&): a scalar tensor, the mean over the batch's
-/// samples, or a weighted_loss. The second form may report more numbers; evaluation reports them as
-/// "val_<name>".
-template <class L, class Model, class Batch>
-concept loss_function =
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&>> ||
-    loss_value<std::invoke_result_t<L&, Model&, const Batch&, report::metric_set&>>;
-
 } // namespace skein::train
 
 
 // ======== skein/train/detail/fit_parts.hpp
-// The user's types of one fit() behind detail/session.hpp's virtual calls. Included by train/trainer.hpp
-// only, after its concepts.
+// Strategy, module and callbacks of one session behind detail/session_seam.hpp's virtual calls. Included by
+// train/trainer.hpp only.
 
 namespace skein::train::detail {
 
@@ -15065,28 +16406,13 @@ template <class Strategy>
         return {};
 }
 
-template <class Strategy, class Model, class Loss, class Data, class HeldOut, class Callbacks>
-class parts_of final : public fit_parts {
-    static_assert(
-        loss_function<Loss, Model, batch_of<Data>>,
-        "the loss must be callable as loss(model, batch) or loss(model, batch, metric_set&) "
-        "and return a scalar tensor or a skein::weighted_loss");
-
+template <class Strategy, class Callbacks>
+class parts_of final : public session_parts {
 public:
-    parts_of(context& ctx, Model& model, Loss& loss, const Data& data, const HeldOut& held_out,
-             Callbacks& callbacks)
-        : model_(model), loss_(loss), data_(data), held_out_(held_out), callbacks_(callbacks),
-          strategy_(ctx, *model) {}
+    parts_of(context& ctx, torch::nn::Module& module, Callbacks& callbacks)
+        : module_(module), callbacks_(callbacks), strategy_(ctx, module) {}
 
-    torch::nn::Module& module() override { return *model_; }
-    weighted_loss loss(ids samples, report::metric_set& metrics) override {
-        return call(data_.batch(samples), metrics);
-    }
-    weighted_loss held_out_loss(ids samples, report::metric_set& metrics) override {
-        return call(held_out_.batch(samples), metrics);
-    }
-
-    bool loss_is_weighted() const override { return batch_is_weighted<batch_of<Data>>(); }
+    torch::nn::Module& module() override { return module_; }
     std::string strategy_name() const override { return strategy_name_of<Strategy>(); }
     flat_store& store() override { return strategy_.store(); }
     void begin_step() override { strategy_.begin_step(); }
@@ -15101,48 +16427,46 @@ public:
     void finish() override { strategy_.finish(); }
 
     void tell(const start_info& event) override { tell_all(event); }
-    void tell(const step_info& event) override { tell_all(event); }
-    void tell(const eval_info& event) override { tell_all(event); }
+    action tell(const step_info& event) override { return ask_all(event); }
+    action tell(const eval_info& event) override { return ask_all(event); }
     void tell(const checkpoint_info& event) override { tell_all(event); }
     void tell(const fit_result& event) override { tell_all(event); }
 
-private:
-    template <class Batch>
-    static constexpr bool reports =
-        std::invocable<Loss&, Model&, const Batch&, report::metric_set&>;
-
-    template <class Batch>
-    weighted_loss call(const Batch& batch, report::metric_set& metrics) {
-        const auto value = [&] {
-            if constexpr (reports<Batch>)
-                return loss_(model_, batch, metrics);
-            else
-                return loss_(model_, batch);
-        };
-        if constexpr (is_weighted<decltype(value())>)
-            return value();
-        else
-            return {value(), {}};
+    std::vector<callback_state> states() const override {
+        std::vector<callback_state> all;
+        each([&](const auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>) all.push_back({type_name(typeid(type)), c.state()});
+        });
+        return all;
     }
-    template <class R>
-    static constexpr bool is_weighted = std::convertible_to<R, weighted_loss>;
-    template <class Batch>
-    static constexpr bool batch_is_weighted() {
-        if constexpr (reports<Batch>)
-            return is_weighted<
-                std::invoke_result_t<Loss&, Model&, const Batch&, report::metric_set&>>;
-        else
-            return is_weighted<std::invoke_result_t<Loss&, Model&, const Batch&>>;
+    void restore(const callback_state& saved) override {
+        each([&](auto& c) {
+            using type = std::remove_cvref_t<decltype(c)>;
+            if constexpr (keeps_state<type>)
+                if (type_name(typeid(type)) == saved.name) c.restore(saved.state);
+        });
+    }
+
+private:
+    template <class Call>
+    void each(Call call) const {
+        std::apply([&](auto&... c) { (call(c), ...); }, callbacks_);
     }
     template <class Event>
     void tell_all(const Event& event) {
-        std::apply([&](auto&... c) { (detail::tell(c, event), ...); }, callbacks_);
+        each([&](auto& c) { detail::tell(c, event); });
+    }
+    template <class Event>
+    action ask_all(const Event& event) {
+        auto wanted = action::go_on;
+        each([&](auto& c) {
+            if (detail::tell(c, event) == action::stop) wanted = action::stop;
+        });
+        return wanted;
     }
 
-    Model& model_;
-    Loss& loss_;
-    const Data& data_;
-    const HeldOut& held_out_;
+    torch::nn::Module& module_;
     Callbacks& callbacks_;
     Strategy strategy_;
 };
@@ -15178,10 +16502,11 @@ public:
         reported_.add(kind, name, value, weight);
     }
 
-    /// Runs until config.max_steps, a stop request or an error.
+    /// Runs until config.max_steps or config.epochs, a stop request or an error.
     ///   model     a module holder or pointer; its parameters move into a flat store for good. One that
     ///             is in eval mode as a whole is put into training mode; submodules that are in eval
     ///             mode by themselves stay there
+    ///   data      samples by number, or a stream (train/input.hpp)
     ///   held_out  the evaluation set; its size may be 0
     ///   errors    usage, not_finite (with step, rank and a way out), mismatch (also of settings and
     ///             data between the ranks), disk errors, and the transport's. What model, loss or data
@@ -15189,28 +16514,39 @@ public:
     ///             the same step would throw again. What the system refused (std::system_error,
     ///             std::bad_alloc) is tried again as io and exhausted, and a skein::error keeps its
     ///             code. The other ranks are told before an error leaves
-    template <class Model, class Loss, train::data_source Data, train::data_source HeldOut>
+    template <class Model, class Loss, train::train_input Data, train::data_source HeldOut>
     train::fit_result fit(Model& model, train::optimizer_options options, train::schedule schedule,
-                          Loss loss, const Data& data, const HeldOut& held_out) {
-        static_assert(train::module_holder<Model>,
-                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
-                      "module, not the module itself");
+                          Loss loss, Data&& data, const HeldOut& held_out) {
+        require_holder<Model>();
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
-            using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
-                                                  std::tuple<Callbacks...>>;
-            return train::detail::run_fit({.ctx = ctx_,
-                                           .config = &config_,
-                                           .described = &settings_,
-                                           .reported = &reported_,
-                                           .options = std::move(options),
-                                           .rate = std::move(schedule),
-                                           .samples = static_cast<std::uint64_t>(data.size()),
-                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
-                                          [&] {
-                                              return std::make_unique<parts>(
-                                                  *ctx_, model, loss, data, held_out, callbacks_);
-                                          });
+            using batch = train::batch_of<Data>;
+            train::detail::require_loss<Loss, Model, batch>();
+            auto session = open(model, std::move(options), std::move(schedule));
+            session.evaluate_on(model, loss, held_out);
+            if constexpr (train::detail::loss_is_weighted<Loss, Model, batch>())
+                session.expect_weights();
+            session.begin(train::detail::make_input(data));
+            return session.run([&](const void* made, report::metric_set& metrics) {
+                return train::detail::call_loss(loss, model, *static_cast<const batch*>(made),
+                                                metrics);
+            });
         }
+    }
+
+    /// The same for a loop of your own: see train/session.hpp. Trainer and model must outlive the session.
+    template <class Model>
+    [[nodiscard]] train::session open(Model& model, train::optimizer_options options,
+                                      train::schedule schedule) {
+        require_holder<Model>();
+        using parts = train::detail::parts_of<Strategy, std::tuple<Callbacks...>>;
+        const train::session_request request{.ctx = ctx_,
+                                             .config = &config_,
+                                             .described = &settings_,
+                                             .reported = &reported_,
+                                             .options = std::move(options),
+                                             .rate = std::move(schedule)};
+        return train::session(request,
+                              [&] { return std::make_unique<parts>(*ctx_, *model, callbacks_); });
     }
 
     [[nodiscard]] const train::run_config& config() const noexcept { return config_; }
@@ -15221,6 +16557,13 @@ public:
     }
 
 private:
+    template <class Model>
+    static consteval void require_holder() {
+        static_assert(train::module_holder<Model>,
+                      "fit() takes a module holder (TORCH_MODULE) or a std::shared_ptr to the "
+                      "module, not the module itself");
+    }
+
     train::context* ctx_;
     train::run_config config_;
     std::tuple<Callbacks...> callbacks_;
