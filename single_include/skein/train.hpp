@@ -13854,6 +13854,7 @@ private:
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
+    void say_times();
     void draw();
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
@@ -13868,7 +13869,9 @@ private:
     bool rows_failing_ = false, curve_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
-    double average_ = 0.0; // of the seconds per step, exponential
+    double average_ = 0.0;      // of the seconds per step, exponential
+    double seconds_ = 0.0;      // of all steps
+    std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
 /// The last screen for a finished fit(); add to `results` before summary_text().
@@ -14056,6 +14059,10 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     if (!first_) return;
     average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
     write_row(now, evaluated);
+    seconds_ += now.seconds;
+    const auto parts = detail::timings(now.timing);
+    spent_.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
@@ -14064,7 +14071,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
-    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
+    for (const auto& t : parts) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -14116,7 +14123,19 @@ SKEIN_INLINE void reporter::finish() {
         show_->notice(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
+    say_times();
     draw();
+}
+
+/// Where the time of all steps went, in one line.
+SKEIN_INLINE void reporter::say_times() {
+    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
+    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
+    auto text = fmt::format("step time: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
+                            "optimizer {:.0f} %",
+                            share(0), share(1), share(2), share(4));
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
+    show_->note(text);
 }
 
 /// What runs where.
@@ -14584,12 +14603,11 @@ public:
         step_view<Batch>& operator*() const { return range_->view_; }
         iterator& operator++();
         void operator++(int) { ++*this; }
-        friend bool operator==(const iterator& it, std::default_sentinel_t) {
-            return !it.range_->more_;
-        }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class step_range;
+        [[nodiscard]] bool at_end() const { return !range_->more_; }
         explicit iterator(step_range& range) : range_(&range) {}
         step_range* range_;
     };
