@@ -14131,9 +14131,10 @@ SKEIN_INLINE void reporter::finish() {
 SKEIN_INLINE void reporter::say_times() {
     if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
     const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
-    auto text = fmt::format("step time: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
-                            "optimizer {:.0f} %",
-                            share(0), share(1), share(2), share(4));
+    auto text = fmt::format(
+        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
+        "optimizer {:.0f} %",
+        share(0), share(1), share(2), share(4));
     if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
     show_->note(text);
 }
