@@ -404,8 +404,8 @@ TEST_CASE("programs get evaluations and checkpoints as events, and steps with al
 namespace {
 
 /// All that a step could leave behind: numbers drawn for dropout, running statistics.
-struct NoisyBufferImpl : torch::nn::Module {
-    explicit NoisyBufferImpl(double p) : in(8, 16), norm(16), drop(p), out(16, 4) {
+struct DriftingImpl : torch::nn::Module {
+    explicit DriftingImpl(double p) : in(8, 16), norm(16), drop(p), out(16, 4) {
         register_module("in", in);
         register_module("norm", norm);
         register_module("drop", drop);
@@ -417,15 +417,15 @@ struct NoisyBufferImpl : torch::nn::Module {
     torch::nn::Dropout drop;
     torch::nn::Linear out;
 };
-TORCH_MODULE(NoisyBuffer);
+TORCH_MODULE(Drifting);
 
-struct noisy_run {
+struct drifting_run {
     std::vector<float> weights, statistics;
     std::vector<std::uint64_t> order; ///< samples of rank 0, of committed steps
     double loss = 0, val_loss = 0;
     std::uint64_t steps = 0;
 
-    friend bool operator==(const noisy_run&, const noisy_run&) = default;
+    friend bool operator==(const drifting_run&, const drifting_run&) = default;
 };
 
 const auto counted_loss = [](auto& m, const sample_batch& b, metric_set& metrics) {
@@ -433,7 +433,7 @@ const auto counted_loss = [](auto& m, const sample_batch& b, metric_set& metrics
     return class_loss(m, b);
 };
 
-run_config noisy_config(const scratch& dir) {
+run_config drifting_config(const scratch& dir) {
     auto config = quiet_config(dir.path);
     config.max_steps = 9;
     config.accumulation = 2;
@@ -444,13 +444,13 @@ run_config noisy_config(const scratch& dir) {
     return config;
 }
 
-NoisyBuffer make_noisy(int world) {
+Drifting make_drifting(int world) {
     const std::lock_guard lock(model_guard);
     torch::manual_seed(42);
-    return NoisyBuffer(world == 1 ? 0.3 : 0.0); // ranks that are threads share one generator
+    return Drifting(world == 1 ? 0.3 : 0.0); // ranks that are threads share one generator
 }
 
-void take_results(const context& ctx, NoisyBuffer& net, const fit_result& r, noisy_run& out) {
+void take_results(const context& ctx, Drifting& net, const fit_result& r, drifting_run& out) {
     if (!ctx.is_first()) return;
     out.weights = weights(*net);
     const auto mean = net->norm->running_mean.contiguous();
@@ -464,10 +464,10 @@ enum class taken_back { never, in_the_middle, computed, agreed };
 
 /// The loop of one's own; each step is taken back once where it says.
 template <class Strategy>
-noisy_run loop_by_hand(int world, const run_config& config, taken_back where) {
-    noisy_run out;
+drifting_run loop_by_hand(int world, const run_config& config, taken_back where) {
+    drifting_run out;
     run_world(world, [&](context& ctx) {
-        auto net = make_noisy(world);
+        auto net = make_drifting(world);
         const numbers data{64}, held_out{10};
         auto loss = counted_loss;
         sk::Trainer<Strategy> trainer(ctx, config);
@@ -497,14 +497,14 @@ noisy_run loop_by_hand(int world, const run_config& config, taken_back where) {
 }
 
 template <class Strategy>
-noisy_run by_fit(int world, const run_config& config, std::uint64_t redo_in = 0) {
-    noisy_run out;
+drifting_run by_fit(int world, const run_config& config, std::uint64_t redo_in = 0) {
+    drifting_run out;
     std::vector<int> left(static_cast<std::size_t>(world), redo_in > 0 ? 1 : 0);
     run_world(world, [&](context& ctx) {
-        auto net = make_noisy(world);
+        auto net = make_drifting(world);
         std::vector<std::uint64_t> order;
         std::uint64_t calls = 0;
-        const auto loss = [&](NoisyBuffer& m, const sample_batch& b, metric_set& metrics) {
+        const auto loss = [&](Drifting& m, const sample_batch& b, metric_set& metrics) {
             if (m->is_training()) {
                 order.insert(order.end(), b.ids.begin(), b.ids.end());
                 if (++calls == redo_in && std::exchange(left[std::size_t(ctx.rank())], 0) > 0) {
@@ -529,19 +529,19 @@ noisy_run by_fit(int world, const run_config& config, std::uint64_t redo_in = 0)
 template <class Strategy>
 void redo_changes_nothing(int world) {
     scratch one;
-    const auto whole = by_fit<Strategy>(world, noisy_config(one));
+    const auto whole = by_fit<Strategy>(world, drifting_config(one));
     const auto csv = one.text("run/metrics.csv");
     CHECK(csv.find("seen") != std::string::npos);
     for (const auto where :
          {taken_back::never, taken_back::in_the_middle, taken_back::computed, taken_back::agreed}) {
         INFO(world << " ranks, taken back at " << static_cast<int>(where));
         scratch two;
-        CHECK(loop_by_hand<Strategy>(world, noisy_config(two), where) == whole);
+        CHECK(loop_by_hand<Strategy>(world, drifting_config(two), where) == whole);
         CHECK(two.text("run/metrics.csv") == csv);
     }
     for (const std::uint64_t call : {5u, 8u}) {
         scratch two;
-        CHECK(by_fit<Strategy>(world, noisy_config(two), call) == whole);
+        CHECK(by_fit<Strategy>(world, drifting_config(two), call) == whole);
         CHECK(two.text("run/metrics.csv") == csv);
     }
 }
@@ -559,8 +559,8 @@ TEST_CASE("the same over ranks, where gradients and parameters are shared") {
 
 TEST_CASE("a step that was taken back before an interruption is the same after a resume") {
     scratch one, two;
-    const auto whole = by_fit<sk::Single>(1, noisy_config(one));
-    auto config = noisy_config(two);
+    const auto whole = by_fit<sk::Single>(1, drifting_config(one));
+    auto config = drifting_config(two);
     config.max_steps = 5;
     auto first = loop_by_hand<sk::Single>(1, config, taken_back::agreed);
     config.max_steps = 9;

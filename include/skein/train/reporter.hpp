@@ -70,6 +70,7 @@ private:
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
+    void say_times();
     void draw();
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
@@ -84,7 +85,9 @@ private:
     bool rows_failing_ = false, curve_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
-    double average_ = 0.0; // of the seconds per step, exponential
+    double average_ = 0.0;      // of the seconds per step, exponential
+    double seconds_ = 0.0;      // of all steps
+    std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
 /// The last screen for a finished fit(); add to `results` before summary_text().

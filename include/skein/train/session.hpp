@@ -118,12 +118,11 @@ public:
         step_view<Batch>& operator*() const { return range_->view_; }
         iterator& operator++();
         void operator++(int) { ++*this; }
-        friend bool operator==(const iterator& it, std::default_sentinel_t) {
-            return !it.range_->more_;
-        }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class step_range;
+        [[nodiscard]] bool at_end() const { return !range_->more_; }
         explicit iterator(step_range& range) : range_(&range) {}
         step_range* range_;
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
-// Used by <skein/train/detail/session.ipp> alone.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>

@@ -183,6 +183,10 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     if (!first_) return;
     average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
     write_row(now, evaluated);
+    seconds_ += now.seconds;
+    const auto parts = detail::timings(now.timing);
+    spent_.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
@@ -191,7 +195,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
-    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
+    for (const auto& t : parts) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -243,7 +247,20 @@ SKEIN_INLINE void reporter::finish() {
         show_->notice(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
+    say_times();
     draw();
+}
+
+/// Where the time of all steps went, in one line.
+SKEIN_INLINE void reporter::say_times() {
+    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
+    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
+    auto text = fmt::format(
+        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
+        "optimizer {:.0f} %",
+        share(0), share(1), share(2), share(4));
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
+    show_->note(text);
 }
 
 /// What runs where.

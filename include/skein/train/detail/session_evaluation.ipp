@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Evaluations of one session. Used by <skein/train/detail/session.ipp> alone.
+// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/core/error.hpp>
 #include <skein/torch/torch.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
-// Used by <skein/train/detail/session.ipp> alone.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/cluster/settings.hpp>
 #include <skein/core/clock.hpp>
@@ -82,6 +82,16 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
             text += fmt::format(", the last {} of each {}", rest, lasts[static_cast<int>(c.last)]);
     }
     return text;
+}
+
+/// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
+[[noreturn]] SKEIN_INLINE void come_apart(std::uint64_t step, double least, double most) {
+    throw error(errc::mismatch,
+                fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
+                            "on one and {:.17g} on another",
+                            step, least, most))
+        .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
+                   "nothing but the trainer write to the parameters?");
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {

@@ -1,0 +1,662 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp> alone.
+
+#include <skein/core/bytes.hpp>
+#include <skein/core/error.hpp>
+#include <skein/core/posix_disk.hpp>
+#include <skein/dist/comm_thread.hpp>
+#include <skein/torch/torch.hpp>
+#include <skein/train/checkpoint.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/detail/feeder.ipp>
+#include <skein/train/detail/session_evaluation.ipp>
+#include <skein/train/detail/session_parts.ipp>
+#include <skein/train/loss_scale.hpp>
+#include <skein/train/memory_plan.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/train/sampler.hpp>
+#include <skein/train/training_state.hpp>
+#include <skein/wire/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/core.h>
+
+namespace skein::train::detail {
+
+class session_core {
+public:
+    /// An error that leaves is told to the peers, with the reason itself and before the strategy's destructor
+    /// ends its exchange. The first abort counts.
+    template <class Call>
+    auto guarded(Call call) {
+        try {
+            return call();
+        } catch (const redo_step&) {
+            throw;
+        } catch (...) {
+            const auto why = to_error(std::current_exception());
+            if (parts_) parts_->abort(why);
+            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            throw;
+        }
+    }
+
+    session_core(const session_request& request, const make_parts& make)
+        : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
+          reported_(*request.reported), rate_(request.rate) {
+        guarded([&] {
+            reported_.clear();
+            require_same(ctx_, all_settings(request));
+            parts_ = make();
+            if (parts_->precision().compute == at::kHalf) scale_.emplace();
+            optimizer_.emplace(request.options, parts_->store());
+            if (!request.options.more.groups.empty())
+                require_same(ctx_, optimizer_->effect_hash(), "what the parameter groups match");
+            evaluator_.emplace(*parts_, ctx_, config_);
+            for (const auto& f : parts_->store().fixed())
+                if (f.is_buffer) buffers_.emplace_back(f.tensor, at::Tensor());
+        });
+        result_.rank = ctx_.rank();
+        result_.val_loss = std::numeric_limits<double>::quiet_NaN();
+    }
+    session_core(const session_core&) = delete;
+    session_core& operator=(const session_core&) = delete;
+
+    // ---- the run -----------------------------------------------------------------------------
+
+    void begin(std::unique_ptr<input_source> input) {
+        if (input_)
+            throw error(errc::usage, "a session has steps once")
+                .with_hint("open another one, or keep what steps() gave");
+        begun_ = seconds_now();
+        input_ = std::move(input);
+        require_same(ctx_, data_settings(*input_, evaluator_->samples()));
+        feeder_.emplace(ctx_, config_, *input_);
+        total_ = feeder_->total();
+        state_.emplace(parts_->store(), *optimizer_, feeder_->order());
+        report_.emplace(ctx_, config_, described_);
+        const auto resumed_from = open_checkpoints();
+        result_.first_step = step_;
+        start_info start{.rank = ctx_.rank(),
+                         .world_size = ctx_.world_size(),
+                         .first_step = step_,
+                         .total_steps = total_,
+                         .parameters = parts_->store().trainable(),
+                         .run_path = report_->path(),
+                         .resumed_from = resumed_from,
+                         .strategy = parts_->strategy_name(),
+                         .epochs = epochs_text(config_, *input_)};
+        report_->begin(start);
+        for (const auto& text : notices_) report_->notice(text);
+        tell_memory();
+        tell_precision();
+        parts_->tell(start);
+        // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
+        if (!parts_->module().is_training()) parts_->module().train();
+    }
+
+    fit_result finish() {
+        if (!input_)
+            throw error(errc::usage, "a session ends that has not begun")
+                .with_hint("ask it for steps() first");
+        if (phase_ == step_phase::applied) commit();
+        redo();
+        if (total_ == 0 && !stopped_) total_ = step_;
+        feeder_->quiet();
+        if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
+        report_->finish();
+        if (auto* const average = optimizer_->average(); average && average->options().keep)
+            swap_average();
+        parts_->finish();
+        finish_result(seconds_now() - begun_);
+        parts_->tell(result_);
+        return result_;
+    }
+
+    fit_result run(const batch_loss& loss) {
+        while (draw()) {
+            try {
+                while (auto* const micro = begin_micro())
+                    pass(*micro, [&] {
+                        auto value = loss(batch_of(*micro), reported_);
+                        micro->value.reset(); // the graph keeps what it needs
+                        return value;
+                    });
+                agree();
+            } catch (const redo_step&) {
+                redo();
+                continue;
+            }
+            apply();
+            commit();
+        }
+        return finish();
+    }
+
+    // ---- one step ----------------------------------------------------------------------------
+
+    bool draw() {
+        expect(step_phase::idle, "draw()");
+        if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
+        if (stopped_ || ended_) return false;
+        step_begun_ = seconds_now();
+        if (!upcoming_) upcoming_ = draw_batch();
+        if (!upcoming_) {
+            ended_ = true;
+            return false;
+        }
+        drawn_ = std::move(upcoming_);
+        upcoming_.reset();
+        feeder_->look_ahead(step_);
+        micro_ = passed_ = 0;
+        losses_ = {};
+        reported_before_ = reported_;
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
+        busy_ = comm_busy();
+        parts_->begin_step();
+        phase_ = step_phase::drawn;
+        return true;
+    }
+
+    /// The next micro-batch that has samples; those without only take part in the exchange.
+    micro_batch* begin_micro() {
+        const auto parts = drawn_ ? drawn_->micros.size() : 0;
+        const auto all = static_cast<std::size_t>(config_.accumulation);
+        while (drawn_ && micro_ < all) {
+            // By the micro-batch's number in the global batch: many ranks draw what one process draws.
+            seed_step(config_.seed, step_,
+                      ctx_.rank() * static_cast<int>(all) + static_cast<int>(micro_));
+            parts_->begin_micro(micro_ + 1 == all);
+            phase_ = step_phase::computing;
+            const auto at = micro_++;
+            // finish_backward() sends what no hook has sent.
+            if (at < parts && drawn_->micros[at].samples > 0) return &drawn_->micros[at];
+        }
+        return nullptr;
+    }
+
+    const void* next_micro() {
+        if (phase_ != step_phase::drawn && phase_ != step_phase::computing) return nullptr;
+        in_hand_ = begin_micro();
+        if (in_hand_ == nullptr) return nullptr;
+        return user_code{ctx_.rank(), step_ + 1}.run("the data",
+                                                     [&] { return batch_of(*in_hand_); });
+    }
+
+    void backward(const weighted_loss& loss) {
+        if (in_hand_ == nullptr)
+            throw error(errc::usage, "backward() without a micro-batch in hand")
+                .with_hint("call it once for each micro-batch of the step");
+        if (loss.weight.defined() && !weighted_)
+            throw error(errc::usage, "a weighted loss that was not expected")
+                .with_hint("call session.expect_weights() before the first step, on every rank");
+        pass(*std::exchange(in_hand_, nullptr), [&] { return loss; });
+    }
+
+    /// Everything is summed over the ranks and decided; nothing is changed yet.
+    void agree() {
+        if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
+        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < with_samples())
+            throw error(errc::usage,
+                        fmt::format("backward() was called for {} of {} micro-batches of step {}",
+                                    passed_, with_samples(), step_ + 1));
+        feeder_->look_ahead(step_);
+        const double waited = waiting([&] { parts_->finish_backward(); });
+        overlap_ = overlap_of(waited);
+
+        const double global_batch = static_cast<double>(drawn_->global_batch);
+        now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
+        const double mine = parts_->store().own_squared_norm();
+        waiting([&] {
+            divisor_ = weight_per_sample(losses_.weight, global_batch) * scale();
+            now_.grad_norm = std::sqrt(parts_->squared_norm(mine)) / divisor_;
+        });
+        exchange_row();
+        phase_ = step_phase::agreed;
+    }
+
+    void apply() {
+        expect(step_phase::agreed, "apply()");
+        const auto begin = seconds_now();
+        const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
+        if (!overflowed()) optimizer_->step(now_.lr, scale, present_, config_.clip_value);
+        if (scale_) update_scale();
+        time_.optimizer = seconds_now() - begin;
+        waiting([&] { parts_->publish(); });
+        phase_ = step_phase::applied;
+    }
+
+    void commit() {
+        expect(step_phase::applied, "commit()");
+        step_ += 1;
+        feeder_->commit(*drawn_);
+        reported_.clear();
+        stopped_ = stop_agreed_;
+        if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
+        now_.metrics = &merged_;
+        count_time(now_, seconds_now() - step_begun_, static_cast<double>(drawn_->global_batch));
+        drawn_.reset();
+        phase_ = step_phase::idle;
+        ask_stop(parts_->tell(now_));
+        if (total_ == 0 && !stopped_) { // is this the last one?
+            upcoming_ = draw_batch();
+            ended_ = !upcoming_.has_value();
+        }
+        end_of_step(now_);
+    }
+
+    void complete() {
+        if (phase_ == step_phase::drawn || phase_ == step_phase::computing) agree();
+        if (phase_ == step_phase::agreed) apply();
+        if (phase_ == step_phase::applied) commit();
+    }
+
+    void redo() {
+        if (phase_ == step_phase::idle) return;
+        if (phase_ == step_phase::applied)
+            throw error(errc::usage,
+                        fmt::format("step {} is applied: it cannot be taken back", step_ + 1));
+        if (phase_ == step_phase::computing) {
+            while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
+            parts_->finish_backward(); // the others wait for our part of the exchange
+        }
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+        reported_ = reported_before_;
+        drawn_.reset();
+        in_hand_ = nullptr;
+        feeder_->rewind();
+        time_.data = time_.forward = time_.backward = 0.0;
+        phase_ = step_phase::idle;
+    }
+
+    void use_evaluation(std::uint64_t samples, numbered_loss loss) {
+        evaluator_->use(samples, std::move(loss));
+    }
+    void expect_weights() noexcept { weighted_ = true; }
+    void ask_stop(action wanted) noexcept {
+        if (wanted == action::stop) stop_wanted_ = true;
+    }
+    report::metric_set& reported() noexcept { return reported_; }
+    [[nodiscard]] step_phase phase() const noexcept { return phase_; }
+    [[nodiscard]] std::uint64_t finished() const noexcept { return step_; }
+    [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
+
+private:
+    void expect(step_phase wanted, const char* call) const {
+        if (phase_ == wanted) return;
+        const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
+        throw error(errc::usage,
+                    fmt::format("{} needs a step that is {}, this one is {}", call,
+                                names[static_cast<int>(wanted)], names[static_cast<int>(phase_)]));
+    }
+
+    [[nodiscard]] std::optional<drawn_batch> draw_batch() {
+        const auto begin = seconds_now();
+        auto batch = feeder_->next(step_);
+        time_.data += seconds_now() - begin;
+        return batch;
+    }
+
+    [[nodiscard]] const void* batch_of(micro_batch& micro) {
+        const auto begin = seconds_now();
+        const void* const batch = feeder_->batch_of(micro);
+        const auto end = seconds_now();
+        time_.data += end - begin;
+        forward_begun_ = end;
+        return batch;
+    }
+
+    [[nodiscard]] std::size_t with_samples() const {
+        return static_cast<std::size_t>(std::ranges::count_if(
+            drawn_->micros, [](const micro_batch& m) { return m.samples > 0; }));
+    }
+
+    /// Loss and backward pass of one micro-batch.
+    template <class Loss>
+    void pass(const micro_batch& micro, Loss get) {
+        const user_code here{ctx_.rank(), step_ + 1};
+        forward_begun_ = forward_begun_ > 0 ? forward_begun_ : seconds_now();
+        const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
+        const auto forward_end = seconds_now();
+        time_.forward += forward_end - std::exchange(forward_begun_, 0.0);
+        // A mean is weighted by its share of the global batch, so that the sum over ranks is the
+        // batch's mean. A sum over weights is divided by them when all are known.
+        const double share = (loss.weighted ? 1.0 : static_cast<double>(micro.samples)) /
+                             static_cast<double>(drawn_->global_batch) * scale();
+        here.run("the backward pass",
+                 [&] { loss.value.backward(at::full_like(loss.value, share)); });
+        time_.backward += seconds_now() - forward_end;
+        losses_.add(loss);
+        passed_ += 1;
+    }
+
+    // ---- what the ranks agree on -------------------------------------------------------------
+
+    /// The row of the step, equal on all ranks, and what they decide with it: whether the numbers are
+    /// finite, whether to stop, which parameters had a gradient. Nothing is changed before.
+    void exchange_row() {
+        report::metric_set row;
+        row.mean("loss", losses_.mean(), losses_.weight);
+        row.last("lr", now_.lr).last("grad_norm", now_.grad_norm);
+        if (scale_) row.last("loss_scale", scale());
+        row.append(reported_);
+        const auto& touched = parts_->store().touched();
+        const bool all_touched = std::ranges::find(touched, 0.0) == touched.end();
+        const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
+                            : stop_wanted_        ? 1.0
+                                                  : 0.0;
+        const auto& t = time_;
+        double control[] = {stop,           all_touched ? 0.0 : 1.0,
+                            now_.grad_norm, -now_.grad_norm,
+                            t.data,         t.forward,
+                            t.backward,     t.exposed,
+                            t.optimizer,    -overlap_};
+        merged_.clear();
+        const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
+        now_.loss = merged_[0].value;
+        now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
+        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_)) not_finite();
+        if (control[2] != -control[3] && !overflowed()) come_apart(step_ + 1, -control[3], control[2]);
+        time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
+
+        stop_agreed_ = control[0] > 0.0;
+        stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
+        present_.clear();
+        if (control[1] > 0.0) { // rarely: who had which
+            present_ = touched;
+            all_reduce(ctx_, present_, dist::reduce_op::max);
+        }
+    }
+
+    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
+    [[noreturn]] void not_finite() {
+        const double mine = losses_.mean(), none = static_cast<double>(ctx_.world_size());
+        double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx_.rank());
+        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
+        const auto what =
+            culprit < none ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                           : fmt::format("the gradient norm is {} (loss {})", now_.grad_norm, mine);
+        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
+            .with_hint(
+                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                            "restarting would give the same",
+                            now_.lr));
+    }
+
+    [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
+    /// The step is left out: on every rank, because the norm is the same on all.
+    [[nodiscard]] bool overflowed() const noexcept {
+        return scale_ && !std::isfinite(now_.grad_norm);
+    }
+    void update_scale() {
+        scale_->update(!overflowed());
+        if (scale_->overflows() < loss_scale::most_overflows) return;
+        throw error(
+            errc::not_finite,
+            fmt::format("the gradients overflowed float16 in {} steps in a row, at last with "
+                        "a loss scale of {:g} at step {}",
+                        scale_->overflows(), scale(), step_ + 1))
+            .with_hint("lower the learning rate, or train with precision<bf16>");
+    }
+
+    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
+    double weight_per_sample(double mine, double global_batch) {
+        if (!weighted_) return 1.0;
+        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
+        if (mine > 0) return mine / global_batch;
+        throw error(
+            errc::invalid_argument,
+            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
+            .with_hint("is everything masked? leave such samples out of the data");
+    }
+
+    // ---- time --------------------------------------------------------------------------------
+
+    /// Runs what waits for other ranks; the seconds that took.
+    template <class Call>
+    double waiting(Call call) {
+        const auto begin = seconds_now();
+        call();
+        const auto seconds = seconds_now() - begin;
+        if (ctx_.world_size() > 1) time_.exposed += seconds;
+        return seconds;
+    }
+
+    [[nodiscard]] double comm_busy() const {
+        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
+    }
+    [[nodiscard]] double overlap_of(double waited) const {
+        const double busy = comm_busy() - busy_;
+        return busy > 0 ? std::clamp(1.0 - waited / busy, 0.0, 1.0) : 0.0;
+    }
+
+    void count_time(step_info& now, double seconds, double samples) {
+        const double per_sample =
+            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
+        const double tokens = samples * per_sample;
+        now.seconds = seconds;
+        now.tokens_per_s = seconds > 0 ? tokens / seconds : 0.0;
+        result_.loss = now.loss;
+        train_seconds_ += seconds;
+        tokens_ += tokens;
+    }
+
+    // ---- between steps -----------------------------------------------------------------------
+
+    [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
+
+    void end_of_step(const step_info& now) {
+        const auto due = [&](std::int64_t every) {
+            return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
+        };
+        std::vector<metric_value> evaluated;
+        if (due(config_.eval_every) && !stopped_) evaluated = evaluate();
+        report_->step(now, evaluated);
+        if (due(config_.checkpoint_every) || stopped_) save(evaluated);
+    }
+
+    std::vector<metric_value> evaluate() {
+        const auto begin = seconds_now();
+        evaluated_at_ = step_;
+        feeder_->quiet();
+        auto* const average = optimizer_->average();
+        const bool averaged =
+            average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
+        if (averaged) swap_average();
+        auto merged = evaluator_->run(step_);
+        if (averaged) swap_average();
+        if (merged.empty()) return merged;
+        result_.val_loss = merged[0].value;
+        result_.val_step = step_;
+        ask_stop(parts_->tell(eval_info{.rank = ctx_.rank(),
+                                        .step = step_,
+                                        .metrics = &merged,
+                                        .seconds = seconds_now() - begin}));
+        return merged;
+    }
+
+    /// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are
+    /// done with the old ones before any is changed.
+    void swap_average() {
+        double here = 0.0;
+        all_reduce(ctx_, std::span(&here, 1), dist::reduce_op::sum);
+        optimizer_->average()->swap();
+        parts_->publish();
+    }
+
+    void tell_precision() {
+        const auto policy = parts_->precision();
+        if (const auto text = describe(policy); !text.empty())
+            report_->note(fmt::format("computes in {}, updates and saves in float32", text));
+        if (const auto text = precision_notice(policy); !text.empty()) report_->notice(text);
+    }
+
+    void tell_memory() {
+        if (!ctx_.is_first()) return;
+        std::vector<at::Tensor> states;
+        for (const auto& [name, state] : optimizer_->states()) states.push_back(state);
+        const auto text = memory_notice(
+            parts_->strategy_name(), parts_->store(), states,
+            shape_of(ctx_, config_, states_of(optimizer_->options()), parts_->precision()));
+        if (!text.empty()) report_->note(text);
+    }
+
+    /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
+    std::string open_checkpoints() {
+        if (!config_.checkpoints) return {};
+        checkpoint_options options;
+        options.keep_last = static_cast<std::size_t>(std::max(1, config_.keep_last));
+        options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
+        options.metric = config_.best_metric;
+        options.lower_is_better = config_.best_is_lowest;
+        saver_.emplace(disk_, report_->checkpoints(), options,
+                       make_checkpoint_world(ctx_, config_.collective_timeout));
+        if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
+            notices_.push_back(std::move(text));
+        if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
+        auto found = saver_->load_latest();
+        if (!found) return {};
+        restore(*found);
+        return found->path();
+    }
+
+    void restore(const loaded_checkpoint& found) {
+        state_->restore(found);
+        parts_->publish();
+        step_ = found.step();
+        result_.checkpoint = found.path();
+        const auto extra =
+            parse_json(found.extra(), {.max_bytes = 256u << 20, .max_depth = 64}).value();
+        result_.loss = extra.value("loss", 0.0);
+        if (input_->is_stream())
+            feeder_->restore_stream(extra.at("stream"), found.path());
+        else
+            feeder_->rewind();
+        stop_wanted_ = extra.value("stop_wanted", false);
+        restore_callbacks(extra, found.path());
+        if (scale_ && extra.contains("loss_scale"))
+            scale_->restore(extra.at("loss_scale").value("value", scale()),
+                            extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+        if (total_ > 0 && step_ > total_)
+            throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
+                                                 step_, total_))
+                .with_where(found.path())
+                .with_hint("ask for more steps, or another run name");
+        const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
+        if ((total_ == 0 || step_ < total_) && std::abs(now - before) > 1e-9 * std::abs(before))
+            notices_.push_back(
+                fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
+                            "{:g} (most schedules depend on the number of steps)",
+                            step_ + 1, now, before));
+    }
+
+    void restore_callbacks(const json& extra, const std::string& where) {
+        if (!extra.contains("callbacks")) return;
+        for (const auto& [name, text] : extra.at("callbacks").items()) {
+            const auto hex = text.get<std::string>();
+            byte_buffer bytes(hex.size() / 2);
+            if (!from_hex(hex, bytes))
+                throw error(errc::malformed, "the state of a callback is no hexadecimal text")
+                    .with_where(where);
+            parts_->restore({name, std::string(as_text(bytes))});
+        }
+    }
+
+    void save(const std::vector<metric_value>& evaluated) {
+        if (!saver_) return;
+        parts_->sync_buffers();
+        json extra = json::object();
+        if (input_->is_stream()) extra["stream"] = feeder_->saved_stream();
+        if (scale_)
+            extra["loss_scale"] = {{"value", scale()}, {"good_steps", scale_->good_steps()}};
+        // Not those that have been granted: who resumes a stopped run wants it to go on.
+        double stop = stop_wanted_ && !stopped_ ? 1.0 : 0.0;
+        all_reduce(ctx_, std::span(&stop, 1), dist::reduce_op::max);
+        extra["stop_wanted"] = stop > 0;
+        if (ctx_.is_first()) // whose extra is written
+            for (const auto& each : parts_->states())
+                extra["callbacks"][each.name] = to_hex(as_bytes(std::string_view(each.state)));
+        auto what = state_->save(step_, config_.seed,
+                                 {{"loss", result_.loss}, {"next_lr", learning_rate(rate_, step_)}},
+                                 dump_json(extra));
+        what.metrics["loss"] = result_.loss;
+        for (const auto& m : evaluated) what.metrics[m.name] = m.value;
+        const auto saved = saver_->save(what);
+        result_.checkpoint = saved.path;
+        const checkpoint_info info{.rank = ctx_.rank(),
+                                   .step = step_,
+                                   .path = saved.path,
+                                   .bytes = saved.bytes,
+                                   .seconds = saved.seconds};
+        report_->saved(info);
+        parts_->tell(info);
+    }
+
+    void finish_result(double seconds) {
+        report::metric_set m;
+        m.max("rss", peak_rss_bytes());
+        result_.peak_rss_bytes = merge(ctx_, m)[0].value;
+        result_.steps = step_;
+        result_.total = total_;
+        result_.seconds = seconds;
+        result_.tokens_per_s = train_seconds_ > 0 ? tokens_ / train_seconds_ : 0.0;
+        result_.run_name = report_->name();
+        result_.run_path = report_->path();
+        result_.stopped = stopped_ && !is_last();
+    }
+
+    const context& ctx_;
+    const run_config& config_;
+    report::settings described_;
+    report::metric_set& reported_;
+    schedule rate_;
+    std::unique_ptr<session_parts> parts_;
+    std::unique_ptr<input_source> input_;
+    std::optional<flat_optimizer> optimizer_;
+    std::optional<evaluator> evaluator_;
+    std::optional<feeder> feeder_;
+    std::optional<training_state> state_;
+    std::optional<reporter> report_;
+    posix_disk disk_{link_policy::refuse};
+    std::optional<checkpointer> saver_;
+
+    std::uint64_t total_ = 0; // steps of the run; 0: not known
+    std::uint64_t step_ = 0;  // finished
+    std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
+    bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
+    std::vector<std::string> notices_; // to be told when the run begins
+
+    // The step that is not committed
+    step_phase phase_ = step_phase::idle;
+    std::optional<drawn_batch> drawn_, upcoming_;
+    std::size_t micro_ = 0, passed_ = 0; // micro-batches that were begun, and that had a loss
+    micro_batch* in_hand_ = nullptr;
+    loss_sum losses_;
+    double divisor_ = 1.0;
+    std::optional<loss_scale> scale_; // in float16
+    step_info now_;
+    std::vector<metric_value> merged_;
+    std::vector<double> present_; // by segment, when not all had a gradient; else empty
+    bool stop_agreed_ = false;
+    int stop_signal_ = 0;
+    report::metric_set reported_before_;
+    std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
+
+    double begun_ = 0.0, step_begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    step_timing time_; // since the row before
+    double train_seconds_ = 0.0, tokens_ = 0.0;
+    fit_result result_;
+};
+
+} // namespace skein::train::detail
