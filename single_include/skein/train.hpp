@@ -17313,6 +17313,7 @@ private:
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
     void say_evaluation(std::uint64_t step, const std::vector<report::metric_value>& evaluated);
+    void say_times();
     void draw();
     template <class Write>
     void attempt(Write write, bool& failing, std::string_view what);
@@ -17327,7 +17328,9 @@ private:
     bool rows_failing_ = false, curve_failing_ = false;
     std::optional<report::run_dir> dir_;
     std::unique_ptr<report::progress> show_;
-    double average_ = 0.0; // of the seconds per step, exponential
+    double average_ = 0.0;      // of the seconds per step, exponential
+    double seconds_ = 0.0;      // of all steps
+    std::vector<double> spent_; // of them, in the order of detail::timings()
 };
 
 /// The last screen for a finished fit(); add to `results` before summary_text().
@@ -17516,6 +17519,10 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     if (!first_) return;
     average_ = average_ == 0.0 ? now.seconds : 0.9 * average_ + 0.1 * now.seconds;
     write_row(now, evaluated);
+    seconds_ += now.seconds;
+    const auto parts = detail::timings(now.timing);
+    spent_.resize(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) spent_[i] += parts[i].value;
     report::progress_update update;
     update.step = now.step;
     update.loss = now.loss;
@@ -17524,7 +17531,7 @@ SKEIN_INLINE void reporter::step(const step_info& now,
     update.more = {{"lr", now.lr}};
     for (const auto& m : *now.metrics)
         if (m.name != "loss" && m.name != "lr") update.also.emplace_back(m.name, m.value);
-    for (const auto& t : detail::timings(now.timing)) update.also.emplace_back(t.name, t.value);
+    for (const auto& t : parts) update.also.emplace_back(t.name, t.value);
     show_->update(update);
     if (evaluated.empty()) return;
     say_evaluation(now.step, evaluated);
@@ -17576,7 +17583,20 @@ SKEIN_INLINE void reporter::finish() {
         show_->notice(
             fmt::format("{} rows of metrics are lost: they could not be written", dir_->waiting()));
     if (show_) show_->finish();
+    say_times();
     draw();
+}
+
+/// Where the time of all steps went, in one line.
+SKEIN_INLINE void reporter::say_times() {
+    if (!show_ || seconds_ <= 0 || spent_.size() != 6) return;
+    const auto share = [&](std::size_t i) { return 100.0 * spent_[i] / seconds_; };
+    auto text = fmt::format(
+        "step time, each of its slowest rank: data {:.0f} %, forward {:.0f} %, backward {:.0f} %, "
+        "optimizer {:.0f} %",
+        share(0), share(1), share(2), share(4));
+    if (ctx_->world_size() > 1) text += fmt::format(", waiting for other ranks {:.0f} %", share(3));
+    show_->note(text);
 }
 
 /// What runs where.
@@ -18149,12 +18169,11 @@ public:
         step_view<Batch>& operator*() const { return range_->view_; }
         iterator& operator++();
         void operator++(int) { ++*this; }
-        friend bool operator==(const iterator& it, std::default_sentinel_t) {
-            return !it.range_->more_;
-        }
+        friend bool operator==(const iterator& it, std::default_sentinel_t) { return it.at_end(); }
 
     private:
         friend class step_range;
+        [[nodiscard]] bool at_end() const { return !range_->more_; }
         explicit iterator(step_range& range) : range_(&range) {}
         step_range* range_;
     };
@@ -18275,12 +18294,16 @@ typename step_range<Batch>::iterator& step_range<Batch>::iterator::operator++() 
 
 
 // ======== skein/train/detail/session.ipp
-// Bodies of <skein/train/session.hpp>: the steps of one run, and what comes between them.
+// Bodies of <skein/train/session.hpp>.
+
+
+// ======== skein/train/detail/session_core.ipp
+// The steps of one run, and what comes between them. Used by <skein/train/detail/session.ipp> alone.
 
 
 // ======== skein/train/detail/feeder.ipp
 // The batches of one session in order: deals, makes them ahead, and goes back to the last committed place.
-// Used by <skein/train/detail/session.ipp> alone.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/training_state.hpp
@@ -18875,12 +18898,12 @@ private:
 } // namespace skein::train::detail
 
 // ======== skein/train/detail/session_evaluation.ipp
-// Evaluations of one session. Used by <skein/train/detail/session.ipp> alone.
+// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/detail/session_parts.ipp
 // Parts of one fit() beside its loop: clocks, what the ranks must have alike, the user's code and modes.
-// Used by <skein/train/detail/session.ipp> alone.
+// Used by <skein/train/detail/session_core.ipp> alone.
 
 
 #include <cmath>
@@ -18956,6 +18979,16 @@ SKEIN_INLINE std::string epochs_text(const run_config& c, const input_source& in
             text += fmt::format(", the last {} of each {}", rest, lasts[static_cast<int>(c.last)]);
     }
     return text;
+}
+
+/// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
+[[noreturn]] SKEIN_INLINE void come_apart(std::uint64_t step, double least, double most) {
+    throw error(errc::mismatch,
+                fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
+                            "on one and {:.17g} on another",
+                            step, least, most))
+        .with_hint("do all hosts have the same kind of processor and the same libraries, and does "
+                   "nothing but the trainer write to the parameters?");
 }
 
 SKEIN_INLINE std::string cadence_notice(const run_config& c, std::uint64_t held_out) {
@@ -19188,7 +19221,7 @@ private:
 } // namespace skein::train::detail
 
 
-// ======== skein/train/detail/session.ipp, continued
+// ======== skein/train/detail/session_core.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19537,7 +19570,7 @@ private:
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
         if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_)) not_finite();
-        if (control[2] != -control[3] && !overflowed()) come_apart(-control[3], control[2]);
+        if (control[2] != -control[3] && !overflowed()) come_apart(step_ + 1, -control[3], control[2]);
         time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
 
         stop_agreed_ = control[0] > 0.0;
@@ -19547,18 +19580,6 @@ private:
             present_ = touched;
             all_reduce(ctx_, present_, dist::reduce_op::max);
         }
-    }
-
-    /// The norm of the summed gradients has the same bits on every rank, or the replicas differ.
-    [[noreturn]] void come_apart(double least, double most) const {
-        throw error(
-            errc::mismatch,
-            fmt::format("the ranks have come apart at step {}: the gradient norm is {:.17g} "
-                        "on one and {:.17g} on another",
-                        step_ + 1, least, most))
-            .with_hint(
-                "do all hosts have the same kind of processor and the same libraries, and does "
-                "nothing but the trainer write to the parameters?");
     }
 
     /// Collective: finds the first rank whose loss is broken, then throws on all of them.
@@ -19840,6 +19861,17 @@ private:
     double train_seconds_ = 0.0, tokens_ = 0.0;
     fit_result result_;
 };
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/session.ipp, continued
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace skein::train::detail {
 
 SKEIN_INLINE void begin_training(const context& ctx, const run_config& config) {
     validate(config, ctx.world_size());
