@@ -9,6 +9,7 @@
 #include <skein/dist/communicator.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/dist/group_memory.hpp>
+#include <skein/dist/half.hpp>
 #include <skein/dist/hierarchical.hpp>
 #include <skein/dist/links.hpp>
 #include <skein/dist/models.hpp>

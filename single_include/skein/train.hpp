@@ -42,6 +42,11 @@
 // Operations are submitted from the compute thread, run one at a time in the order of submission,
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
+// When nothing is queued or running, a small collective of a model that can (communicator::prompt)
+// begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
+// ticket is done at once and no thread was woken. Else, and for larger ones, whoever is first goes on
+// with it: the communicator's thread, or a thread that waits for the ticket.
+//
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
 //     t.wait();                                              // throws if the collective failed
@@ -77,7 +82,12 @@
 namespace skein::dist {
 
 /// Element types of collectives. u8 is for opaque bytes: it can be copied but not reduced.
-enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4 };
+enum class dtype : std::uint8_t { f32 = 0, bf16 = 1, f64 = 2, i64 = 3, u8 = 4, f16 = 5 };
+
+/// Two-byte floating point: sums of it are added in float32 and rounded once.
+[[nodiscard]] constexpr bool is_half(dtype type) noexcept {
+    return type == dtype::bf16 || type == dtype::f16;
+}
 
 /// mean is the sum divided by the world size (integers: truncated towards zero).
 enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
@@ -90,6 +100,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return 8;
     case dtype::i64: return 8;
     case dtype::u8: return 1;
+    case dtype::f16: return 2;
     }
     return 0;
 }
@@ -101,6 +112,7 @@ enum class reduce_op : std::uint8_t { sum = 0, mean = 1, max = 2, min = 3 };
     case dtype::f64: return "f64";
     case dtype::i64: return "i64";
     case dtype::u8: return "u8";
+    case dtype::f16: return "f16";
     }
     return "?";
 }
@@ -132,6 +144,44 @@ struct bf16_t {
 
 [[nodiscard]] [[gnu::always_inline]] inline float to_float(bf16_t value) noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+}
+
+/// An IEEE half (binary16) as its 16 bits.
+struct f16_t {
+    std::uint16_t bits = 0;
+    friend constexpr bool operator==(f16_t, f16_t) = default;
+};
+
+/// float32 to half, to nearest even, with subnormals; NaN stays NaN (quiet, with what fits of its
+/// payload). The same bits as the processor's instruction.
+[[nodiscard]] constexpr f16_t to_f16(float value) noexcept {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
+    std::uint32_t r = 0;
+    if (a > 0x7f800000u) {
+        r = 0x7e00u | (a >> 13 & 0x3ffu);
+    } else if (a >= 0x477ff000u) { // from 65520 on: infinity
+        r = 0x7c00u;
+    } else if (a >= 0x38800000u) { // from 2^-14 on: the exponent's bias changes from 127 to 15
+        r = (a - 0x38000000u + 0xfffu + (a >> 13 & 1u)) >> 13;
+    } else if (a > 0x33000000u) { // above 2^-25: a subnormal in steps of 2^-24
+        const std::uint32_t m = (a & 0x7fffffu) | 0x800000u, shift = 126 - (a >> 23);
+        const std::uint32_t half = 1u << (shift - 1);
+        r = (m + half - 1 + (m >> shift & 1u)) >> shift;
+    }
+    return f16_t{static_cast<std::uint16_t>(sign | r)};
+}
+
+/// Exact; NaN becomes quiet.
+[[nodiscard]] constexpr float to_float(f16_t value) noexcept {
+    const std::uint32_t sign = std::uint32_t{value.bits} << 16 & 0x80000000u;
+    const std::uint32_t m = value.bits & 0x3ffu, e = value.bits >> 10 & 0x1fu;
+    if (e == 0) { // a whole number of 2^-24
+        const float small = static_cast<float>(m) * 0x1p-24f;
+        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(small));
+    }
+    const std::uint32_t special = m == 0 ? 0x7f800000u : 0x7fc00000u | m << 13;
+    return std::bit_cast<float>(sign | (e == 31 ? special : (e + 112) << 23 | m << 13));
 }
 
 /// Where memory is.
@@ -176,6 +226,8 @@ inline constexpr bool is_element<float> = true;
 template <>
 inline constexpr bool is_element<bf16_t> = true;
 template <>
+inline constexpr bool is_element<f16_t> = true;
+template <>
 inline constexpr bool is_element<double> = true;
 template <>
 inline constexpr bool is_element<std::int64_t> = true;
@@ -192,6 +244,8 @@ template <class T>
         return dtype::f32;
     else if constexpr (std::same_as<T, bf16_t>)
         return dtype::bf16;
+    else if constexpr (std::same_as<T, f16_t>)
+        return dtype::f16;
     else if constexpr (std::same_as<T, double>)
         return dtype::f64;
     else if constexpr (std::same_as<T, std::int64_t>)
@@ -578,6 +632,7 @@ struct collective_tag {
 
 
 // ======== skein/dist/communicator.hpp, continued
+#include <coroutine>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -592,10 +647,29 @@ struct collective_options {
     duration deadline = time_constants::lan().collective_timeout;
 };
 
+/// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
+/// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
+/// two.
+class prompt_start {
+public:
+    /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
+    virtual void begin_here() noexcept = 0;
+    /// No more of that. Gives the coroutine that was suspended, or null: it wants to be resumed on the
+    /// loop's thread, before anything else is called, and blocks that one.
+    [[nodiscard]] virtual std::coroutine_handle<> end_here() noexcept = 0;
+
+protected:
+    prompt_start() = default;
+    prompt_start(const prompt_start&) = default;
+    prompt_start& operator=(const prompt_start&) = default;
+    ~prompt_start() = default;
+};
+
 /// A group of ranks that call the same collectives in the same order.
 ///
 /// Laws: every rank calls with the same counts, types, roots and tags, else all of them
-/// get errc::mismatch naming the ranks; the same inputs give the same bits on every rank, in every run
+/// get errc::mismatch naming the ranks; sums of bf16 and f16 are made in float32 and rounded once, also
+/// between hosts; the same inputs give the same bits on every rank, in every run
 /// with the same world size and model, and N=2 gives the same bits in all models; after any error
 /// the group is unusable and every later call throws that error; one collective at a time per rank.
 /// A task has ended when the result can be used: by the host, or, for a model whose memory is a
@@ -623,6 +697,10 @@ public:
     /// lost. counts may have zeros, must be the same on all ranks, and must outlive the task.
     virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                         reduce_op op) = 0;
+    /// The same with the own part in `out`: io is f32, bf16 or f16, out is f32 x counts[rank()]. The
+    /// sums are made in float32 and not rounded again. What io holds afterwards is not promised.
+    virtual task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                        buffer_view out, reduce_op op) = 0;
     /// out.count = N * in.count; in may be the own slice of out.
     virtual task<void> all_gather(buffer_view in, buffer_view out) = 0;
     /// counts[r] elements of rank r, in rank order; counts must outlive the task.
@@ -648,6 +726,8 @@ public:
     virtual void set_deadline(duration limit) = 0;
     /// What the collectives that begin after it are for. Messages have none to agree on.
     virtual void set_tag(collective_tag tag) = 0;
+    /// Null: everything runs on the loop's thread.
+    [[nodiscard]] virtual prompt_start* prompt() noexcept { return nullptr; }
 
 protected:
     communicator() = default;
@@ -685,6 +765,8 @@ class loop_thread;
 
 namespace skein::dist {
 
+class comm_thread;
+
 /// The end of one submitted operation, for the host. Copies share it; any thread may ask or wait. A
 /// model that orders its work on a device's stream will keep its event in the shared state.
 class [[nodiscard]] ticket {
@@ -705,6 +787,9 @@ private:
     struct state {
         std::atomic<std::uint32_t> phase{running};
         std::optional<error> why; // written before phase becomes failed
+        // A collective that was suspended in its call, for whoever takes it first; and whose it is.
+        std::atomic<void*> rest{nullptr};
+        comm_thread* owner = nullptr; // lives until the phase has changed
     };
     explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
     std::shared_ptr<state> state_;
@@ -721,6 +806,8 @@ struct comm_stats {
 /// abort() and stats() from any. The destructor ends the running operations in order, then leaves
 /// the group in an orderly way; when it runs because of an exception, it aborts the group.
 class comm_thread {
+    friend class ticket;
+
 public:
     /// comm must live on worker's loop. at_end runs first of all in the destructor: it takes back
     /// what others may still call (rendezvous::on_lost).
@@ -746,6 +833,8 @@ public:
     ticket reduce_scatter(buffer_view in, buffer_view out, reduce_op op, collective_tag tag = {});
     ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, reduce_op op,
                             collective_tag tag = {});
+    ticket reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op, collective_tag tag = {});
     ticket all_gather(buffer_view in, buffer_view out, collective_tag tag = {});
     ticket all_gather_v(buffer_view in, buffer_view out, std::vector<std::size_t> counts,
                         collective_tag tag = {});
@@ -774,6 +863,15 @@ private:
         std::size_t bytes = 0;
         collective_tag tag;
     };
+    ticket begin_here(std::size_t bytes, unique_function<task<void>(communicator&)> start,
+                      collective_tag tag);
+    static skein::detail::self_owned run_here(comm_thread* self);
+    ticket end_here();
+    static bool go_on(ticket::state& end);
+    void finish_here(ticket::state& end);
+    void hand_on();
+    void record(const operation& op, time_point begin);
+    static void tell(ticket::state& end, const result<void>& outcome);
     task<void> drive();
     /// A model may throw before it gives a task: that is the operation's error too.
     static task<void> started(operation* op, communicator* comm);
@@ -789,6 +887,12 @@ private:
     scope tasks_; // of the loop's thread
     int rank_ = 0, world_size_ = 1;
     std::string name_;
+
+    // What began in its call. Of the thread that made driving_ true for it; then of who took the rest.
+    prompt_start* prompt_ = nullptr;
+    std::optional<operation> here_;
+    time_point here_since_{};
+    std::optional<result<void>> here_ended_;
 
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;
@@ -944,6 +1048,7 @@ namespace skein::dist {
 
 SKEIN_INLINE void ticket::wait() const {
     if (!state_) return;
+    (void)comm_thread::go_on(*state_);
     for (int spin = 0; spin < spins && !done(); ++spin) cpu_pause();
     while (!done()) state_->phase.wait(running, std::memory_order_acquire);
     if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
@@ -953,13 +1058,15 @@ SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
                                       std::unique_ptr<communicator> comm,
                                       unique_function<void()> at_end)
     : worker_(std::move(worker)), comm_(std::move(comm)), at_end_(std::move(at_end)),
-      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()) {}
+      rank_(comm_->rank()), world_size_(comm_->world_size()), name_(comm_->name()),
+      prompt_(comm_->prompt()) {}
 
 SKEIN_INLINE comm_thread::~comm_thread() {
     if (at_end_) at_end_();
     if (std::uncaught_exceptions() > 0) {
         abort(error(errc::aborted, fmt::format("rank {} leaves because of an exception", rank_)));
     }
+    drain(); // also what another thread goes on with
     worker_->run([this] { return leave(); });
 }
 
@@ -975,6 +1082,99 @@ SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
     }
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
     return ticket(std::move(end));
+}
+
+/// submit() for collectives: on this thread as far as it goes.
+SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
+                                            unique_function<task<void>(communicator&)> start,
+                                            collective_tag tag) {
+    bool mine = false;
+    if (prompt_ != nullptr) {
+        const std::lock_guard lock(guard_);
+        mine = !std::exchange(driving_, true); // as if the loop ran: nobody else begins anything
+    }
+    if (!mine) return submit(bytes, std::move(start), tag);
+    here_.emplace(operation{nullptr, std::move(start), bytes, tag});
+    here_since_ = steady_now();
+    here_ended_.reset();
+    prompt_->begin_here();
+    loop::resume(run_here(this).frame);
+    const auto parked = prompt_->end_here();
+    if (!parked) return end_here();
+    auto state = std::make_shared<ticket::state>();
+    state->owner = this;
+    state->rest.store(parked.address(), std::memory_order_release);
+    worker_->loop().post_from_any_thread([state] { (void)go_on(*state); });
+    return ticket(std::move(state));
+}
+
+/// It has an owner: begin_here() or finish_here() see it end before anything else runs.
+SKEIN_INLINE skein::detail::self_owned comm_thread::run_here(comm_thread* self) {
+    auto outcome = as_result(started(&*self->here_, self->comm_.get()));
+    self->here_ended_.emplace(co_await std::move(outcome));
+}
+
+/// Everything went well or badly on this thread.
+SKEIN_INLINE ticket comm_thread::end_here() {
+    SKEIN_CHECK(here_ended_, "a collective was suspended without a place to go on");
+    ticket end;
+    if (!*here_ended_) {
+        end = ticket(std::make_shared<ticket::state>());
+        tell(*end.state_, *here_ended_);
+    }
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+    }
+    here_.reset();
+    hand_on();
+    return end;
+}
+
+/// Runs the rest of a collective that began in its call, if nobody has taken it. Any thread.
+SKEIN_INLINE bool comm_thread::go_on(ticket::state& end) {
+    void* const rest = end.rest.exchange(nullptr, std::memory_order_acq_rel);
+    if (rest == nullptr) return false;
+    auto* const owner = end.owner;
+    loop::resume(std::coroutine_handle<>::from_address(rest));
+    owner->finish_here(end);
+    return true;
+}
+
+/// driving_ is still true: the owner cannot go away before it is not.
+SKEIN_INLINE void comm_thread::finish_here(ticket::state& end) {
+    SKEIN_CHECK(here_ended_, "a collective was suspended a second time");
+    {
+        const std::lock_guard lock(guard_);
+        record(*here_, here_since_);
+        here_.reset();
+    }
+    tell(end, *here_ended_);
+    hand_on();
+}
+
+/// Lets the loop's thread go on with what is queued.
+SKEIN_INLINE void comm_thread::hand_on() {
+    bool more = false;
+    {
+        const std::lock_guard lock(guard_);
+        more = driving_ = !queue_.empty();
+        if (!more) idle_.notify_all();
+    }
+    if (more) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
+}
+
+/// For stats(); guard_ is held.
+SKEIN_INLINE void comm_thread::record(const operation& op, time_point begin) {
+    stats_.operations += 1;
+    stats_.bytes += op.bytes;
+    stats_.busy += steady_now() - begin;
+}
+
+SKEIN_INLINE void comm_thread::tell(ticket::state& end, const result<void>& outcome) {
+    if (!outcome) end.why = outcome.error();
+    end.phase.store(outcome ? ticket::succeeded : ticket::failed, std::memory_order_release);
+    end.phase.notify_all();
 }
 
 SKEIN_INLINE std::optional<comm_thread::operation> comm_thread::take() {
@@ -1003,13 +1203,9 @@ SKEIN_INLINE task<void> comm_thread::drive() {
         auto ended = co_await std::move(outcome);
         {
             const std::lock_guard lock(guard_);
-            stats_.operations += 1;
-            stats_.bytes += op->bytes;
-            stats_.busy += steady_now() - begin;
+            record(*op, begin);
         }
-        if (!ended) op->end->why = ended.error();
-        op->end->phase.store(ended ? ticket::succeeded : ticket::failed, std::memory_order_release);
-        op->end->phase.notify_all();
+        tell(*op->end, ended);
     }
 }
 
@@ -1024,34 +1220,43 @@ SKEIN_INLINE task<void> comm_thread::leave() {
 }
 
 SKEIN_INLINE ticket comm_thread::all_reduce(buffer_view io, reduce_op op, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.all_reduce(io, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter(buffer_view in, buffer_view out, reduce_op op,
                                                 collective_tag tag) {
-    return submit(in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
+    return begin_here(
+        in.bytes(), [=](communicator& c) { return c.reduce_scatter(in, out, op); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
                                                   reduce_op op, collective_tag tag) {
     auto start = [io, op, counts = std::move(counts)](communicator& c) {
         return c.reduce_scatter_v(io, counts, op);
     };
-    return submit(io.bytes(), std::move(start), tag);
+    return begin_here(io.bytes(), std::move(start), tag);
+}
+SKEIN_INLINE ticket comm_thread::reduce_scatter_v(buffer_view io, std::vector<std::size_t> counts,
+                                                  buffer_view out, reduce_op op,
+                                                  collective_tag tag) {
+    auto start = [io, out, op, counts = std::move(counts)](communicator& c) {
+        return c.reduce_scatter_v(io, counts, out, op);
+    };
+    return begin_here(io.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather(buffer_view in, buffer_view out, collective_tag tag) {
-    return submit(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
+    return begin_here(out.bytes(), [=](communicator& c) { return c.all_gather(in, out); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::all_gather_v(buffer_view in, buffer_view out,
                                               std::vector<std::size_t> counts, collective_tag tag) {
     auto start = [in, out, counts = std::move(counts)](communicator& c) {
         return c.all_gather_v(in, out, counts); // the operation, and so counts, outlives the task
     };
-    return submit(out.bytes(), std::move(start), tag);
+    return begin_here(out.bytes(), std::move(start), tag);
 }
 SKEIN_INLINE ticket comm_thread::broadcast(buffer_view io, int root, collective_tag tag) {
-    return submit(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
+    return begin_here(io.bytes(), [=](communicator& c) { return c.broadcast(io, root); }, tag);
 }
 SKEIN_INLINE ticket comm_thread::barrier(collective_tag tag) {
-    return submit(0, [](communicator& c) { return c.barrier(); }, tag);
+    return begin_here(0, [](communicator& c) { return c.barrier(); }, tag);
 }
 SKEIN_INLINE task<void> comm_thread::allocate_into(communicator& comm, std::size_t bytes,
                                                    memory_kind kind,
@@ -1178,6 +1383,8 @@ SKEIN_INLINE placement placement::from(const std::vector<std::string>& host_of, 
 // All-reduce is a reduce-scatter and an all-gather of N-1 steps each: every rank sends and receives
 // 2(N-1)/N of the bytes, cut into pieces, so that a piece is sent on while the next one arrives.
 // Element sums go around the ring in a fixed order that depends only on N and the element's slice.
+// Sums of bf16 and f16: the first step sends elements as they are, partial sums travel as float32, and
+// the result is rounded once, before it is gathered.
 // Small operations gather everything and reduce in rank order, which halves the steps.
 //
 // Runs on any network: TCP, Unix sockets, the simulated one. A broken connection fails the group at
@@ -1242,12 +1449,13 @@ struct signature {
     dtype type = dtype::f32;
     reduce_op op = reduce_op::sum;
     op_kind outer = op_kind::none; ///< what it is a part of (hierarchical)
-    std::uint32_t unused = 0;
+    dtype into = dtype::f32;       ///< of the result; mostly `type`
+    std::uint8_t unused[3] = {};
 
     friend bool operator==(const signature&, const signature&) = default;
 };
 
-/// "all_reduce #7 (f32 x 100, sum)"; with a tag ", reduce of unit 3 at step 12" behind it.
+/// "all_reduce #7 (f32 x 100, sum)", "reduce_scatter_v #8 (bf16 x 100 into f32, sum, ...)"; with a tag ", reduce of unit 3 at step 12" behind it.
 [[nodiscard]] std::string describe(const signature& s);
 [[nodiscard]] error mismatch_error(int rank_a, const signature& a, int rank_b, const signature& b);
 /// What the others learn when `rank` got no memory.
@@ -1295,8 +1503,9 @@ SKEIN_INLINE std::string describe_untagged(const signature& s) {
     }
     if (s.outer != op_kind::none && s.outer != s.kind)
         more += fmt::format(", for {}", to_string(s.outer));
-    return fmt::format("{} #{} ({} x {}{})", to_string(s.kind), s.sequence, to_string(s.type),
-                       s.count, more);
+    const auto into = s.into == s.type ? "" : fmt::format(" into {}", to_string(s.into));
+    return fmt::format("{} #{} ({} x {}{}{})", to_string(s.kind), s.sequence, to_string(s.type),
+                       s.count, into, more);
 }
 
 SKEIN_INLINE std::string describe(const signature& s) {
@@ -1384,6 +1593,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -1394,6 +1605,10 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
+
+    /// all_reduce from `in`, which is lost, into `out` of as many elements; of another type when in is
+    /// f32: then the sum is rounded once, to bf16 or f16.
+    task<void> all_reduce_into(buffer_view in, buffer_view out, reduce_op op);
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept;
@@ -1495,7 +1710,7 @@ struct ring_header {
         to[41] = static_cast<std::byte>(what.type);
         to[42] = static_cast<std::byte>(what.op);
         to[43] = static_cast<std::byte>(what.outer);
-        store_le(to + 44, std::uint32_t{0});
+        store_le(to + 44, static_cast<std::uint32_t>(what.into));
         store_le(to + 48, step);
         store_le(to + 52, bytes);
         store_le(to + 56, std::uint32_t{0});
@@ -1516,6 +1731,7 @@ struct ring_header {
         h.what.type = static_cast<dtype>(from[41]);
         h.what.op = static_cast<reduce_op>(from[42]);
         h.what.outer = static_cast<op_kind>(from[43]);
+        h.what.into = static_cast<dtype>(from[44]);
         h.step = load_le<std::uint32_t>(from + 48);
         h.bytes = load_le<std::uint32_t>(from + 52);
         return h;
@@ -1907,8 +2123,8 @@ SKEIN_INLINE task<void> recv_message(links& net, buffer_view io, int from, signa
 //
 // The result of element i depends only on the values and the order of the sources: loops are cut
 // into blocks for the vector unit, but no sum is ever regrouped, so all compilers and machines give
-// the same bits (NaN payloads excepted). bfloat16 is added in float32 and rounded once, to nearest
-// even. max and min give NaN as soon as one side is NaN.
+// the same bits (NaN payloads excepted). bfloat16 and half are added in float32 and rounded once, to
+// nearest even. max and min give NaN as soon as one side is NaN.
 //
 //     const void* parts[] = {of_rank_0, of_rank_1, of_rank_2};
 //     reduce(out, parts, n, dtype::f32, reduce_op::mean, 3);   // ((p0 + p1) + p2) / 3
@@ -1925,6 +2141,22 @@ namespace skein::dist {
 ///   divisor  for mean: what the sum is divided by, once, at the end
 void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
             reduce_op op, int divisor) noexcept;
+
+/// The same with a result of another type: `to` and `type` are each f32, bf16 or f16. Into f32 nothing
+/// is rounded but the float32 sums.
+void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n, dtype type,
+            reduce_op op, int divisor) noexcept;
+
+/// n elements of one type, as one source among others.
+struct operand {
+    const void* data = nullptr;
+    dtype type = dtype::f32;
+};
+
+/// The same with sources of several types, each f32, bf16 or f16: all are widened to float32, combined
+/// from left to right, and rounded to `to` once.
+void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n, reduce_op op,
+                 int divisor) noexcept;
 
 /// dst[i] = a[i] op b[i]; mean divides the sum by divisor (1: leaves the sum).
 void reduce(void* dst, const void* a, const void* b, std::size_t n, dtype type, reduce_op op,
@@ -2090,11 +2322,199 @@ void reduce_any_op(void* dst, const void* const* sources, std::size_t parts, std
 
 } // namespace skein::dist
 
+// ======== skein/dist/half.hpp
+// Many bfloat16 or half values to float32 and back: exact one way, to nearest even the other.
+//
+//     std::vector<f16_t> halves = ...;
+//     std::vector<float> wide(halves.size());
+//     widen(wide.data(), halves.data(), dtype::f16, wide.size());
+//     narrow(halves.data(), dtype::f16, wide.data(), wide.size());     // the same bits again
+//
+// Halves go through the processor's instructions (F16C) where it has them, else through to_f16() and
+// to_float(): the same bits, some ten times slower.
+
+
+#include <cstddef>
+
+namespace skein::dist {
+
+/// to[i] = from[i]; n elements of f32, bf16 or f16. No overlap.
+void widen(float* to, const void* from, dtype type, std::size_t n) noexcept;
+
+/// to[i] = from[i], rounded to nearest even; n elements of f32, bf16 or f16. No overlap.
+void narrow(void* to, dtype type, const float* from, std::size_t n) noexcept;
+
+namespace detail {
+
+void widen_f16_plain(float* to, const f16_t* from, std::size_t n) noexcept;
+void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) noexcept;
+[[nodiscard]] bool has_f16c() noexcept;
+/// Only where has_f16c().
+void widen_f16_f16c(float* to, const f16_t* from, std::size_t n) noexcept;
+void narrow_f16_f16c(f16_t* to, const float* from, std::size_t n) noexcept;
+
+} // namespace detail
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/half.ipp
+// The loops of widen() and narrow().
+
+
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace skein::dist {
+
+namespace detail {
+
+SKEIN_INLINE void widen_f16_plain(float* to, const f16_t* from, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+}
+SKEIN_INLINE void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) noexcept {
+    for (std::size_t i = 0; i < n; ++i) to[i] = to_f16(from[i]);
+}
+
+#if defined(__x86_64__)
+// The compilers' own names for the instructions: <immintrin.h> is ten times what this file needs.
+using eight_floats = float __attribute__((vector_size(32)));
+using eight_halves = short __attribute__((vector_size(16)));
+
+SKEIN_INLINE bool has_f16c() noexcept {
+    static const bool found = [] {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        // AVX as well: it says that the system keeps the wide registers.
+        return __builtin_cpu_supports("avx") != 0 && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+               (c & bit_F16C) != 0;
+    }();
+    return found;
+}
+[[gnu::target("avx,f16c")]] SKEIN_INLINE void widen_f16_f16c(float* to, const f16_t* from,
+                                                             std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        eight_halves halves;
+        std::memcpy(&halves, from + i, sizeof halves);
+        const eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        std::memcpy(to + i, &floats, sizeof floats);
+    }
+    widen_f16_plain(to + i, from + i, n - i);
+}
+[[gnu::target("avx,f16c")]] SKEIN_INLINE void narrow_f16_f16c(f16_t* to, const float* from,
+                                                              std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        eight_floats floats;
+        std::memcpy(&floats, from + i, sizeof floats);
+        const eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0); // to nearest even
+        std::memcpy(static_cast<void*>(to + i), &halves, sizeof halves);
+    }
+    narrow_f16_plain(to + i, from + i, n - i);
+}
+#else
+SKEIN_INLINE bool has_f16c() noexcept { return false; }
+SKEIN_INLINE void widen_f16_f16c(float* to, const f16_t* from, std::size_t n) noexcept {
+    widen_f16_plain(to, from, n);
+}
+SKEIN_INLINE void narrow_f16_f16c(f16_t* to, const float* from, std::size_t n) noexcept {
+    narrow_f16_plain(to, from, n);
+}
+#endif
+
+SKEIN_INLINE void widen_bf16(float* to, const bf16_t* from, std::size_t n) noexcept {
+    zip(to, from, from, n, [](bf16_t x, bf16_t) { return to_float(x); });
+}
+SKEIN_INLINE void narrow_bf16(bf16_t* to, const float* from, std::size_t n) noexcept {
+    zip(to, from, from, n, [](float x, float) { return to_bf16(x); });
+}
+
+} // namespace detail
+
+SKEIN_INLINE void widen(float* to, const void* from, dtype type, std::size_t n) noexcept {
+    if (n == 0) return;
+    switch (type) {
+    case dtype::f32: std::memcpy(to, from, n * sizeof(float)); return;
+    case dtype::bf16: return detail::widen_bf16(to, static_cast<const bf16_t*>(from), n);
+    case dtype::f16: {
+        const auto* const halves = static_cast<const f16_t*>(from);
+        if (detail::has_f16c()) return detail::widen_f16_f16c(to, halves, n);
+        return detail::widen_f16_plain(to, halves, n);
+    }
+    default: SKEIN_CHECK(false, "{} is not widened to f32", to_string(type));
+    }
+}
+
+SKEIN_INLINE void narrow(void* to, dtype type, const float* from, std::size_t n) noexcept {
+    if (n == 0) return;
+    switch (type) {
+    case dtype::f32: std::memcpy(to, from, n * sizeof(float)); return;
+    case dtype::bf16: return detail::narrow_bf16(static_cast<bf16_t*>(to), from, n);
+    case dtype::f16: {
+        auto* const halves = static_cast<f16_t*>(to);
+        if (detail::has_f16c()) return detail::narrow_f16_f16c(halves, from, n);
+        return detail::narrow_f16_plain(halves, from, n);
+    }
+    default: SKEIN_CHECK(false, "f32 is not narrowed to {}", to_string(type));
+    }
+}
+
+} // namespace skein::dist
+
 
 // ======== skein/dist/detail/reduce.ipp, continued
+#include <algorithm>
 #include <cstring>
 
 namespace skein::dist {
+
+namespace detail {
+
+/// reduce_wide() for any way to ask for source number s.
+template <class Source>
+void reduce_widened(void* dst, dtype to, std::size_t parts, Source source, std::size_t n,
+                    reduce_op op, int divisor) noexcept {
+    alignas(64) float sum[block], more[block]; // in the first-level cache
+    for (std::size_t i = 0; i < n; i += block) {
+        const std::size_t here = std::min(block, n - i);
+        const auto from = [&](std::size_t s) {
+            const operand o = source(s);
+            return operand{static_cast<const std::byte*>(o.data) + i * size_of(o.type), o.type};
+        };
+        widen(sum, from(0).data, from(0).type, here);
+        for (std::size_t s = 1; s < parts; ++s) {
+            widen(more, from(s).data, from(s).type, here);
+            const void* const both[2] = {sum, more};
+            const bool last = s + 1 == parts;
+            const reduce_op now = op == reduce_op::mean && !last ? reduce_op::sum : op;
+            reduce_any_op<float>(sum, both, 2, here, now, divisor);
+        }
+        narrow(static_cast<std::byte*>(dst) + i * size_of(to), to, sum, here);
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void reduce_wide(void* dst, dtype to, std::span<const operand> sources, std::size_t n,
+                              reduce_op op, int divisor) noexcept {
+    SKEIN_CHECK(sources.size() >= 2 ||
+                    (!sources.empty() && (op != reduce_op::mean || divisor == 1)),
+                "{} sources with divisor {}", sources.size(), divisor);
+    detail::reduce_widened(
+        dst, to, sources.size(), [&](std::size_t s) { return sources[s]; }, n, op, divisor);
+}
+
+SKEIN_INLINE void reduce(void* dst, dtype to, std::span<const void* const> sources, std::size_t n,
+                         dtype type, reduce_op op, int divisor) noexcept {
+    if (to == type) return reduce(dst, sources, n, type, op, divisor);
+    SKEIN_CHECK(sources.size() >= 2 ||
+                    (!sources.empty() && (op != reduce_op::mean || divisor == 1)),
+                "{} sources with divisor {}", sources.size(), divisor);
+    const auto source = [&](std::size_t s) { return operand{sources[s], type}; };
+    detail::reduce_widened(dst, to, sources.size(), source, n, op, divisor);
+}
 
 SKEIN_INLINE void reduce(void* dst, std::span<const void* const> sources, std::size_t n, dtype type,
                          reduce_op op, int divisor) noexcept {
@@ -2115,6 +2535,10 @@ SKEIN_INLINE void reduce(void* dst, std::span<const void* const> sources, std::s
     case dtype::i64:
         return detail::reduce_any_op<std::int64_t>(dst, sources.data(), sources.size(), n, op,
                                                    divisor);
+    case dtype::f16: {
+        const auto source = [&](std::size_t s) { return operand{sources[s], type}; };
+        return detail::reduce_widened(dst, type, sources.size(), source, n, op, divisor);
+    }
     case dtype::u8: return;
     }
 }
@@ -2155,13 +2579,18 @@ public:
     void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
-        failure_listener_ = std::move(listener);
+        if (failed_)
+            listener(*failed_);
+        else
+            failure_listener_ = std::move(listener);
     }
 
     task<void> connect_neighbours();
-    task<void> all_reduce(buffer_view io, reduce_op op);
+    task<void> all_reduce(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op);
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op);
     task<void> all_gather(buffer_view in, buffer_view out);
     task<void> all_gather_v(buffer_view in, buffer_view out, std::span<const std::size_t> counts);
     task<void> broadcast(buffer_view io, int root);
@@ -2176,7 +2605,7 @@ public:
 
 private:
     struct slice {
-        std::size_t at = 0, bytes = 0;
+        std::size_t at = 0, count = 0; // elements
     };
     struct plan;
     class late_watch;
@@ -2195,13 +2624,17 @@ private:
     task<void> run_sender(plan& p);
     task<void> run_receiver(plan& p);
     task<void> gather(plan& p, buffer_view own);
+    task<void> room_for(const plan& p, std::uint32_t frame, int step);
+    void add(const plan& p, std::uint32_t frame, std::byte* dst);
+    void prepare(plan& p);
     task<void> send_frame(std::uint32_t step, byte_span data);
     task<void> receive_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     task<void> read_frame(std::uint32_t step, std::size_t n, std::byte* direct);
     void check_frame(const detail::ring_header& h, std::uint32_t step, std::size_t n) const;
     std::vector<slice> even_slices(std::size_t count, std::size_t width) const;
-    std::vector<slice> equal_slices(std::size_t bytes) const;
-    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts, std::size_t width);
+    std::vector<slice> equal_slices(std::size_t count) const;
+    static std::vector<slice> uneven_slices(std::span<const std::size_t> counts);
+    plan reduction(buffer_view in, dtype into, reduce_op op, bool in_place) const;
     static constexpr time_constants times = time_constants::lan();
     static constexpr std::uint32_t first_word = 0xffffffff; // the frame that opens a chain
 
@@ -2475,6 +2908,9 @@ namespace skein::dist::detail {
                                             int ranks);
 [[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
                                               reduce_op op, int ranks);
+/// With the result in `out` of `rank`.
+[[nodiscard]] signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                              buffer_view out, reduce_op op, int rank, int ranks);
 [[nodiscard]] signature all_gather_call(buffer_view in, buffer_view out, int ranks);
 [[nodiscard]] signature all_gather_v_call(buffer_view in, buffer_view out,
                                           std::span<const std::size_t> counts, int rank, int ranks);
@@ -2510,7 +2946,7 @@ SKEIN_INLINE signature call_of(op_kind kind, buffer_view of, reduce_op op = redu
     signature s;
     s.kind = kind;
     s.count = of.count;
-    s.type = of.type;
+    s.type = s.into = of.type;
     s.op = op;
     return s;
 }
@@ -2539,6 +2975,19 @@ SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std
                 counts.size(), ranks, total, to_string(io.type), io.count);
     signature s = call_of(op_kind::reduce_scatter_v, io, op);
     s.detail = hash_counts(counts);
+    return s;
+}
+
+SKEIN_INLINE signature reduce_scatter_v_call(buffer_view io, std::span<const std::size_t> counts,
+                                             buffer_view out, reduce_op op, int rank, int ranks) {
+    signature s = reduce_scatter_v_call(io, counts, op, ranks);
+    const std::size_t own = counts[static_cast<std::size_t>(rank)];
+    SKEIN_CHECK((is_half(io.type) || io.type == dtype::f32) && out.type == dtype::f32 &&
+                    out.count == own,
+                "reduce_scatter_v of {} into {} x {}, the own part has {}", to_string(io.type),
+                to_string(out.type), out.count, own);
+    require_host(out);
+    s.into = out.type;
     return s;
 }
 
@@ -2575,7 +3024,7 @@ SKEIN_INLINE signature broadcast_call(buffer_view io, int root, int ranks) {
 SKEIN_INLINE signature barrier_call() {
     signature s;
     s.kind = op_kind::barrier;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     return s;
 }
 
@@ -2583,7 +3032,7 @@ SKEIN_INLINE signature allocate_call(std::size_t bytes, memory_kind kind) {
     SKEIN_CHECK(bytes > 0, "memory of {} bytes", bytes);
     signature s;
     s.kind = op_kind::allocate;
-    s.type = dtype::u8;
+    s.type = s.into = dtype::u8;
     s.count = bytes;
     s.detail = static_cast<std::uint64_t>(kind);
     return s;
@@ -2606,19 +3055,54 @@ SKEIN_INLINE signature message_call(buffer_view io, int peer, int rank, int rank
 namespace skein::dist {
 
 struct ring_communicator::core::plan {
-    std::byte* base = nullptr;
+    /// What the ranks bring, as one buffer that slices cut; only reducing steps read it.
+    std::byte* source = nullptr;
+    /// Where the sum of the own slice goes; chains and gathering steps do not write it.
+    std::byte* own = nullptr;
+    /// What slices are gathered into, or broadcast in.
+    std::byte* whole = nullptr;
+    dtype type = dtype::f32; // of source: what the first step sends
+    dtype wide = dtype::f32; // of partial sums: what the other reducing steps send
+    dtype into = dtype::f32; // of own and whole
+    reduce_op op = reduce_op::sum;
+    bool in_place = true; // partial sums lie where the source lay (wide == type), else in work_
     std::vector<slice> slices;
     int reducing = 0; // so many steps reduce, before the gathering ones
     int gathering = 0;
     bool chain = false; // broadcast: one step from root along the ring, forwarding
     int root = 0;
-    dtype type = dtype::f32;
-    reduce_op op = reduce_op::sum;
-    // filled in by run()
-    std::size_t piece = 0;      // bytes
+    // filled in by prepare()
+    std::size_t piece = 0;      // elements
     std::uint32_t per_step = 0; // frames
     std::uint32_t frames = 0;
-    std::uint32_t received = 0;
+    std::size_t room = 0; // bytes of one of the two places for partial sums
+    std::byte* partial = nullptr;
+    std::uint32_t received = 0, sent = 0;
+
+    [[nodiscard]] int step_of(std::uint32_t frame) const {
+        return static_cast<int>(frame / per_step);
+    }
+    /// The part of a slice that a frame carries.
+    [[nodiscard]] slice part(std::uint32_t frame, const slice& s) const {
+        const std::size_t from = std::min(s.count, (frame % per_step) * piece);
+        return slice{from, std::min(piece, s.count - from)};
+    }
+    /// As what a step's elements travel.
+    [[nodiscard]] dtype type_of(int step) const {
+        if (chain || step >= reducing) return into;
+        return step == 0 ? type : wide;
+    }
+    [[nodiscard]] std::byte* at_source(const slice& s, const slice& part) const {
+        return source + (s.at + part.at) * size_of(type);
+    }
+    [[nodiscard]] std::byte* at_whole(const slice& s, const slice& part) const {
+        return whole + (s.at + part.at) * size_of(into);
+    }
+    /// The partial sums that reducing step `step` makes of slice s: two places in turn.
+    [[nodiscard]] std::byte* at_partial(int step, const slice& s, const slice& part) const {
+        if (in_place) return at_source(s, part);
+        return partial + static_cast<std::size_t>(step & 1) * room + part.at * size_of(wide);
+    }
 };
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::even_slices(
@@ -2628,28 +3112,46 @@ SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core
     std::vector<slice> out_slices;
     for (std::size_t p = 0; p < ranks; ++p) {
         const std::size_t from = std::min(p * share, count), to = std::min(from + share, count);
-        out_slices.push_back(slice{from * width, (to - from) * width});
+        out_slices.push_back(slice{from, to - from});
     }
     return out_slices;
 }
 
-/// The same number of bytes for every rank.
+/// The same number of elements for every rank.
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::equal_slices(
-    std::size_t bytes) const {
+    std::size_t count) const {
     std::vector<slice> slices;
-    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * bytes, bytes});
+    for (std::size_t r = 0; r < group_.size(); ++r) slices.push_back(slice{r * count, count});
     return slices;
 }
 
 SKEIN_INLINE std::vector<ring_communicator::core::slice> ring_communicator::core::uneven_slices(
-    std::span<const std::size_t> counts, std::size_t width) {
+    std::span<const std::size_t> counts) {
     std::vector<slice> slices;
     std::size_t at = 0;
     for (const std::size_t c : counts) {
-        slices.push_back(slice{at, c * width});
-        at += slices.back().bytes;
+        slices.push_back(slice{at, c});
+        at += c;
     }
     return slices;
+}
+
+/// The reducing steps over `in`. in_place: partial sums may overwrite it, if they have its type. Only
+/// sums need to be wider: the maximum of two halves is a half.
+SKEIN_INLINE ring_communicator::core::plan ring_communicator::core::reduction(buffer_view in,
+                                                                              dtype into,
+                                                                              reduce_op op,
+                                                                              bool in_place) const {
+    const bool adds = op == reduce_op::sum || op == reduce_op::mean;
+    plan p;
+    p.source = in.begin();
+    p.type = in.type;
+    p.wide = is_half(in.type) && adds ? dtype::f32 : in.type;
+    p.into = into;
+    p.op = op;
+    p.in_place = in_place && p.wide == p.type;
+    p.reducing = size() - 1;
+    return p;
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::connect_neighbours() {
@@ -2682,18 +3184,29 @@ SKEIN_INLINE void ring_communicator::core::begin(detail::signature what) {
     stop_ = cancel_source();
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
-    p.piece = pieces_.piece_bytes / 64 * 64;
-    SKEIN_CHECK(p.piece > 0 && p.piece < (std::size_t{1} << 31), "pieces of {} bytes",
+SKEIN_INLINE void ring_communicator::core::prepare(plan& p) {
+    std::size_t longest = 0, widest = size_of(p.type);
+    for (const slice& s : p.slices) longest = std::max(longest, s.count);
+    if (p.reducing > 1) widest = std::max(widest, size_of(p.wide));
+    if (p.gathering > 0) widest = std::max(widest, size_of(p.into));
+    const std::size_t bytes = pieces_.piece_bytes / 64 * 64;
+    SKEIN_CHECK(bytes > 0 && bytes < (std::size_t{1} << 31), "pieces of {} bytes",
                 pieces_.piece_bytes);
-    std::size_t longest = 0;
-    for (const slice& s : p.slices) longest = std::max(longest, s.bytes);
+    p.piece = bytes / widest;
     p.per_step =
         static_cast<std::uint32_t>(std::max<std::size_t>(1, (longest + p.piece - 1) / p.piece));
     p.frames = p.per_step * static_cast<std::uint32_t>(p.chain ? 1 : p.reducing + p.gathering);
-    const std::size_t room = 64 + std::max<std::size_t>(p.piece, detail::ring_header::max_notice);
-    if (scratch_.size() < room) scratch_.resize(room);
+    const std::size_t head = 64 + std::max<std::size_t>(bytes, detail::ring_header::max_notice);
+    if (scratch_.size() < head) scratch_.resize(head);
+    if (p.in_place || p.reducing < 2) return;
+    p.room = longest * size_of(p.wide);
+    const std::size_t places = p.reducing > 2 ? 2 : 1;
+    if (work_.size() < places * p.room) work_.resize(places * p.room);
+    p.partial = work_.data();
+}
 
+SKEIN_INLINE task<void> ring_communicator::core::run(plan& p) {
+    prepare(p);
     auto both = all(run_sender(p), run_receiver(p));
     auto done = co_await std::move(both);
     (void)done;
@@ -2734,17 +3247,51 @@ SKEIN_INLINE task<void> ring_communicator::core::run_sender(plan& p) {
             auto more = moved_.wait();
             co_await more;
         }
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const int back = step < p.reducing ? 1 + step : step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        auto sending =
-            send_frame(f, byte_span(p.base + s.at + from, std::min(p.piece, s.bytes - from)));
+        const slice part = p.part(f, s);
+        const std::byte* const from = p.chain || step >= p.reducing ? p.at_whole(s, part)
+                                      : step == 0                   ? p.at_source(s, part)
+                                                  : p.at_partial(step - 1, s, part);
+        auto sending = send_frame(f, byte_span(from, part.count * size_of(p.type_of(step))));
         co_await std::move(sending);
+        p.sent = f + 1;
+        moved_.wake_all();
     }
+}
+
+/// Waits until the place for the partial sums of frame f is free: the step before the last one has
+/// been sent. No cycle of waits: each rank would have to be a step behind the one before it.
+SKEIN_INLINE task<void> ring_communicator::core::room_for(const plan& p, std::uint32_t frame,
+                                                          int step) {
+    const bool kept = step + 1 < p.reducing;
+    while (kept && step >= 2 && p.sent + p.per_step < frame + 1) {
+        auto more = moved_.wait();
+        co_await more;
+    }
+}
+
+/// The elements of frame f, which lie behind the header in scratch, and the own ones, to dst.
+SKEIN_INLINE void ring_communicator::core::add(const plan& p, std::uint32_t frame, std::byte* dst) {
+    const int step = p.step_of(frame), back = 2 + step, ranks = size();
+    const slice s = p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
+    const slice part = p.part(frame, s);
+    const operand mine{p.at_source(s, part), p.type};
+    const operand theirs{scratch_.data() + 64, p.type_of(step)};
+    const bool last = step + 1 == p.reducing;
+    const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
+    const dtype to = last ? p.into : p.wide;
+    // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
+    const bool own_first = position_ == 0;
+    const operand both[2] = {own_first ? mine : theirs, own_first ? theirs : mine};
+    if (to == p.type && theirs.type == p.type)
+        reduce(dst, both[0].data, both[1].data, part.count, to, op, divisor_);
+    else
+        reduce_wide(dst, to, both, part.count, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
@@ -2755,26 +3302,25 @@ SKEIN_INLINE task<void> ring_communicator::core::run_receiver(plan& p) {
     }
     const int ranks = size();
     for (std::uint32_t f = 0; f < p.frames; ++f) {
-        const int step = static_cast<int>(f / p.per_step);
+        const int step = p.step_of(f);
         const bool reduces = !p.chain && step < p.reducing;
         const int back = reduces ? 2 + step : 1 + step - p.reducing;
         const slice s =
             p.chain
                 ? p.slices[0]
                 : p.slices[static_cast<std::size_t>((position_ - back % ranks + ranks) % ranks)];
-        const std::size_t from = std::min(s.bytes, (f % p.per_step) * p.piece);
-        const std::size_t n = std::min(p.piece, s.bytes - from);
-        std::byte* const mine = p.base + s.at + from;
-        auto receiving = receive_frame(f, n, reduces ? nullptr : mine);
+        const slice part = p.part(f, s);
+        const std::size_t n = part.count * size_of(p.type_of(step));
+        auto receiving = receive_frame(f, n, reduces ? nullptr : p.at_whole(s, part));
         co_await std::move(receiving);
         if (reduces && n > 0) {
-            const std::byte* const theirs = scratch_.data() + 64;
-            const bool last = step + 1 == p.reducing;
-            const reduce_op op = p.op == reduce_op::mean && !last ? reduce_op::sum : p.op;
-            // Rank 0 puts its own value first, so that two ranks always compute p0 + p1.
-            const bool own_first = position_ == 0;
-            reduce(mine, own_first ? mine : theirs, own_first ? theirs : mine, n / size_of(p.type),
-                   p.type, op, divisor_);
+            if (!p.in_place) {
+                auto room = room_for(p, f, step);
+                co_await std::move(room);
+            }
+            add(p, f,
+                step + 1 == p.reducing ? p.own + part.at * size_of(p.into)
+                                       : p.at_partial(step, s, part));
         }
         p.received = f + 1;
         moved_.wake_all();
@@ -2850,62 +3396,66 @@ SKEIN_INLINE void ring_communicator::core::check_frame(const detail::ring_header
 
 /// `own` into its slice of p, then everybody's into all slices.
 SKEIN_INLINE task<void> ring_communicator::core::gather(plan& p, buffer_view own) {
-    std::byte* const slot = p.base + p.slices[static_cast<std::size_t>(position_)].at;
+    std::byte* const slot = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
     if (own.count > 0 && slot != own.begin()) std::memcpy(slot, own.data, own.bytes());
     p.gathering = size() - 1;
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
 
-SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view io, reduce_op op) {
-    begin(detail::all_reduce_call(io, op));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    if (io.bytes() > pieces_.small_bytes) {
-        p.base = io.begin();
-        p.slices = even_slices(io.count, size_of(io.type));
-        p.reducing = p.gathering = size() - 1;
+SKEIN_INLINE task<void> ring_communicator::core::all_reduce(buffer_view in, buffer_view out,
+                                                            reduce_op op) {
+    auto what = detail::all_reduce_call(in, op);
+    what.into = out.type;
+    begin(what);
+    if (in.bytes() > pieces_.small_bytes) {
+        plan p = reduction(in, out.type, op, true);
+        p.slices = even_slices(in.count, size_of(in.type));
+        p.whole = out.begin();
+        p.own = p.at_whole(p.slices[static_cast<std::size_t>(position_)], slice{});
+        p.gathering = size() - 1;
         auto work = finish_in_time(run(p));
         co_await std::move(work);
         co_return;
     }
-    work_.resize(std::max(work_.size(), io.bytes() * group_.size()));
-    p.base = work_.data();
-    p.slices = equal_slices(io.bytes());
-    auto gathering = gather(p, io);
+    work_.resize(std::max(work_.size(), in.bytes() * group_.size()));
+    plan p;
+    p.type = p.into = in.type;
+    p.whole = work_.data();
+    p.slices = equal_slices(in.count);
+    auto gathering = gather(p, in);
     co_await std::move(gathering);
     std::vector<const void*> sources;
-    for (const slice& s : p.slices) sources.push_back(p.base + s.at);
-    reduce(io.data, sources, io.count, io.type, op, divisor_);
+    for (const slice& s : p.slices) sources.push_back(p.at_whole(s, slice{}));
+    reduce(out.data, out.type, sources, in.count, in.type, op, divisor_);
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter(buffer_view in, buffer_view out,
                                                                 reduce_op op) {
     begin(detail::reduce_scatter_call(in, out, op, size()));
-    work_.resize(std::max(work_.size(), in.bytes()));
-    if (in.count > 0) std::memcpy(work_.data(), in.data, in.bytes());
-    plan p;
-    p.type = in.type;
-    p.op = op;
-    p.base = work_.data();
-    p.slices = equal_slices(out.bytes());
-    p.reducing = size() - 1;
+    plan p = reduction(in, out.type, op, false);
+    p.own = out.begin();
+    p.slices = equal_slices(out.count);
     auto work = finish_in_time(run(p));
     co_await std::move(work);
-    const std::byte* const own = p.base + static_cast<std::size_t>(position_) * out.bytes();
-    if (out.count > 0) std::memcpy(out.data, own, out.bytes());
 }
 
 SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size()));
-    plan p;
-    p.type = io.type;
-    p.op = op;
-    p.base = io.begin();
-    p.slices = uneven_slices(counts, size_of(io.type));
-    p.reducing = size() - 1;
+    plan p = reduction(io, io.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = p.at_source(p.slices[static_cast<std::size_t>(position_)], slice{});
+    auto work = finish_in_time(run(p));
+    co_await std::move(work);
+}
+
+SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, position_, size()));
+    plan p = reduction(io, out.type, op, true);
+    p.slices = uneven_slices(counts);
+    p.own = out.begin();
     auto work = finish_in_time(run(p));
     co_await std::move(work);
 }
@@ -2913,8 +3463,9 @@ SKEIN_INLINE task<void> ring_communicator::core::reduce_scatter_v(
 SKEIN_INLINE task<void> ring_communicator::core::all_gather(buffer_view in, buffer_view out) {
     begin(detail::all_gather_call(in, out, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = equal_slices(in.bytes());
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = equal_slices(in.count);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -2923,8 +3474,9 @@ SKEIN_INLINE task<void> ring_communicator::core::all_gather_v(buffer_view in, bu
                                                               std::span<const std::size_t> counts) {
     begin(detail::all_gather_v_call(in, out, counts, position_, size()));
     plan p;
-    p.base = out.begin();
-    p.slices = uneven_slices(counts, size_of(in.type));
+    p.type = p.into = in.type;
+    p.whole = out.begin();
+    p.slices = uneven_slices(counts);
     auto gathering = gather(p, in);
     co_await std::move(gathering);
 }
@@ -2934,8 +3486,9 @@ SKEIN_INLINE task<void> ring_communicator::core::broadcast(buffer_view io, int r
     what.detail = static_cast<std::uint64_t>(label(root));
     begin(what);
     plan p;
-    p.base = io.begin();
-    p.slices.push_back(slice{0, io.bytes()});
+    p.type = p.into = io.type;
+    p.whole = io.begin();
+    p.slices.push_back(slice{0, io.count});
     p.chain = true;
     p.root = root;
     auto work = finish_in_time(run(p));
@@ -3026,7 +3579,11 @@ SKEIN_INLINE void ring_communicator::set_deadline(duration limit) noexcept {
 SKEIN_INLINE void ring_communicator::set_tag(collective_tag tag) { core_->set_tag(tag); }
 
 SKEIN_INLINE task<void> ring_communicator::all_reduce(buffer_view io, reduce_op op) {
-    return core_->all_reduce(io, op);
+    return core_->all_reduce(io, io, op);
+}
+SKEIN_INLINE task<void> ring_communicator::all_reduce_into(buffer_view in, buffer_view out,
+                                                           reduce_op op) {
+    return core_->all_reduce(in, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                           reduce_op op) {
@@ -3036,6 +3593,11 @@ SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
                                                             std::span<const std::size_t> counts,
                                                             reduce_op op) {
     return core_->reduce_scatter_v(io, counts, op);
+}
+SKEIN_INLINE task<void> ring_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    return core_->reduce_scatter_v(io, counts, out, op);
 }
 SKEIN_INLINE task<void> ring_communicator::all_gather(buffer_view in, buffer_view out) {
     return core_->all_gather(in, out);
@@ -3089,6 +3651,9 @@ SKEIN_INLINE void ring_communicator::abort(error why) noexcept {
 // then everybody copies the other slices: 2(N-1)/N of the bytes cross between cores, as in a ring,
 // but without a system call. Small operations take one exchange: all publish all, all reduce all.
 //
+// A small one may begin on the thread that submits it (prompt_start): it says what it brings, looks for
+// the others for a moment, and only if they are late goes on where it may sleep.
+//
 // In memory of the group (allocate) there are no slots: rank r reduces slice r of everybody's memory
 // and writes it to everybody's, between two meetings.
 //
@@ -3120,7 +3685,9 @@ struct shm_options {
     /// bytes that the writer's cache has handed down to the shared one arrive twice as fast as
     /// dirty ones (measured on an EPYC: 8 MiB in 0.65 ms with 1 MiB, 1.4 ms with 256 KiB).
     std::size_t chunk_bytes = std::size_t{1} << 20;
-    std::size_t small_bytes = std::size_t{8} << 10;    ///< up to here: one exchange, all reduce all
+    /// Up to here: one exchange, all reduce all. With more than two ranks less, as each reads what all
+    /// bring: 2 / N of it, but not below 8 KiB.
+    std::size_t small_bytes = std::size_t{64} << 10;
     std::size_t message_bytes = std::size_t{64} << 10; ///< one slot of send/recv
     std::uint32_t first_step = 0; ///< where the counters of steps begin; they wrap around
 };
@@ -3192,6 +3759,7 @@ public:
     }
 
 private:
+    static std::size_t small_for(int ranks, std::size_t of_two) noexcept;
     static constexpr std::size_t round_up(std::size_t n, std::size_t to) noexcept {
         return (n + to - 1) / to * to;
     }
@@ -3211,9 +3779,11 @@ private:
 
 
 // ======== skein/dist/shm.hpp, continued
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -3226,7 +3796,7 @@ struct memory_word;
 
 /// One rank's end. make_segment() on the first rank, attach on the others, join() on all once all
 /// have attached (bootstrap.hpp does it).
-class shm_communicator final : public communicator {
+class shm_communicator final : public communicator, private prompt_start {
 public:
     /// labels: the names of the members in messages, empty = 0 .. size-1 (hierarchical: world
     /// ranks).
@@ -3251,6 +3821,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -3261,12 +3833,13 @@ public:
     task<void> recv(buffer_view io, int from) override;
     task<void> close() override;
     void abort(error why) noexcept override;
+    [[nodiscard]] prompt_start* prompt() noexcept override { return this; }
 
     /// The collective that the next ones are parts of; none: they stand alone.
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
-    /// Like all_reduce with divisor 1 for mean, but only root's io holds the result; the others' is
-    /// lost.
-    task<void> reduce_to(buffer_view io, reduce_op op, int root);
+    /// Like all_reduce with divisor 1 for mean, but only root's `out` holds the result; io is lost. out
+    /// may be io, or f32 for an io of bf16 or f16; the others' out has a type only.
+    task<void> reduce_to(buffer_view io, buffer_view out, reduce_op op, int root);
 
     /// allocate() as a part of a larger group: everywhere is what the memory says of itself.
     task<std::shared_ptr<group_memory>> share(std::size_t bytes, memory_kind kind, bool everywhere);
@@ -3284,12 +3857,16 @@ private:
     void begin_message(buffer_view io, int peer);
     void announce();
     void wait_for_all_to_agree();
-    void reduce_small(buffer_view in, std::byte* result, std::size_t first, std::size_t n,
-                      reduce_op op, int divisor);
+    void bring_small(const std::byte* bytes, std::size_t n);
+    void reduce_small(buffer_view in, std::byte* result, dtype into, std::size_t first,
+                      std::size_t n, reduce_op op, int divisor);
     struct reduction;
-    void reduce_parts(detail::signature what, buffer_view in, std::byte* result,
-                      std::span<const std::size_t> counts, reduce_op op);
+    task<void> reduce_all(detail::signature what, buffer_view in, buffer_view out, reduce_op op,
+                          int divisor, int root);
+    task<void> reduce_parts(detail::signature what, buffer_view in, buffer_view out,
+                            std::span<const std::size_t> counts, reduce_op op);
     void reduce_steps(reduction r);
+    void take_small(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void gather(const std::byte* in, std::byte* out, std::span<const std::size_t> bytes);
     void publish(counter which, std::uint32_t value) noexcept;
 
@@ -3300,16 +3877,24 @@ private:
     detail::memory_place place_to_gather(buffer_view in, buffer_view out,
                                          std::span<const std::size_t> bytes) const;
     void reduce_in_place(detail::memory_place from, std::size_t first, std::size_t n, dtype type,
-                         reduce_op op, int divisor, std::span<std::byte* const> results);
+                         dtype into, reduce_op op, int divisor,
+                         std::span<std::byte* const> results);
     void reduce_slices(detail::memory_place place, buffer_view io, reduce_op op, int divisor,
                        int root);
     void gather_in_place(detail::memory_place place, const std::byte* in, std::byte* out,
                          std::span<const std::size_t> bytes);
-    void gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
-                         std::span<const std::size_t> bytes);
+    task<void> gather_anywhere(detail::signature what, buffer_view in, buffer_view out,
+                               std::span<const std::size_t> bytes);
     void broadcast_in_place(detail::memory_place place, buffer_view io, int root);
     void copy_unless_aborted(std::byte* to, const std::byte* from, std::size_t n) const;
     void finish_together();
+
+    // beginning on another thread than the loop's (detail/shm_waiting.ipp)
+    struct meeting;
+    struct own_loop;
+    void begin_here() noexcept override { here_ = true; }
+    [[nodiscard]] std::coroutine_handle<> end_here() noexcept override;
+    [[nodiscard]] bool all_come_soon() noexcept;
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -3337,6 +3922,10 @@ private:
     std::uint32_t steps_; // steps finished in all collectives so far
     time_point until_{};
     spin_budget spin_;
+
+    bool here_ = false;                // between begin_here() and end_here()
+    std::coroutine_handle<> parked_;   // what waits to go on at the loop
+    std::optional<time_point> late_{}; // since when it has waited for others
 };
 
 } // namespace skein::dist
@@ -3362,7 +3951,9 @@ private:
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <fmt/core.h>
 #include <poll.h>
@@ -3392,6 +3983,49 @@ void shm_communicator::wait_until(Reached reached) {
     constexpr duration look = time_constants::lan().shm_look;
     wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
     if (!all_reached()) throw_if_aborted();
+}
+
+/// Everybody has come and says the same. Blocks; on a thread that only begins it looks for a moment.
+struct shm_communicator::meeting {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
+    void await_suspend(std::coroutine_handle<> h) const noexcept {
+        comm.late_ = steady_now();
+        comm.parked_ = h;
+    }
+    void await_resume() const {
+        comm.wait_for_all_to_agree();
+        if (comm.late_) comm.spin_.waited(steady_now() - *std::exchange(comm.late_, std::nullopt));
+    }
+};
+
+/// Where a collective goes on that may block for long.
+struct shm_communicator::own_loop {
+    shm_communicator& comm;
+    [[nodiscard]] bool await_ready() const noexcept { return !comm.here_; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = h; }
+    void await_resume() const noexcept {}
+};
+
+SKEIN_INLINE std::coroutine_handle<> shm_communicator::end_here() noexcept {
+    here_ = false;
+    return std::exchange(parked_, {});
+}
+
+/// Looks as long as the waits of late have been worth it. An abort is something to go on with, too.
+SKEIN_INLINE bool shm_communicator::all_come_soon() noexcept {
+    const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
+    int behind = 0;
+    for (int left = spin_.rounds();; --left) {
+        while (behind < size_ &&
+               (behind == rank_ ||
+                detail::at_least(at(behind).arrived.load(std::memory_order_acquire), now_at))) {
+            ++behind;
+        }
+        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) return true;
+        if (left <= 0) return false;
+        cpu_pause();
+    }
 }
 
 SKEIN_INLINE void shm_communicator::wait_all(counter which, std::uint32_t value) {
@@ -3610,12 +4244,12 @@ SKEIN_INLINE void shm_communicator::finish_together() {
 /// Reduces n elements behind element `first` of the memory of all ranks, in rank order, block by
 /// block, to each of `results`.
 SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, std::size_t first,
-                                                    std::size_t n, dtype type, reduce_op op,
-                                                    int divisor,
+                                                    std::size_t n, dtype type, dtype into,
+                                                    reduce_op op, int divisor,
                                                     std::span<std::byte* const> results) {
     announce();
     wait_for_all_to_agree();
-    const std::size_t width = size_of(type);
+    const std::size_t width = size_of(type), to = size_of(into);
     constexpr std::size_t hot = std::size_t{16} << 10; // reduced and copied in the first cache
     const std::size_t some = hot / width;
     sources_.resize(static_cast<std::size_t>(size_));
@@ -3625,9 +4259,9 @@ SKEIN_INLINE void shm_communicator::reduce_in_place(detail::memory_place from, s
             sources_[static_cast<std::size_t>(p)] =
                 from.memory->of(p) + from.offset + (first + i) * width;
         }
-        reduce(results[0] + i * width, sources_, here, type, op, divisor);
+        reduce(results[0] + i * to, into, sources_, here, type, op, divisor);
         for (const auto& other : results.subspan(1))
-            std::memcpy(other + i * width, results[0] + i * width, here * width);
+            std::memcpy(other + i * to, results[0] + i * to, here * to);
         throw_if_aborted();
     }
     finish_together();
@@ -3647,7 +4281,7 @@ SKEIN_INLINE void shm_communicator::reduce_slices(detail::memory_place place, bu
             results.push_back(place.memory->of(p) + place.offset + first * width);
     }
     if (root < 0) results.insert(results.begin(), io.slice(first, 0).begin());
-    reduce_in_place(place, first, n, io.type, op, divisor, results);
+    reduce_in_place(place, first, n, io.type, io.type, op, divisor, results);
 }
 
 /// All-gather when `out` lies in memory of the group, or `in` does, at `place`.
@@ -3674,16 +4308,25 @@ SKEIN_INLINE void shm_communicator::gather_in_place(detail::memory_place place, 
     finish_together();
 }
 
-SKEIN_INLINE void shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
-                                                    buffer_view out,
-                                                    std::span<const std::size_t> bytes) {
+SKEIN_INLINE task<void> shm_communicator::gather_anywhere(detail::signature what, buffer_view in,
+                                                          buffer_view out,
+                                                          std::span<const std::size_t> bytes) {
     const auto place = place_to_gather(in, out, bytes);
     what.memory = place.word();
     begin(what);
     // Small parts pass faster in one exchange; but what is common is written once, by its owner.
     const bool small = *std::max_element(bytes.begin(), bytes.end()) <= layout_.small_bytes();
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (place.memory == nullptr || (small && !common))
+    if (small && !common) {
+        bring_small(in.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(in.begin(), out.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory == nullptr)
         gather(in.begin(), out.begin(), bytes);
     else
         gather_in_place(place, in.begin(), out.begin(), bytes);
@@ -3768,15 +4411,18 @@ SKEIN_INLINE void shm_communicator::publish(counter which, std::uint32_t value) 
     }
 }
 
-/// One exchange: every rank sees everything and reduces elements [first, first + n) in rank order.
-SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result,
+/// The first half of an exchange of at most small_bytes of every rank: says what this one brings.
+SKEIN_INLINE void shm_communicator::bring_small(const std::byte* bytes, std::size_t n) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    if (n > 0) std::memcpy(layout_.small(segment_.data(), rank_, parity), bytes, n);
+    announce();
+}
+
+/// The second half, after the meeting: elements [first, first + n) of all, in rank order.
+SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* result, dtype into,
                                                  std::size_t first, std::size_t n, reduce_op op,
                                                  int divisor) {
     const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-    if (in.count > 0)
-        std::memcpy(layout_.small(segment_.data(), rank_, parity), in.data, in.bytes());
-    announce();
-    wait_for_all_to_agree();
     if (n == 0 || result == nullptr) return;
     std::array<const void*, 64> few;
     std::vector<const void*> many(size_ > 64 ? static_cast<std::size_t>(size_) : 0);
@@ -3784,25 +4430,40 @@ SKEIN_INLINE void shm_communicator::reduce_small(buffer_view in, std::byte* resu
     for (int r = 0; r < size_; ++r) {
         sources[r] = layout_.small(segment_.data(), r, parity) + first * size_of(in.type);
     }
-    reduce(result, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
+    reduce(result, into, std::span<const void* const>(sources, static_cast<std::size_t>(size_)), n,
            in.type, op, divisor);
+}
+
+/// The second half of a gathering: everybody's part to its place.
+SKEIN_INLINE void shm_communicator::take_small(const std::byte* in, std::byte* out,
+                                               std::span<const std::size_t> bytes) {
+    const auto parity = static_cast<std::uint32_t>(doing_.sequence);
+    std::size_t at = 0;
+    for (std::size_t p = 0; p < bytes.size(); at += bytes[p++]) {
+        const bool there = p == static_cast<std::size_t>(rank_) && in == out + at;
+        if (bytes[p] == 0 || there) continue;
+        std::memcpy(out + at, layout_.small(segment_.data(), static_cast<int>(p), parity),
+                    bytes[p]);
+    }
 }
 
 /// One reduction through the `in` and `out` slots. Slices start on cache lines.
 struct shm_communicator::reduction {
     shm_communicator& comm;
     const std::byte* in;
-    std::byte* out;
+    std::byte* out; // null: nothing of the result is kept here
     std::size_t count;
-    dtype type;
+    dtype type, into; // of `in`, and of the result
     reduce_op op;
     int divisor;
     std::span<const std::size_t> parts; // what each rank gets, in `out`; empty: everybody all of it
     int only_root;                      // whose `out` is filled; negative: everybody's
 
-    std::size_t width = size_of(type), ranks = static_cast<std::size_t>(comm.size_);
+    std::size_t width = size_of(type), result_width = size_of(into);
+    std::size_t ranks = static_cast<std::size_t>(comm.size_);
     std::size_t line = 64 / width;
-    std::size_t slice = comm.layout_.chunk_bytes() / width / ranks / line * line;
+    std::size_t slice =
+        comm.layout_.chunk_bytes() / std::max(width, result_width) / ranks / line * line;
     bool scattered = !parts.empty(); // then a step takes a slice of every part
     std::size_t per_step = scattered ? slice : slice * ranks;
     std::size_t longest = scattered ? *std::max_element(parts.begin(), parts.end()) : count;
@@ -3853,12 +4514,13 @@ struct shm_communicator::reduction {
                                        : comm.layout_.in(memory, static_cast<int>(p), base + k) +
                                              (c.slot + i) * width;
             }
-            std::byte* const result = out + (scattered ? k * per_step + i : c.at + i) * width;
-            reduce(result, sources, n, type, op, divisor);
-            if (!scattered) {
-                std::memcpy(comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * width,
-                            result, n * width);
-            }
+            std::byte* const handed_out =
+                comm.layout_.out(memory, comm.rank_, base + k) + (c.slot + i) * result_width;
+            const std::size_t at = scattered ? k * per_step + i : c.at + i;
+            std::byte* const result = out != nullptr ? out + at * result_width : handed_out;
+            reduce(result, into, sources, n, type, op, divisor);
+            if (!scattered && result != handed_out)
+                std::memcpy(handed_out, result, n * result_width);
         }
         comm.publish(&detail::shm_rank::reduced, base + k + 1);
     }
@@ -3869,37 +4531,46 @@ struct shm_communicator::reduction {
             for (std::size_t p = 0; p < ranks; ++p) {
                 const piece c = cut(k, p);
                 if (p == mine || c.n == 0) continue;
-                std::memcpy(out + c.at * width,
+                std::memcpy(out + c.at * result_width,
                             comm.layout_.out(memory, static_cast<int>(p), base + k) +
-                                c.slot * width,
-                            c.n * width);
+                                c.slot * result_width,
+                            c.n * result_width);
             }
         }
         comm.publish(&detail::shm_rank::fetched, base + k + 1);
     }
 };
 
-/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it.
-SKEIN_INLINE void shm_communicator::reduce_parts(detail::signature what, buffer_view in,
-                                                 std::byte* result,
-                                                 std::span<const std::size_t> counts,
-                                                 reduce_op op) {
+/// Rank r gets counts[r] elements of the sum, behind those of the ranks before it, in `out`.
+SKEIN_INLINE task<void> shm_communicator::reduce_parts(detail::signature what, buffer_view in,
+                                                       buffer_view out,
+                                                       std::span<const std::size_t> counts,
+                                                       reduce_op op) {
     const auto place = place_to_reduce(in);
     what.memory = place.word();
     begin(what);
     const auto mine = static_cast<std::size_t>(rank_);
     const std::size_t before = detail::starts_of(counts)[mine];
-    if (in.bytes() <= layout_.small_bytes())
-        return reduce_small(in, result, before, counts[mine], op, size_);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        reduce_small(in, out.begin(), out.type, before, counts[mine], op, size_);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
     if (place.memory != nullptr) {
-        std::byte* const only[] = {result};
-        return reduce_in_place(place, before, counts[mine], in.type, op, size_, only);
+        std::byte* const only[] = {out.begin()};
+        reduce_in_place(place, before, counts[mine], in.type, out.type, op, size_, only);
+        co_return;
     }
     reduce_steps(reduction{.comm = *this,
                            .in = in.begin(),
-                           .out = result,
+                           .out = out.begin(),
                            .count = in.count,
                            .type = in.type,
+                           .into = out.type,
                            .op = op,
                            .divisor = size_,
                            .parts = counts,
@@ -3929,15 +4600,9 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
     const std::vector<std::size_t> starts = detail::starts_of(bytes);
 
     if (longest <= layout_.small_bytes()) {
-        const auto parity = static_cast<std::uint32_t>(doing_.sequence);
-        if (bytes[mine] > 0) std::memcpy(layout_.small(m, rank_, parity), in, bytes[mine]);
-        announce();
+        bring_small(in, bytes[mine]);
         wait_for_all_to_agree();
-        for (std::size_t p = 0; p < bytes.size(); ++p) {
-            if (bytes[p] == 0 || (p == mine && in == out + starts[p])) continue;
-            std::memcpy(out + starts[p], layout_.small(m, static_cast<int>(p), parity), bytes[p]);
-        }
-        return;
+        return take_small(in, out, bytes);
     }
 
     const std::size_t chunk = layout_.chunk_bytes();
@@ -3977,6 +4642,7 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
 
 
 // ======== skein/dist/detail/shm.ipp, continued
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
@@ -3987,9 +4653,15 @@ SKEIN_INLINE void shm_communicator::gather(const std::byte* in, std::byte* out,
 
 namespace skein::dist {
 
+SKEIN_INLINE std::size_t detail::shm_layout::small_for(int ranks, std::size_t of_two) noexcept {
+    const std::size_t least = std::min(of_two, std::size_t{8} << 10);
+    return std::max(least, of_two * 2 / std::max<std::size_t>(2, static_cast<std::size_t>(ranks)));
+}
+
 SKEIN_INLINE detail::shm_layout::shm_layout(int ranks, shm_options o)
     : ranks_(static_cast<std::size_t>(ranks)), chunk_(round_up(o.chunk_bytes, 4096)),
-      small_(round_up(o.small_bytes, 4096)), message_(round_up(o.message_bytes, 4096)) {
+      small_(round_up(small_for(ranks, o.small_bytes), 4096)),
+      message_(round_up(o.message_bytes, 4096)) {
     SKEIN_CHECK(ranks >= 1, "shared memory for {} ranks", ranks);
     const std::size_t least = round_up(ranks_ * 1024, 4096);
     if (chunk_ < least) chunk_ = least;
@@ -4035,82 +4707,90 @@ SKEIN_INLINE void shm_communicator::join() {
 SKEIN_INLINE std::string shm_communicator::name() const { return fmt::format("shm x{}", size_); }
 
 SKEIN_INLINE task<void> shm_communicator::all_reduce(buffer_view io, reduce_op op) {
-    auto what = detail::all_reduce_call(io, op);
-    const auto place = place_to_reduce(io);
-    what.memory = place.word();
-    begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, io.begin(), 0, io.count, op, size_);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, size_, -1);
-    } else {
-        reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
-                               .op = op,
-                               .divisor = size_,
-                               .parts = {},
-                               .only_root = -1});
-    }
-    co_return;
+    return reduce_all(detail::all_reduce_call(io, op), io, io, op, size_, -1);
 }
 
-SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, reduce_op op, int root) {
+SKEIN_INLINE task<void> shm_communicator::reduce_to(buffer_view io, buffer_view out, reduce_op op,
+                                                    int root) {
     auto what = detail::all_reduce_call(io, op);
     what.kind = detail::op_kind::reduce;
     what.detail = static_cast<std::uint64_t>(label(root));
-    const auto place = place_to_reduce(io);
+    what.into = out.type;
+    return reduce_all(what, io, out, op, 1, root);
+}
+
+/// To `root`'s out, or everybody's when it is negative.
+SKEIN_INLINE task<void> shm_communicator::reduce_all(detail::signature what, buffer_view in,
+                                                     buffer_view out, reduce_op op, int divisor,
+                                                     int root) {
+    // Results go straight into the ranks' memory where they have the type of what lies there.
+    const auto place = in.type == out.type ? place_to_reduce(in) : detail::memory_place{};
     what.memory = place.word();
     begin(what);
-    if (io.bytes() <= layout_.small_bytes()) {
-        reduce_small(io, root == rank_ ? io.begin() : nullptr, 0, io.count, op, 1);
-    } else if (place.memory != nullptr) {
-        reduce_slices(place, io, op, 1, root);
+    if (in.bytes() <= layout_.small_bytes()) {
+        bring_small(in.begin(), in.bytes());
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        std::byte* const result = root < 0 || root == rank_ ? out.begin() : nullptr;
+        reduce_small(in, result, out.type, 0, in.count, op, divisor);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr) {
+        reduce_slices(place, in, op, divisor, root);
     } else {
         reduce_steps(reduction{.comm = *this,
-                               .in = io.begin(),
-                               .out = io.begin(),
-                               .count = io.count,
-                               .type = io.type,
+                               .in = in.begin(),
+                               .out = out.begin(),
+                               .count = in.count,
+                               .type = in.type,
+                               .into = out.type,
                                .op = op,
-                               .divisor = 1,
+                               .divisor = divisor,
                                .parts = {},
                                .only_root = root});
     }
-    co_return;
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter(buffer_view in, buffer_view out,
                                                          reduce_op op) {
     const auto what = detail::reduce_scatter_call(in, out, op, size_);
     const std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    reduce_parts(what, in, out.begin(), equal, op);
-    co_return;
+    auto work = reduce_parts(what, in, out, equal, op);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
                                                            std::span<const std::size_t> counts,
                                                            reduce_op op) {
     const auto what = detail::reduce_scatter_v_call(io, counts, op, size_);
-    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
-    reduce_parts(what, io, io.slice(before, 0).begin(), counts, op);
-    co_return;
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return reduce_parts(what, io, out, counts, op);
+}
+
+SKEIN_INLINE task<void> shm_communicator::reduce_scatter_v(buffer_view io,
+                                                           std::span<const std::size_t> counts,
+                                                           buffer_view out, reduce_op op) {
+    const auto what = detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_);
+    return reduce_parts(what, io, out, counts, op);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather(buffer_view in, buffer_view out) {
+    const auto what = detail::all_gather_call(in, out, size_);
     const std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), in.bytes());
-    gather_anywhere(detail::all_gather_call(in, out, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::all_gather_v(buffer_view in, buffer_view out,
                                                        std::span<const std::size_t> counts) {
+    const auto what = detail::all_gather_v_call(in, out, counts, rank_, size_);
     std::vector<std::size_t> bytes;
     for (const std::size_t c : counts) bytes.push_back(c * size_of(in.type));
-    gather_anywhere(detail::all_gather_v_call(in, out, counts, rank_, size_), in, out, bytes);
-    co_return;
+    auto work = gather_anywhere(what, in, out, bytes);
+    co_await std::move(work);
 }
 
 SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
@@ -4120,21 +4800,29 @@ SKEIN_INLINE task<void> shm_communicator::broadcast(buffer_view io, int root) {
     what.memory = place.word();
     begin(what);
     const bool common = place.memory != nullptr && place.memory->kind() == memory_kind::common;
-    if (common || (place.memory != nullptr && io.bytes() > layout_.small_bytes())) {
-        broadcast_in_place(place, io, root);
-        co_return;
-    }
+    const bool small = io.bytes() <= layout_.small_bytes();
     std::vector<std::size_t> bytes(static_cast<std::size_t>(size_), 0);
     bytes[static_cast<std::size_t>(root)] = io.bytes();
-    gather(io.begin(), io.begin(), bytes);
-    co_return;
+    if (small && !common) {
+        bring_small(io.begin(), bytes[static_cast<std::size_t>(rank_)]);
+        meeting all_are_here{*this};
+        co_await all_are_here;
+        take_small(io.begin(), io.begin(), bytes);
+        co_return;
+    }
+    own_loop may_block{*this};
+    co_await may_block;
+    if (place.memory != nullptr)
+        broadcast_in_place(place, io, root);
+    else
+        gather(io.begin(), io.begin(), bytes);
 }
 
 SKEIN_INLINE task<void> shm_communicator::barrier() {
     begin(detail::barrier_call());
     announce();
-    wait_for_all_to_agree();
-    co_return;
+    meeting all_are_here{*this};
+    co_await all_are_here;
 }
 
 /// Messages have their own counters; they do not count as collectives.
@@ -4370,7 +5058,8 @@ namespace skein::dist::detail {
 // The first rank of each host leads it. An all-reduce sums inside every host in rank order, goes
 // around the ring of leaders, and is handed out inside every host; so only one stream of data
 // crosses each network link, however many ranks a host has. The order of the sums depends on the
-// placement only.
+// placement only. Sums of bf16 and f16 leave a host as float32 and are rounded once, behind the last
+// addition.
 //
 // Lost peers inside a host are noticed by shared memory, others by the ring; each side tells the
 // other.
@@ -4418,6 +5107,8 @@ public:
     /// order; when they are not, everybody gets everything.
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -4450,9 +5141,16 @@ private:
     /// An error on one side is told to the other before it is thrown.
     task<void> abort_both_on_error(task<void> work);
 
-    task<void> reduce_everywhere(buffer_view io, reduce_op op);
+    task<void> reduce_everywhere(buffer_view io, buffer_view out, reduce_op op);
     task<void> reduce_then_cut(buffer_view in, buffer_view out, reduce_op op);
-    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, reduce_op op);
+    task<void> reduce_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                            reduce_op op);
+    task<void> sum_inside(buffer_view io, buffer_view to, reduce_op op);
+    task<void> reduce_host_parts(buffer_view io, std::vector<std::size_t> counts, buffer_view out,
+                                 reduce_op op);
+    [[nodiscard]] bool sums_travel() const noexcept;
+    [[nodiscard]] buffer_view place_of_sums(buffer_view io, dtype into, reduce_op op);
+    [[nodiscard]] buffer_view floats(std::size_t count);
     [[nodiscard]] bool hosts_are_neighbours() const;
     task<void> gather(buffer_view in, buffer_view out, std::vector<std::size_t> counts);
     [[nodiscard]] std::vector<std::size_t> sums_per_host(
@@ -4478,6 +5176,7 @@ private:
     std::optional<error> failed_;
     std::shared_ptr<stop_state> stopped_ = std::make_shared<stop_state>();
     byte_buffer work_;
+    std::vector<float> wide_; // sums of bf16 and f16 on their way between hosts
 };
 
 } // namespace skein::dist
@@ -4487,6 +5186,147 @@ private:
 // Collectives in two levels, and who tells whom of a failure.
 
 
+// ======== skein/dist/detail/hierarchical_sums.ipp
+// Reductions in two levels: inside the hosts, then between them.
+
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace skein::dist {
+
+namespace detail {
+
+/// Elements to another place, or the same one.
+SKEIN_INLINE void put_elements(buffer_view from, buffer_view to) {
+    if (from.count > 0 && from.data != to.data) std::memcpy(to.data, from.data, from.bytes());
+}
+
+} // namespace detail
+
+/// Whether a host has several ranks, so that sums travel between hosts, and not elements.
+SKEIN_INLINE bool hierarchical_communicator::sums_travel() const noexcept {
+    return where_.hosts.size() < static_cast<std::size_t>(size_);
+}
+
+/// Where sums of `io` are when they leave a host: in io itself, or in float32 for bf16 and f16. The
+/// maximum of two halves is a half and needs no more room. Only the leader has the place.
+SKEIN_INLINE buffer_view hierarchical_communicator::place_of_sums(buffer_view io, dtype into,
+                                                                  reduce_op op) {
+    const bool adds = op == reduce_op::sum || op == reduce_op::mean;
+    const bool wide = is_half(io.type) && (into != io.type || (adds && sums_travel()));
+    if (!wide) return io;
+    return where_.my_place == 0 ? floats(io.count) : buffer_view{nullptr, io.count, dtype::f32};
+}
+
+SKEIN_INLINE buffer_view hierarchical_communicator::floats(std::size_t count) {
+    wide_.resize(std::max(wide_.size(), count));
+    return buffer_view{wide_.data(), count, dtype::f32};
+}
+
+/// The sum of this host's ranks, to `to` of the leader.
+SKEIN_INLINE task<void> hierarchical_communicator::sum_inside(buffer_view io, buffer_view to,
+                                                              reduce_op op) {
+    if (inside_) {
+        auto local = inside_->reduce_to(io, to, op == reduce_op::mean ? reduce_op::sum : op, 0);
+        co_await std::move(local);
+    } else if (to.type != io.type) {
+        widen(static_cast<float*>(to.data), io.data, io.type, io.count);
+    }
+}
+
+/// The whole reduction to every rank's `out`, which may be io, or f32.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_everywhere(buffer_view io,
+                                                                     buffer_view out,
+                                                                     reduce_op op) {
+    if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean; out is io
+        auto all = inside_->all_reduce(io, op);
+        co_await std::move(all);
+        co_return;
+    }
+    const buffer_view sums = place_of_sums(io, out.type, op);
+    auto local = sum_inside(io, sums, op);
+    co_await std::move(local);
+    if (between_) {
+        auto global = between_->all_reduce_into(sums, out, op);
+        co_await std::move(global);
+    }
+    if (inside_) {
+        wait_for_leader();
+        auto back = inside_->broadcast(out, 0);
+        co_await std::move(back);
+    }
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view in, buffer_view out,
+                                                                   reduce_op op) {
+    work_.resize(std::max(work_.size(), in.bytes()));
+    const buffer_view whole{work_.data(), in.count, in.type};
+    detail::put_elements(in, whole);
+    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
+    auto reducing = reduce_parts(whole, std::move(equal), out, op);
+    co_await std::move(reducing);
+}
+
+/// Each rank's part of the sum to its `out`, which may be that part of io, or f32.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
+                                                                std::vector<std::size_t> counts,
+                                                                buffer_view out, reduce_op op) {
+    const auto mine = static_cast<std::size_t>(rank_);
+    const std::size_t before = detail::starts_of(counts)[mine];
+    const bool same_type = io.type == out.type;
+    const bool one_host = where_.hosts.size() == 1;
+    if (one_host || (!sums_travel() && hosts_are_neighbours())) { // one level does it all
+        communicator* const level = one_host ? static_cast<communicator*>(inside_.get())
+                                             : static_cast<communicator*>(between_.get());
+        auto all = same_type ? level->reduce_scatter_v(io, counts, op)
+                             : level->reduce_scatter_v(io, counts, out, op);
+        co_await std::move(all);
+        if (same_type) detail::put_elements(io.slice(before, out.count), out);
+    } else if (!hosts_are_neighbours()) {
+        const buffer_view whole = same_type ? io : floats(io.count);
+        auto all = reduce_everywhere(io, whole, op);
+        co_await std::move(all);
+        detail::put_elements(whole.slice(before, out.count), out);
+    } else {
+        auto parts = reduce_host_parts(io, std::move(counts), out, op);
+        co_await std::move(parts);
+    }
+}
+
+/// Every host's part of the sum goes to its leader, and from there to its ranks.
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_host_parts(
+    buffer_view io, std::vector<std::size_t> counts, buffer_view out, reduce_op op) {
+    const bool leads = where_.my_place == 0;
+    const std::vector<std::size_t> per_host = sums_per_host(counts);
+    const auto here = static_cast<std::size_t>(where_.my_host);
+    const std::size_t first = detail::starts_of(per_host)[here];
+    const buffer_view sums = place_of_sums(io, out.type, op);
+    auto local = sum_inside(io, sums, op);
+    co_await std::move(local);
+    if (between_) {
+        auto global = between_->reduce_scatter_v(sums, per_host, op);
+        co_await std::move(global);
+    }
+    buffer_view ours = io.slice(first, per_host[here]);
+    if (io.type != out.type)
+        ours = leads ? sums.slice(first, per_host[here]) : floats(per_host[here]);
+    else if (sums.type != io.type && leads) // rounded before it is handed out
+        narrow(ours.data, ours.type, static_cast<const float*>(sums.data) + first, ours.count);
+    if (inside_) {
+        wait_for_leader();
+        auto back = inside_->broadcast(ours, 0);
+        co_await std::move(back);
+    }
+    const auto before = detail::starts_of(counts)[static_cast<std::size_t>(rank_)];
+    detail::put_elements(ours.slice(before - first, out.count), out);
+}
+
+} // namespace skein::dist
+
+
+// ======== skein/dist/detail/hierarchical.ipp, continued
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -4529,7 +5369,7 @@ SKEIN_INLINE void hierarchical_communicator::set_tag(collective_tag tag) {
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_reduce(buffer_view io, reduce_op op) {
     begin(detail::all_reduce_call(io, op));
-    return abort_both_on_error(reduce_everywhere(io, op));
+    return abort_both_on_error(reduce_everywhere(io, io, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter(buffer_view in, buffer_view out,
@@ -4542,7 +5382,16 @@ SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
     buffer_view io, std::span<const std::size_t> counts, reduce_op op) {
     begin(detail::reduce_scatter_v_call(io, counts, op, size_));
     std::vector<std::size_t> owned(counts.begin(), counts.end());
-    return abort_both_on_error(reduce_parts(io, std::move(owned), op));
+    const auto mine = static_cast<std::size_t>(rank_);
+    const auto out = io.slice(detail::starts_of(counts)[mine], counts[mine]);
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
+}
+
+SKEIN_INLINE task<void> hierarchical_communicator::reduce_scatter_v(
+    buffer_view io, std::span<const std::size_t> counts, buffer_view out, reduce_op op) {
+    begin(detail::reduce_scatter_v_call(io, counts, out, op, rank_, size_));
+    std::vector<std::size_t> owned(counts.begin(), counts.end());
+    return abort_both_on_error(reduce_parts(io, std::move(owned), out, op));
 }
 
 SKEIN_INLINE task<void> hierarchical_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -4668,74 +5517,6 @@ SKEIN_INLINE task<void> hierarchical_communicator::abort_both_on_error(task<void
     abort(why);
     failed_ = detail::error_at(why, rank_and_call());
     throw *failed_;
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_everywhere(buffer_view io, reduce_op op) {
-    if (where_.hosts.size() == 1) { // inside_ knows the divisor of mean
-        auto all = inside_->all_reduce(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->all_reduce(io, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        auto back = inside_->broadcast(io, 0);
-        co_await std::move(back);
-    }
-}
-
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_then_cut(buffer_view in, buffer_view out,
-                                                                   reduce_op op) {
-    work_.resize(std::max(work_.size(), in.bytes()));
-    const buffer_view whole{work_.data(), in.count, in.type};
-    if (in.count > 0) std::memcpy(whole.data, in.data, in.bytes());
-    std::vector<std::size_t> equal(static_cast<std::size_t>(size_), out.count);
-    auto reducing = reduce_parts(whole, std::move(equal), op);
-    co_await std::move(reducing);
-    if (out.count > 0) {
-        std::memcpy(out.data,
-                    whole.slice(static_cast<std::size_t>(rank_) * out.count, out.count).data,
-                    out.bytes());
-    }
-}
-
-/// Every host's part of the sum goes to its leader, and from there to its ranks.
-SKEIN_INLINE task<void> hierarchical_communicator::reduce_parts(buffer_view io,
-                                                                std::vector<std::size_t> counts,
-                                                                reduce_op op) {
-    if (where_.hosts.size() == 1) {
-        auto all = inside_->reduce_scatter_v(io, counts, op);
-        co_await std::move(all);
-        co_return;
-    }
-    if (!hosts_are_neighbours()) {
-        auto all = reduce_everywhere(io, op);
-        co_await std::move(all);
-        co_return;
-    }
-    const std::vector<std::size_t> per_host = sums_per_host(counts);
-    const auto mine = static_cast<std::size_t>(where_.my_host);
-    if (inside_) {
-        auto local = inside_->reduce_to(io, op == reduce_op::mean ? reduce_op::sum : op, 0);
-        co_await std::move(local);
-    }
-    if (between_) {
-        auto global = between_->reduce_scatter_v(io, per_host, op);
-        co_await std::move(global);
-    }
-    if (inside_) {
-        wait_for_leader();
-        const std::size_t before = detail::starts_of(per_host)[mine];
-        auto back = inside_->broadcast(io.slice(before, per_host[mine]), 0);
-        co_await std::move(back);
-    }
 }
 
 /// Whether the parts of each host lie one after the other in rank order.
@@ -4915,6 +5696,8 @@ public:
     task<void> reduce_scatter(buffer_view in, buffer_view out, reduce_op op) override;
     task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
                                 reduce_op op) override;
+    task<void> reduce_scatter_v(buffer_view io, std::span<const std::size_t> counts,
+                                buffer_view out, reduce_op op) override;
     task<void> all_gather(buffer_view in, buffer_view out) override;
     task<void> all_gather_v(buffer_view in, buffer_view out,
                             std::span<const std::size_t> counts) override;
@@ -4963,6 +5746,14 @@ SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
                                                             reduce_op op) {
     (void)detail::reduce_scatter_v_call(io, counts, op, 1);
     check();
+    co_return;
+}
+SKEIN_INLINE task<void> stub_communicator::reduce_scatter_v(buffer_view io,
+                                                            std::span<const std::size_t> counts,
+                                                            buffer_view out, reduce_op op) {
+    (void)detail::reduce_scatter_v_call(io, counts, out, op, 0, 1);
+    check();
+    if (io.data != out.data) widen(static_cast<float*>(out.data), io.data, io.type, io.count);
     co_return;
 }
 SKEIN_INLINE task<void> stub_communicator::all_gather(buffer_view in, buffer_view out) {
@@ -5155,6 +5946,14 @@ SKEIN_INLINE comm_model ring_model() {
             }};
 }
 
+SKEIN_INLINE task<std::unique_ptr<communicator>> make_hierarchical(
+    const comm_site& site, std::unique_ptr<shm_communicator> inside,
+    std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net) {
+    co_return std::make_unique<hierarchical_communicator>(
+        site.worker.loop(), site.where, site.world.rank(), site.ranks(), std::move(inside),
+        std::move(between), std::move(net), site.options.limits, site.options.labels);
+}
+
 SKEIN_INLINE comm_model hierarchical_model() {
     return {"hierarchical",
             [](const comm_site& site) {
@@ -5167,10 +5966,10 @@ SKEIN_INLINE comm_model hierarchical_model() {
                                             site.options.limits);
                 const auto net = make_links(site);
                 auto between = connect_ring(site, net, site.where.leaders());
-                return std::make_unique<hierarchical_communicator>(
-                    site.worker.loop(), site.where, site.world.rank(), site.ranks(),
-                    std::move(inside), std::move(between), net, site.options.limits,
-                    site.options.labels);
+                // On the loop: the ring runs there, and may fail while this one is made.
+                return site.worker.run([&] {
+                    return make_hierarchical(site, std::move(inside), std::move(between), net);
+                });
             }};
 }
 
