@@ -10,7 +10,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
 #endif
 
 namespace skein::dist {
@@ -25,6 +24,10 @@ SKEIN_INLINE void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) 
 }
 
 #if defined(__x86_64__)
+// The compilers' own names for the instructions: <immintrin.h> is ten times what this file needs.
+using eight_floats = float __attribute__((vector_size(32)));
+using eight_halves = short __attribute__((vector_size(16)));
+
 SKEIN_INLINE bool has_f16c() noexcept {
     static const bool found = [] {
         unsigned a = 0, b = 0, c = 0, d = 0;
@@ -38,9 +41,10 @@ SKEIN_INLINE bool has_f16c() noexcept {
                                                              std::size_t n) noexcept {
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m128i halves;
+        eight_halves halves;
         std::memcpy(&halves, from + i, sizeof halves);
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+        const eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        std::memcpy(to + i, &floats, sizeof floats);
     }
     widen_f16_plain(to + i, from + i, n - i);
 }
@@ -48,9 +52,10 @@ SKEIN_INLINE bool has_f16c() noexcept {
                                                               std::size_t n) noexcept {
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        const __m128i halves =
-            _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-        std::memcpy(to + i, &halves, sizeof halves);
+        eight_floats floats;
+        std::memcpy(&floats, from + i, sizeof floats);
+        const eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0); // to nearest even
+        std::memcpy(static_cast<void*>(to + i), &halves, sizeof halves);
     }
     narrow_f16_plain(to + i, from + i, n - i);
 }

@@ -147,6 +147,14 @@ SKEIN_INLINE comm_model ring_model() {
             }};
 }
 
+SKEIN_INLINE task<std::unique_ptr<communicator>> make_hierarchical(
+    const comm_site& site, std::unique_ptr<shm_communicator> inside,
+    std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net) {
+    co_return std::make_unique<hierarchical_communicator>(
+        site.worker.loop(), site.where, site.world.rank(), site.ranks(), std::move(inside),
+        std::move(between), std::move(net), site.options.limits, site.options.labels);
+}
+
 SKEIN_INLINE comm_model hierarchical_model() {
     return {"hierarchical",
             [](const comm_site& site) {
@@ -159,10 +167,10 @@ SKEIN_INLINE comm_model hierarchical_model() {
                                             site.options.limits);
                 const auto net = make_links(site);
                 auto between = connect_ring(site, net, site.where.leaders());
-                return std::make_unique<hierarchical_communicator>(
-                    site.worker.loop(), site.where, site.world.rank(), site.ranks(),
-                    std::move(inside), std::move(between), net, site.options.limits,
-                    site.options.labels);
+                // On the loop: the ring runs there, and may fail while this one is made.
+                return site.worker.run([&] {
+                    return make_hierarchical(site, std::move(inside), std::move(between), net);
+                });
             }};
 }
 

@@ -42,7 +42,10 @@ public:
     void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
-        failure_listener_ = std::move(listener);
+        if (failed_)
+            listener(*failed_);
+        else
+            failure_listener_ = std::move(listener);
     }
 
     task<void> connect_neighbours();
