@@ -79,7 +79,11 @@ function(skein_layer_tests layer kind suffix)
     cmake_path(GET source STEM file)
     string(REGEX REPLACE "_test$" "" name "${file}")
     skein_label(more "${source}" "// label: ")
-    skein_test(${layer}.${name} "${layer};${kind};${more}" 180 ${target} --filenames-as-tags "[#${file}]")
+    set(seconds 180)
+    if(more)   # a matrix, slow where much else runs
+      set(seconds 600)
+    endif()
+    skein_test(${layer}.${name} "${layer};${kind};${more}" ${seconds} ${target} --filenames-as-tags "[#${file}]")
   endforeach()
 endfunction()
 

@@ -52,10 +52,10 @@ const std::vector<column> columns{
 };
 
 /// What a run leaves on one rank.
-struct trained_outcome {
+struct matrix_run {
     std::vector<float> weights;
     std::vector<double> losses;
-    friend bool operator==(const trained_outcome&, const trained_outcome&) = default;
+    friend bool operator==(const matrix_run&, const matrix_run&) = default;
 };
 
 struct keep_losses {
@@ -64,8 +64,8 @@ struct keep_losses {
 };
 
 template <class Strategy>
-trained_outcome train_one(context& ctx, const column& c, bool adam, int accumulation) {
-    trained_outcome out;
+matrix_run train_one(context& ctx, const column& c, bool adam, int accumulation) {
+    matrix_run out;
     auto model = make_zoo(c.kind);
     if (c.recompute > 0) (void)checkpoint_activations(*model, c.recompute);
     auto config = quiet_config("unused");
@@ -82,7 +82,7 @@ trained_outcome train_one(context& ctx, const column& c, bool adam, int accumula
     return out;
 }
 
-using trainee = trained_outcome (*)(context&, const column&, bool, int);
+using trainee = matrix_run (*)(context&, const column&, bool, int);
 const std::vector<std::pair<const char*, trainee>> strategies{
     {"DDP", train_one<sk::DDP<tiny_buckets>>},    {"Zero1", train_one<sk::Zero1<zoo_cells>>},
     {"Zero2", train_one<sk::Zero2<zoo_cells>>},   {"FSDP", train_one<sk::FSDP<zoo_cells>>},
@@ -91,7 +91,7 @@ const std::vector<std::pair<const char*, trainee>> strategies{
 
 /// All columns, both optimizers and every strategy in one world of threads; by column, optimizer, strategy.
 using key = std::tuple<std::size_t, bool, std::size_t>;
-using table = std::map<key, std::vector<trained_outcome>>;
+using table = std::map<key, std::vector<matrix_run>>;
 
 /// Which of them run once more in the same world.
 enum class again : std::uint8_t { none, adam, sgd };
@@ -138,8 +138,8 @@ double loss_distance(const std::vector<double>& a, const std::vector<double>& b)
     return worst;
 }
 
-const trained_outcome& oracle(const column& c, bool adam, int world) {
-    static std::map<std::tuple<std::string, bool, int>, trained_outcome> known;
+const matrix_run& oracle(const column& c, bool adam, int world) {
+    static std::map<std::tuple<std::string, bool, int>, matrix_run> known;
     auto& found = known[{c.name, adam, world}];
     auto ctx = context::single();
     if (found.losses.empty()) found = train_one<sk::Single>(ctx, c, adam, world * c.accumulation);
