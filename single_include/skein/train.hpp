@@ -2365,7 +2365,6 @@ void narrow_f16_f16c(f16_t* to, const float* from, std::size_t n) noexcept;
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <immintrin.h>
 #endif
 
 namespace skein::dist {
@@ -2380,6 +2379,10 @@ SKEIN_INLINE void narrow_f16_plain(f16_t* to, const float* from, std::size_t n) 
 }
 
 #if defined(__x86_64__)
+// The compilers' own names for the instructions: <immintrin.h> is ten times what this file needs.
+using eight_floats = float __attribute__((vector_size(32)));
+using eight_halves = short __attribute__((vector_size(16)));
+
 SKEIN_INLINE bool has_f16c() noexcept {
     static const bool found = [] {
         unsigned a = 0, b = 0, c = 0, d = 0;
@@ -2393,9 +2396,10 @@ SKEIN_INLINE bool has_f16c() noexcept {
                                                              std::size_t n) noexcept {
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m128i halves;
+        eight_halves halves;
         std::memcpy(&halves, from + i, sizeof halves);
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(halves));
+        const eight_floats floats = __builtin_ia32_vcvtph2ps256(halves);
+        std::memcpy(to + i, &floats, sizeof floats);
     }
     widen_f16_plain(to + i, from + i, n - i);
 }
@@ -2403,9 +2407,10 @@ SKEIN_INLINE bool has_f16c() noexcept {
                                                               std::size_t n) noexcept {
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        const __m128i halves =
-            _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-        std::memcpy(to + i, &halves, sizeof halves);
+        eight_floats floats;
+        std::memcpy(&floats, from + i, sizeof floats);
+        const eight_halves halves = __builtin_ia32_vcvtps2ph256(floats, 0); // to nearest even
+        std::memcpy(static_cast<void*>(to + i), &halves, sizeof halves);
     }
     narrow_f16_plain(to + i, from + i, n - i);
 }
@@ -2574,7 +2579,10 @@ public:
     void set_tag(collective_tag tag) { tag_ = tag.pack(); }
     void set_outer(detail::op_kind kind) noexcept { outer_ = kind; }
     void on_failure(unique_function<void(const error&)> listener) {
-        failure_listener_ = std::move(listener);
+        if (failed_)
+            listener(*failed_);
+        else
+            failure_listener_ = std::move(listener);
     }
 
     task<void> connect_neighbours();
@@ -5938,6 +5946,14 @@ SKEIN_INLINE comm_model ring_model() {
             }};
 }
 
+SKEIN_INLINE task<std::unique_ptr<communicator>> make_hierarchical(
+    const comm_site& site, std::unique_ptr<shm_communicator> inside,
+    std::unique_ptr<ring_communicator> between, std::shared_ptr<links> net) {
+    co_return std::make_unique<hierarchical_communicator>(
+        site.worker.loop(), site.where, site.world.rank(), site.ranks(), std::move(inside),
+        std::move(between), std::move(net), site.options.limits, site.options.labels);
+}
+
 SKEIN_INLINE comm_model hierarchical_model() {
     return {"hierarchical",
             [](const comm_site& site) {
@@ -5950,10 +5966,10 @@ SKEIN_INLINE comm_model hierarchical_model() {
                                             site.options.limits);
                 const auto net = make_links(site);
                 auto between = connect_ring(site, net, site.where.leaders());
-                return std::make_unique<hierarchical_communicator>(
-                    site.worker.loop(), site.where, site.world.rank(), site.ranks(),
-                    std::move(inside), std::move(between), net, site.options.limits,
-                    site.options.labels);
+                // On the loop: the ring runs there, and may fail while this one is made.
+                return site.worker.run([&] {
+                    return make_hierarchical(site, std::move(inside), std::move(between), net);
+                });
             }};
 }
 
