@@ -12995,8 +12995,7 @@ SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
             view_of(params_P_, s).copy_(s.parameter);
         s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
-    if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts))
-        cast_all(brings_values);
+    if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts)) cast_all(brings_values);
     for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
         fixed_[i].tensor = fixed_[i].parameter.detach();
         fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));
@@ -18925,6 +18924,7 @@ private:
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <system_error>
 #include <typeinfo>
 #include <utility>
@@ -19134,6 +19134,69 @@ private:
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
 
+// ---- what the ranks find out together -------------------------------------------------------------
+
+/// Collective: finds the first rank whose loss is broken, then throws on all of them.
+///   mine  the loss of this rank
+[[noreturn]] SKEIN_INLINE void not_finite(const context& ctx, double mine, const step_info& now) {
+    const double none = static_cast<double>(ctx.world_size());
+    double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx.rank());
+    all_reduce(ctx, std::span(&culprit, 1), dist::reduce_op::min);
+    const auto what = culprit < none
+                          ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                          : fmt::format("the gradient norm is {} (loss {})", now.grad_norm, mine);
+    throw error(errc::not_finite, fmt::format("{} at step {}", what, now.step))
+        .with_hint(fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                               "restarting would give the same",
+                               now.lr));
+}
+
+[[noreturn]] SKEIN_INLINE void always_overflows(const loss_scale& scale, std::uint64_t step) {
+    throw error(errc::not_finite,
+                fmt::format("the gradients overflowed float16 in {} steps in a row, at last with "
+                            "a loss scale of {:g} at step {}",
+                            scale.overflows(), scale.value(), step))
+        .with_hint("lower the learning rate, or train with precision<bf16>");
+}
+
+/// Collective: the mean weight of a sample, of losses that are weighted.
+[[nodiscard]] SKEIN_INLINE double weight_per_sample(const context& ctx, double mine,
+                                                    double global_batch, std::uint64_t step) {
+    all_reduce(ctx, std::span(&mine, 1), dist::reduce_op::sum);
+    if (mine > 0) return mine / global_batch;
+    throw error(errc::invalid_argument,
+                fmt::format("the weights of all losses of step {} add up to {}", step, mine))
+        .with_hint("is everything masked? leave such samples out of the data");
+}
+
+SKEIN_INLINE void restore_callbacks(session_parts& parts, const json& extra,
+                                    const std::string& where) {
+    if (!extra.contains("callbacks")) return;
+    for (const auto& [name, text] : extra.at("callbacks").items()) {
+        const auto hex = text.get<std::string>();
+        byte_buffer bytes(hex.size() / 2);
+        if (!from_hex(hex, bytes))
+            throw error(errc::malformed, "the state of a callback is no hexadecimal text")
+                .with_where(where);
+        parts.restore({name, std::string(as_text(bytes))});
+    }
+}
+
+/// What the run keeps in memory and computes in, for a person.
+SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config& config,
+                             session_parts& parts, const flat_optimizer& optimizer) {
+    std::vector<at::Tensor> states;
+    for (const auto& [name, state] : optimizer.states()) states.push_back(state);
+    const auto policy = parts.precision();
+    const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);
+    if (const auto text = memory_notice(parts.strategy_name(), parts.store(), states, shape);
+        !text.empty())
+        to.note(text);
+    if (const auto text = describe(policy); !text.empty())
+        to.note(fmt::format("computes in {}, updates and saves in float32", text));
+    if (const auto text = precision_notice(policy); !text.empty()) to.notice(text);
+}
+
 } // namespace skein::train::detail
 
 
@@ -19316,8 +19379,7 @@ public:
                          .epochs = epochs_text(config_, *input_)};
         report_->begin(start);
         for (const auto& text : notices_) report_->notice(text);
-        tell_memory();
-        tell_precision();
+        if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
         parts_->tell(start);
         // A model that is in eval mode as a whole is to be trained; a submodule may be so on purpose.
         if (!parts_->module().is_training()) parts_->module().train();
@@ -19437,7 +19499,9 @@ public:
         now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = parts_->store().own_squared_norm();
         waiting([&] {
-            divisor_ = weight_per_sample(losses_.weight, global_batch) * scale();
+            divisor_ = scale();
+            if (weighted_)
+                divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, step_ + 1);
             now_.grad_norm = std::sqrt(parts_->squared_norm(mine)) / divisor_;
         });
         exchange_row();
@@ -19449,7 +19513,9 @@ public:
         const auto begin = seconds_now();
         const double scale = clip_to(now_.grad_norm, config_.clip).scale * divisor_;
         if (!overflowed()) optimizer_->step(now_.lr, scale, present_, config_.clip_value);
-        if (scale_) update_scale();
+        if (scale_) scale_->update(!overflowed());
+        if (scale_ && scale_->overflows() >= loss_scale::most_overflows)
+            always_overflows(*scale_, step_ + 1);
         time_.optimizer = seconds_now() - begin;
         waiting([&] { parts_->publish(); });
         phase_ = step_phase::applied;
@@ -19585,8 +19651,10 @@ private:
         const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
-        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_)) not_finite();
-        if (control[2] != -control[3] && !overflowed()) come_apart(step_ + 1, -control[3], control[2]);
+        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_))
+            not_finite(ctx_, losses_.mean(), now_);
+        if (control[2] != -control[3] && !overflowed())
+            come_apart(step_ + 1, -control[3], control[2]);
         time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
 
         stop_agreed_ = control[0] > 0.0;
@@ -19598,48 +19666,11 @@ private:
         }
     }
 
-    /// Collective: finds the first rank whose loss is broken, then throws on all of them.
-    [[noreturn]] void not_finite() {
-        const double mine = losses_.mean(), none = static_cast<double>(ctx_.world_size());
-        double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx_.rank());
-        all_reduce(ctx_, std::span(&culprit, 1), dist::reduce_op::min);
-        const auto what =
-            culprit < none ? fmt::format("the loss is not finite on rank {}", int(culprit))
-                           : fmt::format("the gradient norm is {} (loss {})", now_.grad_norm, mine);
-        throw error(errc::not_finite, fmt::format("{} at step {}", what, step_ + 1))
-            .with_hint(
-                fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
-                            "restarting would give the same",
-                            now_.lr));
-    }
-
     [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept {
         return scale_ && !std::isfinite(now_.grad_norm);
     }
-    void update_scale() {
-        scale_->update(!overflowed());
-        if (scale_->overflows() < loss_scale::most_overflows) return;
-        throw error(
-            errc::not_finite,
-            fmt::format("the gradients overflowed float16 in {} steps in a row, at last with "
-                        "a loss scale of {:g} at step {}",
-                        scale_->overflows(), scale(), step_ + 1))
-            .with_hint("lower the learning rate, or train with precision<bf16>");
-    }
-
-    /// What the summed gradients are to be divided by: 1 but for a weighted loss.
-    double weight_per_sample(double mine, double global_batch) {
-        if (!weighted_) return 1.0;
-        all_reduce(ctx_, std::span(&mine, 1), dist::reduce_op::sum);
-        if (mine > 0) return mine / global_batch;
-        throw error(
-            errc::invalid_argument,
-            fmt::format("the weights of all losses of step {} add up to {}", step_ + 1, mine))
-            .with_hint("is everything masked? leave such samples out of the data");
-    }
-
     // ---- time --------------------------------------------------------------------------------
 
     /// Runs what waits for other ranks; the seconds that took.
@@ -19714,23 +19745,6 @@ private:
         parts_->publish();
     }
 
-    void tell_precision() {
-        const auto policy = parts_->precision();
-        if (const auto text = describe(policy); !text.empty())
-            report_->note(fmt::format("computes in {}, updates and saves in float32", text));
-        if (const auto text = precision_notice(policy); !text.empty()) report_->notice(text);
-    }
-
-    void tell_memory() {
-        if (!ctx_.is_first()) return;
-        std::vector<at::Tensor> states;
-        for (const auto& [name, state] : optimizer_->states()) states.push_back(state);
-        const auto text = memory_notice(
-            parts_->strategy_name(), parts_->store(), states,
-            shape_of(ctx_, config_, states_of(optimizer_->options()), parts_->precision()));
-        if (!text.empty()) report_->note(text);
-    }
-
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
         if (!config_.checkpoints) return {};
@@ -19763,7 +19777,7 @@ private:
         else
             feeder_->rewind();
         stop_wanted_ = extra.value("stop_wanted", false);
-        restore_callbacks(extra, found.path());
+        restore_callbacks(*parts_, extra, found.path());
         if (scale_ && extra.contains("loss_scale"))
             scale_->restore(extra.at("loss_scale").value("value", scale()),
                             extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
@@ -19778,18 +19792,6 @@ private:
                 fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
                             "{:g} (most schedules depend on the number of steps)",
                             step_ + 1, now, before));
-    }
-
-    void restore_callbacks(const json& extra, const std::string& where) {
-        if (!extra.contains("callbacks")) return;
-        for (const auto& [name, text] : extra.at("callbacks").items()) {
-            const auto hex = text.get<std::string>();
-            byte_buffer bytes(hex.size() / 2);
-            if (!from_hex(hex, bytes))
-                throw error(errc::malformed, "the state of a callback is no hexadecimal text")
-                    .with_where(where);
-            parts_->restore({name, std::string(as_text(bytes))});
-        }
     }
 
     void save(const std::vector<metric_value>& evaluated) {

@@ -347,8 +347,7 @@ SKEIN_INLINE void flat_store::adopt_parameters(bool brings_values) {
             view_of(params_P_, s).copy_(s.parameter);
         s.parameter.set_data(view_of(values_of(units_[s.unit]), s));
     }
-    if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts))
-        cast_all(brings_values);
+    if (brings_values || std::ranges::any_of(units_, &flat_unit::in_parts)) cast_all(brings_values);
     for (const auto& [i, type] : cast_) { // a float32 twin keeps the values
         fixed_[i].tensor = fixed_[i].parameter.detach();
         fixed_[i].parameter.set_data(at::empty_like(fixed_[i].tensor, type));

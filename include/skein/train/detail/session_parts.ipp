@@ -4,14 +4,21 @@
 // Used by <skein/train/detail/session_core.ipp> alone.
 
 #include <skein/cluster/settings.hpp>
+#include <skein/core/bytes.hpp>
 #include <skein/core/clock.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/collective.hpp>
+#include <skein/train/loss_scale.hpp>
+#include <skein/train/memory_plan.hpp>
+#include <skein/train/reporter.hpp>
+#include <skein/wire/json.hpp>
 
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <system_error>
 #include <typeinfo>
 #include <utility>
@@ -220,5 +227,68 @@ private:
     bool was_;
     std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modules_;
 };
+
+// ---- what the ranks find out together -------------------------------------------------------------
+
+/// Collective: finds the first rank whose loss is broken, then throws on all of them.
+///   mine  the loss of this rank
+[[noreturn]] SKEIN_INLINE void not_finite(const context& ctx, double mine, const step_info& now) {
+    const double none = static_cast<double>(ctx.world_size());
+    double culprit = std::isfinite(mine) ? none : static_cast<double>(ctx.rank());
+    all_reduce(ctx, std::span(&culprit, 1), dist::reduce_op::min);
+    const auto what = culprit < none
+                          ? fmt::format("the loss is not finite on rank {}", int(culprit))
+                          : fmt::format("the gradient norm is {} (loss {})", now.grad_norm, mine);
+    throw error(errc::not_finite, fmt::format("{} at step {}", what, now.step))
+        .with_hint(fmt::format("lower the learning rate (now {:g}), warm up longer or clip harder; "
+                               "restarting would give the same",
+                               now.lr));
+}
+
+[[noreturn]] SKEIN_INLINE void always_overflows(const loss_scale& scale, std::uint64_t step) {
+    throw error(errc::not_finite,
+                fmt::format("the gradients overflowed float16 in {} steps in a row, at last with "
+                            "a loss scale of {:g} at step {}",
+                            scale.overflows(), scale.value(), step))
+        .with_hint("lower the learning rate, or train with precision<bf16>");
+}
+
+/// Collective: the mean weight of a sample, of losses that are weighted.
+[[nodiscard]] SKEIN_INLINE double weight_per_sample(const context& ctx, double mine,
+                                                    double global_batch, std::uint64_t step) {
+    all_reduce(ctx, std::span(&mine, 1), dist::reduce_op::sum);
+    if (mine > 0) return mine / global_batch;
+    throw error(errc::invalid_argument,
+                fmt::format("the weights of all losses of step {} add up to {}", step, mine))
+        .with_hint("is everything masked? leave such samples out of the data");
+}
+
+SKEIN_INLINE void restore_callbacks(session_parts& parts, const json& extra,
+                                    const std::string& where) {
+    if (!extra.contains("callbacks")) return;
+    for (const auto& [name, text] : extra.at("callbacks").items()) {
+        const auto hex = text.get<std::string>();
+        byte_buffer bytes(hex.size() / 2);
+        if (!from_hex(hex, bytes))
+            throw error(errc::malformed, "the state of a callback is no hexadecimal text")
+                .with_where(where);
+        parts.restore({name, std::string(as_text(bytes))});
+    }
+}
+
+/// What the run keeps in memory and computes in, for a person.
+SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config& config,
+                             session_parts& parts, const flat_optimizer& optimizer) {
+    std::vector<at::Tensor> states;
+    for (const auto& [name, state] : optimizer.states()) states.push_back(state);
+    const auto policy = parts.precision();
+    const auto shape = shape_of(ctx, config, states_of(optimizer.options()), policy);
+    if (const auto text = memory_notice(parts.strategy_name(), parts.store(), states, shape);
+        !text.empty())
+        to.note(text);
+    if (const auto text = describe(policy); !text.empty())
+        to.note(fmt::format("computes in {}, updates and saves in float32", text));
+    if (const auto text = precision_notice(policy); !text.empty()) to.notice(text);
+}
 
 } // namespace skein::train::detail
