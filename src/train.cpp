@@ -9,6 +9,7 @@
 #include <skein/train/detail/sharded.hpp>
 #include <skein/train/flat.hpp>
 #include <skein/train/memory_plan.hpp>
+#include <skein/train/offload.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/single.hpp>
@@ -19,6 +20,7 @@
 
 #include <skein/train/detail/flat.ipp>
 #include <skein/train/detail/memory_plan.ipp>
+#include <skein/train/detail/offload.ipp>
 #include <skein/train/detail/optimizer.ipp>
 #include <skein/train/detail/recompute.ipp>
 #include <skein/train/detail/session.ipp>

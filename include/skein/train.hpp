@@ -18,6 +18,8 @@
 #include <skein/train/launch.hpp>
 #include <skein/train/loss.hpp>
 #include <skein/train/manifest.hpp>
+#include <skein/train/memory_plan.hpp>
+#include <skein/train/offload.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/recompute.hpp>
 #include <skein/train/reporter.hpp>

@@ -10716,6 +10716,8 @@ private:
 
 namespace skein::train {
 
+class activation_store;
+
 /// What a strategy does around the forward pass of a unit. On the thread that calls forward().
 class unit_hooks {
 public:
@@ -10745,6 +10747,11 @@ public:
     /// Activations are computed again in the backward pass (recompute.hpp).
     void recompute(bool yes) noexcept { recomputes_ = yes; }
     [[nodiscard]] bool recomputes() const noexcept { return recomputes_; }
+    /// What the block saves for the backward pass goes there (offload.hpp); null: nowhere.
+    void offload(std::shared_ptr<activation_store> to) noexcept { offload_ = std::move(to); }
+    [[nodiscard]] const std::shared_ptr<activation_store>& offloads() const noexcept {
+        return offload_;
+    }
 
     /// Forward passes of this step that have still to be computed again: until then a gradient of the block
     /// is not final.
@@ -10758,6 +10765,7 @@ public:
 
 protected:
     std::shared_ptr<unit_hooks> hooks_;
+    std::shared_ptr<activation_store> offload_;
     std::size_t number_ = 0;
     bool lost_ = false, recomputes_ = false;
     mutable int pending_ = 0; // forward() may be const
@@ -10802,6 +10810,26 @@ using block_call = std::function<std::vector<at::Tensor>(const std::vector<at::T
                                                       std::function<void()> before_backward);
 [[nodiscard]] bool gradients_are_on();
 [[noreturn]] void refuse_recompute();
+
+/// Where this thread's saved tensors go from now on; returns where they went.
+std::shared_ptr<activation_store> exchange_store(std::shared_ptr<activation_store> store);
+
+/// While it lives, saved tensors go where the mark says.
+class offload_guard {
+public:
+    explicit offload_guard(const unit_mark& mark) : set_(mark.offloads() != nullptr) {
+        if (set_) before_ = exchange_store(mark.offloads());
+    }
+    ~offload_guard() {
+        if (set_) (void)exchange_store(std::move(before_));
+    }
+    offload_guard(const offload_guard&) = delete;
+    offload_guard& operator=(const offload_guard&) = delete;
+
+private:
+    bool set_;
+    std::shared_ptr<activation_store> before_;
+};
 
 /// forward(arguments...) between the hooks.
 template <class R, class Forward, class... Args>
@@ -10870,6 +10898,7 @@ R run_recomputed(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks
 template <class R, class Forward, class... Args>
 R run_unit(const unit_mark& mark, const std::shared_ptr<unit_hooks>& hooks, std::size_t number,
            const Forward& forward, Args&... args) {
+    const offload_guard guard(mark);
     if (!mark.recomputes() || !gradients_are_on())
         return run_hooked<R>(hooks, number, forward, args...);
     if constexpr ((... && (std::same_as<Args, at::Tensor> || !holds_tensors<Args>)))
@@ -10889,7 +10918,9 @@ public:
     using M::M;
 
 protected:
-    [[nodiscard]] bool is_plain() const noexcept { return !this->hooks_ && !this->recomputes_; }
+    [[nodiscard]] bool is_plain() const noexcept {
+        return !this->hooks_ && !this->recomputes_ && !this->offload_;
+    }
     template <class Call, class... Copies>
     R run(const Call& call, Copies... copies) const {
         return run_unit<R>(*this, this->hooks_, this->number_, call, copies...);
@@ -12997,6 +13028,18 @@ struct weighted_loss {
 
 } // namespace skein
 
+// ======== skein/train/memory_plan.hpp
+// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated, and counted.
+//
+//     const auto sizes = skein::train::measure_units(*model);
+//     for (const auto& need : skein::train::plan_memory(sizes, {.ranks = 4}))
+//         fmt::print("{} {}\n", need.strategy, need.total());
+//
+// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and model and
+// are not guessed at, nor is what LibTorch and the program need for themselves (some 200 MB).
+// A page that several ranks have mapped counts once per host, in equal parts: as PSS counts it.
+
+
 // ======== skein/train/optimizer.hpp
 // AdamW and SGD over a flat store: a few fused kernel calls per step instead of several per parameter.
 //
@@ -13238,6 +13281,417 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
 
 } // namespace skein::train
 
+
+// ======== skein/train/memory_plan.hpp, continued
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::train {
+
+namespace detail {
+struct shard_policy;
+}
+
+/// Elements of a model's trainable parameters, padding included.
+struct unit_sizes {
+    std::int64_t total = 0;
+    std::int64_t root = 0;    ///< of it in no block: gathered for a whole step
+    std::int64_t largest = 0; ///< block
+    std::int64_t blocks = 0;  ///< how many
+};
+
+[[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
+
+/// Nothing is moved and nothing allocated.
+///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such, buckets of 25 MiB
+///   errors  those of flat_store
+[[nodiscard]] unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan = {});
+
+/// Where a model is trained, and in which precision.
+struct memory_shape {
+    int ranks = 1;
+    int hosts = 1;        ///< with equal numbers of ranks
+    bool one_copy = true; ///< the ranks of a host can map each other's memory (not over the ring)
+    double states =
+        2.0; ///< numbers per element that the optimizer keeps: AdamW 2, SGD with momentum 1
+    double compute = 4.0; ///< bytes per element in forward and backward
+    double reduce = 4.0;  ///< of gradients on their way
+    double master =
+        4.0; ///< of what the optimizer updates, its states and the summed gradients it reads
+
+    [[nodiscard]] int ranks_per_host() const noexcept {
+        return hosts > 0 ? (ranks + hosts - 1) / hosts : ranks;
+    }
+};
+
+/// Bytes of one rank.
+struct memory_need {
+    std::string strategy{};
+    double parameters = 0.0;
+    double gradients = 0.0;
+    double optimizer = 0.0;
+    double gathered = 0.0; ///< of other ranks' parameters, while they are in use
+
+    [[nodiscard]] double total() const noexcept {
+        return parameters + gradients + optimizer + gathered;
+    }
+};
+
+/// The mean over the ranks: pieces differ by a row.
+///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
+/// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
+///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
+///   gradients   r P; cut: r (root + 2 blocks) + m P / N
+///   optimizer   s m P, or s m P / N
+///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
+[[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
+                                  const memory_shape& shape);
+
+/// The policies of Single, DDP, Zero1, Zero2, FSDP and Hybrid, by these names in small letters.
+[[nodiscard]] std::span<const detail::shard_policy> known_policies();
+/// The need of each of them.
+[[nodiscard]] std::vector<memory_need> plan_memory(const unit_sizes& sizes,
+                                                   const memory_shape& shape);
+
+/// What there is for the ranks of a host together.
+struct memory_limit {
+    double bytes = 0.0;
+    std::string source{}; ///< in words
+};
+
+/// The setting if it is positive, else the least of the limit of this process's control group (version 2) and
+/// the memory that the system has available.
+[[nodiscard]] memory_limit find_memory_limit(double setting = 0.0);
+
+/// Lines for people: a row per strategy, what does not fit is marked.
+[[nodiscard]] std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
+                                       const memory_limit& limit);
+
+/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in parts.
+///   own_part  of the parameters this rank keeps what it owns alone, or all ranks of the host have one copy
+[[nodiscard]] memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
+                                       bool own_part);
+
+/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not say.
+[[nodiscard]] double proportional_set_size();
+
+/// Numbers per element that the optimizer keeps.
+[[nodiscard]] double states_of(const optimizer_options& options);
+
+namespace detail {
+
+/// The shape of a run, as far as it is known before its groups are made.
+[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states);
+
+/// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
+/// of it is allocated. A strategy of another name than the known ones is let through.
+void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
+                      const run_config& config, const optimizer_options& options);
+
+/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
+[[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,
+                                        std::span<const at::Tensor> states,
+                                        const memory_shape& shape);
+
+} // namespace detail
+} // namespace skein::train
+
+
+// ======== skein/train/detail/memory_plan.ipp
+// Bodies of <skein/train/memory_plan.hpp>.
+
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE unit_sizes sizes_of(std::span<const flat_unit> units) {
+    unit_sizes out;
+    for (const auto& u : units) {
+        const auto size = u.place.size();
+        out.total += size;
+        if (u.name.empty()) {
+            out.root += size;
+            continue;
+        }
+        out.largest = std::max(out.largest, size);
+        out.blocks += 1;
+    }
+    return out;
+}
+
+SKEIN_INLINE unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan) {
+    store_options only;
+    only.only_layout = true;
+    only.plan = plan;
+    if (!plan)
+        only.plan = [](torch::nn::Module& root, const std::vector<plan_parameter>& parameters) {
+            const auto marked = [](const torch::nn::Module& m) {
+                return dynamic_cast<const unit_mark*>(&m) != nullptr;
+            };
+            for (const auto& each : root.modules(/*include_self=*/false))
+                if (marked(*each)) return detail::plan_blocks(root, parameters, marked, {});
+            return detail::plan_buckets(parameters, bucket<>::first_bytes, bucket<>::bytes);
+        };
+    const flat_store layout(model, only);
+    return sizes_of(layout.units());
+}
+
+SKEIN_INLINE double states_of(const optimizer_options& options) {
+    if (std::holds_alternative<AdamW>(options)) return 2.0;
+    return std::get<SGD>(options).momentum != 0.0 ? 1.0 : 0.0;
+}
+
+SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
+                                 const memory_shape& shape) {
+    const bool alone = shape.ranks == 1 || policy.name == "single";
+    const int sharing = alone || !policy.shard_states ? 1
+                        : policy.inside_hosts         ? shape.ranks_per_host()
+                                                      : shape.ranks;
+    const bool mixed = shape.compute != shape.master;
+    const double P = static_cast<double>(sizes.total), N = sharing;
+    // One memory for all that share the parameters, when they are on one host.
+    const bool one_copy = shape.one_copy && sharing > 1 && sharing <= shape.ranks_per_host();
+    const bool cut = policy.shard_parameters && sharing > 1 && !one_copy; // and gathered when used
+    const bool cut_gradients = policy.shard_gradients && sharing > 1;
+    const auto blocks = [&](std::int64_t count) {
+        return static_cast<double>(sizes.root + sizes.largest * std::min(count, sizes.blocks));
+    };
+
+    memory_need need{.strategy = std::string(policy.name)};
+    const double whole = (one_copy || cut ? P / N : P); // of what forward and backward read
+    need.parameters =
+        mixed ? shape.master * P / N + (cut ? 0.0 : shape.compute * whole) : shape.master * whole;
+    need.gradients =
+        cut_gradients ? shape.reduce * blocks(2) + shape.master * P / N : shape.reduce * P;
+    need.optimizer = shape.states * shape.master * P / N;
+    if (cut) {
+        const double used =
+            policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
+        need.gathered = shape.compute * used * (mixed ? 1.0 : (N - 1) / N);
+    }
+    return need;
+}
+
+SKEIN_INLINE std::span<const detail::shard_policy> known_policies() {
+    using detail::shard_policy;
+    static const std::array<shard_policy, 6> all{
+        shard_policy{.name = "single"},
+        shard_policy{.name = "ddp"},
+        shard_policy{.name = "zero1", .shard_states = true},
+        shard_policy{.name = "zero2", .shard_states = true, .shard_gradients = true},
+        shard_policy{.name = "fsdp",
+                     .shard_states = true,
+                     .shard_gradients = true,
+                     .shard_parameters = true},
+        shard_policy{.name = "hybrid",
+                     .shard_states = true,
+                     .shard_gradients = true,
+                     .shard_parameters = true,
+                     .inside_hosts = true}};
+    return all;
+}
+
+SKEIN_INLINE std::vector<memory_need> plan_memory(const unit_sizes& sizes,
+                                                  const memory_shape& shape) {
+    std::vector<memory_need> out;
+    for (const auto& policy : known_policies()) out.push_back(need_of(policy, sizes, shape));
+    return out;
+}
+
+// ---- limits --------------------------------------------------------------------------------------
+
+namespace detail {
+
+/// The number of bytes behind `key` in a file of lines such as "MemAvailable:  123 kB".
+SKEIN_INLINE std::optional<double> kilobytes_in(const char* path, std::string_view key) {
+    const auto text = read_small_file(path);
+    auto at = text.find(key);
+    if (at == std::string::npos) return std::nullopt;
+    at = text.find_first_of("0123456789", at + key.size());
+    if (at == std::string::npos) return std::nullopt;
+    std::uint64_t number = 0;
+    std::from_chars(text.data() + at, text.data() + text.size(), number);
+    return static_cast<double>(number) * 1024.0;
+}
+
+/// The least memory.max from this process's control group up to the root of the hierarchy.
+SKEIN_INLINE std::optional<double> control_group_limit() {
+    const auto groups = read_small_file("/proc/self/cgroup");
+    const auto line = groups.find("0::/");
+    if (line == std::string::npos) return std::nullopt;
+    auto path = groups.substr(line + 3, groups.find('\n', line) - line - 3);
+    std::optional<double> least;
+    for (;;) {
+        const auto text = read_small_file(("/sys/fs/cgroup" + path + "/memory.max").c_str());
+        std::uint64_t bytes = 0;
+        const auto end = std::from_chars(text.data(), text.data() + text.size(), bytes).ptr;
+        if (end != text.data()) // not "max"
+            least = std::min(least.value_or(1e300), static_cast<double>(bytes));
+        if (path.empty()) return least;
+        path.resize(path.rfind('/'));
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE memory_limit find_memory_limit(double setting) {
+    if (setting > 0) return {setting, "the setting memory_limit"};
+    memory_limit limit{1e300, "no limit that the system tells"};
+    if (const auto group = detail::control_group_limit())
+        limit = {*group, "memory.max of the control group"};
+    const auto available = detail::kilobytes_in("/proc/meminfo", "MemAvailable:");
+    if (available && *available < limit.bytes) limit = {*available, "MemAvailable of the host"};
+    return limit;
+}
+
+SKEIN_INLINE double proportional_set_size() {
+    return detail::kilobytes_in("/proc/self/smaps_rollup", "\nPss:").value_or(0.0);
+}
+
+// ---- for people ----------------------------------------------------------------------------------
+
+SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
+                                      const memory_limit& limit) {
+    const auto text = [](double bytes) { return bytes > 0 ? report::human_bytes(bytes) : "-"; };
+    const int here = shape.ranks_per_host();
+    std::string out =
+        fmt::format("{} parameters in {} blocks and a root of {}; {} ranks on {} host{}\n{:<9} "
+                    "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
+                    sizes.total, sizes.blocks, sizes.root, shape.ranks, shape.hosts,
+                    shape.hosts == 1 ? "" : "s", "strategy", "parameters", "gradients", "optimizer",
+                    "gathered", "each rank", "each host");
+    for (const auto& need : plan_memory(sizes, shape)) {
+        const int ranks = need.strategy == "single" ? 1 : here;
+        const double host = need.total() * ranks;
+        out += fmt::format("{:<9} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}{}\n", need.strategy,
+                           text(need.parameters), text(need.gradients), text(need.optimizer),
+                           text(need.gathered), text(need.total()), text(host),
+                           host > limit.bytes ? "  does not fit" : "");
+    }
+    if (limit.bytes < 1e300)
+        out += fmt::format("limit of a host: {} ({})\n", report::human_bytes(limit.bytes),
+                           limit.source);
+    return out + "without activations, and without what the program itself needs (about 200 MB)\n";
+}
+
+SKEIN_INLINE memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
+                                      bool own_part) {
+    const auto bytes = [](const at::Tensor& t) { return static_cast<double>(t.nbytes()); };
+    memory_need need;
+    need.parameters = bytes(store.params_P());
+    if (own_part) need.parameters *= double(store.owned()) / double(store.size());
+    need.gradients = bytes(store.grads_P());
+    // Units that take turns in places (store_options::gradient_places) keep what is owned elsewhere.
+    std::int64_t placed = 0;
+    for (const auto& u : store.units()) placed = std::max(placed, u.grads_at + u.place.size());
+    const bool turns = std::ranges::any_of(
+        store.units(), [](const flat_unit& u) { return u.grads_at != u.place.begin; });
+    if (turns || placed < store.size()) need.gradients += double(store.owned()) * sizeof(float);
+    for (const auto& t : states) need.optimizer += bytes(t);
+    return need;
+}
+
+namespace detail {
+
+SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states) {
+    memory_shape shape;
+    shape.ranks = ctx.world_size();
+    const int here = std::max(1, ctx.local_size());
+    shape.hosts = std::max(1, (ctx.world_size() + here - 1) / here);
+    shape.one_copy = config.communicator != "ring";
+    shape.states = states;
+    return shape;
+}
+
+SKEIN_INLINE const shard_policy* policy_of(std::string_view strategy) {
+    std::string name(strategy);
+    for (auto& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (const auto& policy : known_policies())
+        if (policy.name == name) return &policy;
+    return nullptr;
+}
+
+SKEIN_INLINE void refuse_too_large(std::string_view strategy, torch::nn::Module& model,
+                                   const context& ctx, const run_config& config,
+                                   const optimizer_options& options) {
+    const auto* policy = policy_of(strategy);
+    if (policy == nullptr || (policy->name == "single" && ctx.world_size() > 1)) return;
+    auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
+    const auto sizes = measure_units(model);
+    const auto shape = shape_of(ctx, config, states_of(options));
+    const int here = shape.ranks_per_host();
+    // What is available has paid for the model's parameters already, and they move into the store.
+    if (limit.source.starts_with("MemAvailable")) limit.bytes += 4.0 * double(sizes.total) * here;
+    const auto need = need_of(*policy, sizes, shape);
+    if (need.total() * here <= limit.bytes) return;
+
+    const auto text = [](double bytes) { return report::human_bytes(bytes); };
+    std::string all;
+    for (const auto& each : plan_memory(sizes, shape)) {
+        if (each.strategy == "single") continue;
+        all += fmt::format("{}{} {}{}", all.empty() ? "" : ", ", each.strategy,
+                           text(each.total() * here),
+                           each.total() * here <= limit.bytes ? " (fits)" : "");
+    }
+    throw error(errc::usage,
+                fmt::format("{} needs {} for parameters, gradients and optimizer states of {} "
+                            "rank{} on a host, the limit is {} ({})",
+                            strategy, text(need.total() * here), here, here == 1 ? "" : "s",
+                            text(limit.bytes), limit.source))
+        .with_hint(fmt::format("before activations; with {} ranks: {}", shape.ranks, all));
+}
+
+SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& store,
+                                       std::span<const at::Tensor> states,
+                                       const memory_shape& shape) {
+    const auto* policy = policy_of(strategy);
+    if (policy == nullptr) return {};
+    const auto text = [](double bytes) { return report::human_bytes(bytes); };
+    const auto planned = need_of(*policy, sizes_of(store.units()), shape);
+    const bool one_host = policy->inside_hosts || shape.hosts == 1;
+    const bool own_part =
+        store.is_sharded() && (policy->shard_parameters || (one_host && shape.one_copy));
+    const auto counted = count_memory(store, states, own_part);
+    return fmt::format("memory per rank: parameters {}, gradients {}, optimizer {}; by formula "
+                       "{}, {}, {}{}; process {}",
+                       text(counted.parameters), text(counted.gradients), text(counted.optimizer),
+                       text(planned.parameters), text(planned.gradients), text(planned.optimizer),
+                       planned.gathered > 0 ? ", gathered at most " + text(planned.gathered) : "",
+                       text(proportional_set_size()));
+}
+
+} // namespace detail
+} // namespace skein::train
+
+// ======== skein/train/offload.hpp
+// Activation offload and compression: what a forward pass keeps for the backward pass lies in a file meanwhile,
+// or takes half the bytes.
+//
+//     auto store = skein::train::offload_to_file("/var/tmp");        // the same bits
+//     auto store = skein::train::offload_as_bf16();                  // half the memory
+//     skein::train::offload_activations(*model, store);              // in its blocks, which are skein::unit
+//     const skein::train::offload_scope here(store, *model);         // or: whatever is saved in this scope
+//
+// Autograd asks for hooks whenever it saves a tensor; these move it out and, when the backward pass wants it, back in.
+// Together with checkpoint_activations() it is the inputs of the blocks that move. Parameters, buffers, small tensors
+// (below 4 KiB) and expanded ones stay where they are, and so do tensors that are no float32 under bf16.
+//
+//   source: saved-tensor hooks as torch.autograd.graph.saved_tensors_hooks and save_on_cpu; Rhu et al. 2016
+//   (arXiv 1602.08124)
+
+
 // ======== skein/train/recompute.hpp
 // Activation checkpointing: memory for time. Between forward and backward a marked block keeps its inputs
 // only, and computes its activations again when its gradients are wanted: a third more computing, and of
@@ -13251,6 +13705,8 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
 
 
 #include <cstddef>
+#include <functional>
+#include <string_view>
 
 namespace skein::train {
 
@@ -13262,6 +13718,12 @@ namespace skein::train {
 ///            not_supported for a weight that such a block shares with the rest of the model
 std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
+/// Chooses blocks by their name in the model, as in named_modules().
+using block_filter = std::function<bool(std::string_view)>;
+
+/// The same for the blocks that `which` says yes to.
+std::size_t checkpoint_activations(torch::nn::Module& model, const block_filter& which);
+
 } // namespace skein::train
 
 
@@ -13271,21 +13733,451 @@ std::size_t checkpoint_activations(torch::nn::Module& model, int every = 1);
 
 namespace skein::train {
 
-SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
-    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model,
+                                                const block_filter& which) {
     std::size_t units = 0, chosen = 0;
-    for (const auto& each : model.modules(/*include_self=*/false)) {
-        auto* const mark = dynamic_cast<unit_mark*>(each.get());
+    for (const auto& item : model.named_modules(std::string(), /*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(item.value().get());
         if (mark == nullptr) continue;
-        const bool yes = every > 0 && units++ % static_cast<std::size_t>(every) == 0;
+        units += 1;
+        const bool yes = which(item.key());
         mark->recompute(yes);
         chosen += yes ? 1 : 0;
     }
-    if (every > 0 && units == 0)
+    if (units == 0)
         throw error(errc::invalid_argument, "the model has no skein::unit to compute again")
             .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
     return chosen;
 }
+
+SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int every) {
+    SKEIN_CHECK(every >= 0, "every {}-th block", every);
+    if (every == 0) { // also of a model without blocks
+        for (const auto& each : model.modules(/*include_self=*/false))
+            if (auto* const mark = dynamic_cast<unit_mark*>(each.get())) mark->recompute(false);
+        return 0;
+    }
+    std::size_t number = 0;
+    return checkpoint_activations(
+        model, [&](std::string_view) { return number++ % static_cast<std::size_t>(every) == 0; });
+}
+
+} // namespace skein::train
+
+
+// ======== skein/train/offload.hpp, continued
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace skein::train {
+
+/// A tensor that has been put away.
+class stored_tensor {
+public:
+    virtual ~stored_tensor();
+    /// Its values again, in the shape and strides that it had. May be called more than once.
+    [[nodiscard]] virtual at::Tensor load() const = 0;
+};
+
+/// Where tensors are put away, and which are not. Used by several threads at once.
+class activation_store {
+public:
+    /// Smaller tensors stay where they are.
+    explicit activation_store(std::size_t at_least) noexcept : at_least_(at_least) {}
+    activation_store(const activation_store&) = delete;
+    activation_store& operator=(const activation_store&) = delete;
+    virtual ~activation_store();
+
+    /// Null: it stays where it is.
+    ///   errors  of the disk
+    [[nodiscard]] virtual std::unique_ptr<stored_tensor> put(const at::Tensor& tensor) = 0;
+    /// Bytes that are put away at the moment, as they are stored; and tensors since the beginning.
+    [[nodiscard]] virtual std::int64_t bytes() const = 0;
+    [[nodiscard]] virtual std::int64_t tensors() const = 0;
+
+    /// The frozen parameters and buffers of a model never move. Trainable parameters are known without. Not while
+    /// another thread uses the store.
+    void protect(const torch::nn::Module& model);
+    [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
+    [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
+    /// After so many bytes were put away: now and then the heap gives back what was theirs.
+    void moved(std::size_t bytes);
+
+private:
+    std::size_t at_least_;
+    std::atomic<std::size_t> since_trim_{0};
+    std::unordered_set<const void*> protected_; // storages
+    std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
+};
+
+/// A file without a name in this folder, on whose disk there is room for the activations; it goes with the store.
+///   errors  of the disk
+///   at_least  bytes of a tensor that is worth it
+[[nodiscard]] std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
+                                                                std::size_t at_least = 4096);
+
+/// In memory, rounded to bfloat16: each number is off by at most 2^-8 of itself, and a gradient that is a product
+/// with it likewise, |x' g - x g| <= 2^-8 |x| |g|.
+[[nodiscard]] std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least = 4096);
+
+/// While it lives, tensors that autograd saves on this thread go to the store; null: none does. Scopes nest.
+/// Not for a process in which Python runs autograd: there its engine has hooks of its own.
+class offload_scope {
+public:
+    explicit offload_scope(const std::shared_ptr<activation_store>& store);
+    offload_scope(const std::shared_ptr<activation_store>& store, const torch::nn::Module& model);
+    offload_scope(const offload_scope&) = delete;
+    offload_scope& operator=(const offload_scope&) = delete;
+    ~offload_scope();
+
+private:
+    std::shared_ptr<activation_store> before_;
+};
+
+/// From now on blocks that are skein::unit save their activations there; null: nowhere.
+///   which    by name; all when empty
+///   returns  how many do
+///   errors   invalid_argument when the model has no skein::unit
+std::size_t offload_activations(torch::nn::Module& model, std::shared_ptr<activation_store> store,
+                                const block_filter& which = {});
+
+} // namespace skein::train
+
+
+// ======== skein/train/detail/offload.ipp
+// Bodies of <skein/train/offload.hpp>.
+
+
+// ======== skein/torch/engine.hpp
+// The door to what torch/torch.h leaves out of autograd: its engine, and what happens to tensors that it saves.
+
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wall"
+#pragma GCC diagnostic ignored "-Wextra"
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#endif
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+
+// ======== skein/train/detail/offload.ipp, continued
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <fmt/core.h>
+
+namespace skein::train {
+
+SKEIN_INLINE stored_tensor::~stored_tensor() = default;
+SKEIN_INLINE activation_store::~activation_store() = default;
+
+SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
+    // What was freed lies between small blocks that live on, where glibc's heap gives aligned requests no
+    // place; only trimming gives its pages back. The price is a page fault each when they are used again.
+    constexpr std::size_t often = std::size_t{32} << 20;
+    if ((since_trim_ += bytes) < often) return;
+    since_trim_ = 0;
+#if defined(__GLIBC__)
+    ::malloc_trim(0);
+#endif
+}
+
+SKEIN_INLINE void activation_store::protect(const torch::nn::Module& model) {
+    const auto add = [this](const at::Tensor& t) {
+        if (!t.defined() || !t.has_storage() || t.requires_grad()) return;
+        if (protected_.insert(t.storage().unsafeGetStorageImpl()).second)
+            held_.push_back(t.detach());
+    };
+    for (const auto& p : model.parameters()) add(p);
+    for (const auto& b : model.buffers()) add(b);
+}
+
+SKEIN_INLINE bool activation_store::is_protected(const at::Tensor& tensor) const {
+    return protected_.contains(tensor.storage().unsafeGetStorageImpl());
+}
+
+namespace detail {
+
+/// A file whose ranges are given out and taken back. Removed at once: it lives as long as it is open.
+class scratch_file {
+public:
+    explicit scratch_file(const std::string& folder) {
+        static std::atomic<int> made{0};
+        posix_disk disk;
+        disk.make_dirs(folder).value();
+        const auto path = join_path(
+            folder, fmt::format(".skein-activations-{}-{}", ::getpid(), made.fetch_add(1)));
+        file_ = disk.open(path, open_mode::create_new).value();
+        disk.remove(path).value();
+    }
+
+    [[nodiscard]] std::uint64_t write(byte_span bytes) {
+        std::uint64_t at = 0;
+        {
+            const std::lock_guard lock(mutex_);
+            used_ += bytes.size();
+            at = take(bytes.size());
+        }
+        if (auto written = file_->write_at(at, bytes); !written) {
+            give_back(at, bytes.size());
+            throw written.error();
+        }
+        return at;
+    }
+    void read(std::uint64_t at, mut_byte_span into) {
+        if (file_->read_at(at, into).value() != into.size())
+            throw error(errc::io, "the file of activations is shorter than what was put there");
+    }
+    void give_back(std::uint64_t at, std::size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        used_ -= bytes;
+        free_.emplace(bytes, at);
+    }
+    [[nodiscard]] std::int64_t used() const {
+        const std::lock_guard lock(mutex_);
+        return static_cast<std::int64_t>(used_);
+    }
+
+private:
+    /// Steps save tensors of the same sizes again and again: a range of the very size, or new room.
+    std::uint64_t take(std::size_t bytes) {
+        if (const auto fits = free_.find(bytes); fits != free_.end()) {
+            const auto at = fits->second;
+            free_.erase(fits);
+            return at;
+        }
+        return std::exchange(end_, end_ + bytes);
+    }
+
+    std::unique_ptr<file> file_;
+    mutable std::mutex mutex_;
+    std::multimap<std::size_t, std::uint64_t> free_;
+    std::uint64_t end_ = 0, used_ = 0;
+};
+
+/// Its numbers one behind the other: in the order of the memory where that has no holes, else of the indices.
+SKEIN_INLINE at::Tensor packed(const at::Tensor& t) {
+    if (t.is_non_overlapping_and_dense()) return t.as_strided({t.numel()}, {1});
+    return t.contiguous().view({t.numel()});
+}
+SKEIN_INLINE at::Tensor unpacked(const at::Tensor& flat, const at::Tensor& into) {
+    if (into.is_non_overlapping_and_dense())
+        into.as_strided({into.numel()}, {1}).copy_(flat);
+    else
+        into.copy_(flat.view(into.sizes()));
+    return into;
+}
+
+class tensor_in_file final : public stored_tensor {
+public:
+    tensor_in_file(std::shared_ptr<scratch_file> file, const at::Tensor& t)
+        : file_(std::move(file)), sizes_(t.sizes().vec()), strides_(t.strides().vec()),
+          options_(t.options()) {
+        const auto flat = packed(t);
+        bytes_ = flat.nbytes();
+        at_ = file_->write({static_cast<const std::byte*>(flat.const_data_ptr()), bytes_});
+    }
+    ~tensor_in_file() override { file_->give_back(at_, bytes_); }
+
+    [[nodiscard]] at::Tensor load() const override {
+        auto out = at::empty_strided(sizes_, strides_, options_);
+        const bool whole = out.is_non_overlapping_and_dense();
+        auto flat = whole ? out.as_strided({out.numel()}, {1}) : at::empty(out.numel(), options_);
+        file_->read(at_, {static_cast<std::byte*>(flat.mutable_data_ptr()), bytes_});
+        return whole ? out : unpacked(flat, out);
+    }
+
+private:
+    std::shared_ptr<scratch_file> file_;
+    std::vector<std::int64_t> sizes_, strides_;
+    at::TensorOptions options_;
+    std::uint64_t at_ = 0;
+    std::size_t bytes_ = 0;
+};
+
+class file_store final : public activation_store {
+public:
+    file_store(const std::string& folder, std::size_t at_least)
+        : activation_store(at_least), file_(std::make_shared<scratch_file>(folder)) {}
+    std::unique_ptr<stored_tensor> put(const at::Tensor& t) override {
+        tensors_ += 1;
+        return std::make_unique<tensor_in_file>(file_, t);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return file_->used(); }
+    [[nodiscard]] std::int64_t tensors() const override { return tensors_; }
+
+private:
+    std::shared_ptr<scratch_file> file_;
+    std::atomic<std::int64_t> tensors_{0};
+};
+
+class tensor_as_bf16 final : public stored_tensor {
+public:
+    tensor_as_bf16(std::shared_ptr<std::atomic<std::int64_t>> bytes, const at::Tensor& t)
+        : all_(std::move(bytes)), sizes_(t.sizes().vec()), strides_(t.strides().vec()),
+          flat_(packed(t).to(at::kBFloat16)) {
+        *all_ += static_cast<std::int64_t>(flat_.nbytes());
+    }
+    ~tensor_as_bf16() override { *all_ -= static_cast<std::int64_t>(flat_.nbytes()); }
+    [[nodiscard]] at::Tensor load() const override {
+        return unpacked(flat_, at::empty_strided(sizes_, strides_, at::kFloat));
+    }
+
+private:
+    std::shared_ptr<std::atomic<std::int64_t>> all_;
+    std::vector<std::int64_t> sizes_, strides_;
+    at::Tensor flat_;
+};
+
+class bf16_store final : public activation_store {
+public:
+    using activation_store::activation_store;
+    std::unique_ptr<stored_tensor> put(const at::Tensor& t) override {
+        if (t.scalar_type() != at::kFloat) return nullptr;
+        tensors_ += 1;
+        return std::make_unique<tensor_as_bf16>(bytes_, t);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return *bytes_; }
+    [[nodiscard]] std::int64_t tensors() const override { return tensors_; }
+
+private:
+    std::shared_ptr<std::atomic<std::int64_t>> bytes_ =
+        std::make_shared<std::atomic<std::int64_t>>(0);
+    std::atomic<std::int64_t> tensors_{0};
+};
+
+/// Of this thread.
+SKEIN_INLINE std::shared_ptr<activation_store>& current_store() {
+    thread_local std::shared_ptr<activation_store> store;
+    return store;
+}
+
+/// What autograd has in the place of one saved tensor.
+class offload_hooks final : public torch::autograd::SavedVariableHooks {
+public:
+    explicit offload_hooks(std::shared_ptr<activation_store> store) : store_(std::move(store)) {}
+
+    void call_pack_hook(const at::Tensor& t) override {
+        const at::NoGradGuard no_grad;
+        if (moves(t)) stored_ = store_->put(t.detach());
+        if (stored_) return store_->moved(t.nbytes());
+        // A leaf keeps no graph alive; anything else may be a result of the node that saves it.
+        kept_ = t.is_leaf() ? t : t.detach();
+        version_ = t._version();
+    }
+    at::Tensor call_unpack_hook() override {
+        const at::NoGradGuard no_grad;
+        if (stored_) return stored_->load();
+        if (kept_._version() != version_)
+            throw error(errc::invalid_argument,
+                        "a tensor that the backward pass needs was changed in place");
+        return kept_;
+    }
+
+private:
+    [[nodiscard]] bool moves(const at::Tensor& t) const {
+        if (!t.has_storage() || t.is_sparse() || !t.device().is_cpu() ||
+            t.nbytes() < store_->at_least() || t.is_conj() || t.is_neg())
+            return false;
+        const auto& base = t.is_view() ? t._base() : t;
+        if (base.is_leaf() && base.requires_grad()) return false; // a parameter
+        for (std::int64_t i = 0; i < t.dim(); ++i)
+            if (t.stride(i) == 0 && t.size(i) > 1) return false;
+        return !store_->is_protected(t);
+    }
+
+    std::shared_ptr<activation_store> store_;
+    std::unique_ptr<stored_tensor> stored_;
+    at::Tensor kept_;
+    std::int64_t version_ = 0;
+};
+
+/// The engine that C++ has, and hooks for what is saved: it asks its engine for them.
+struct hooked_engine final : torch::autograd::Engine {
+    std::unique_ptr<torch::autograd::SavedVariableHooks> get_default_saved_variable_hooks()
+        override {
+        const auto& store = current_store();
+        return store ? std::make_unique<offload_hooks>(store) : nullptr;
+    }
+    static Engine& get() {
+        static auto* const engine = new hooked_engine; // as the engine it stands for: never ends
+        return *engine;
+    }
+};
+
+SKEIN_INLINE void use_hooked_engine() {
+    static std::once_flag once;
+    std::call_once(once, [] { torch::autograd::set_default_engine_stub(&hooked_engine::get); });
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::shared_ptr<activation_store> offload_to_file(const std::string& folder,
+                                                               std::size_t at_least) {
+    return std::make_shared<detail::file_store>(folder, at_least);
+}
+SKEIN_INLINE std::shared_ptr<activation_store> offload_as_bf16(std::size_t at_least) {
+    return std::make_shared<detail::bf16_store>(at_least);
+}
+
+SKEIN_INLINE offload_scope::offload_scope(const std::shared_ptr<activation_store>& store)
+    : before_(std::exchange(detail::current_store(), store)) {
+    if (store) detail::use_hooked_engine();
+}
+SKEIN_INLINE offload_scope::offload_scope(const std::shared_ptr<activation_store>& store,
+                                          const torch::nn::Module& model)
+    : offload_scope(store) {
+    if (store) store->protect(model);
+}
+SKEIN_INLINE offload_scope::~offload_scope() { detail::current_store() = std::move(before_); }
+
+SKEIN_INLINE std::size_t offload_activations(torch::nn::Module& model,
+                                             std::shared_ptr<activation_store> store,
+                                             const block_filter& which) {
+    if (store) store->protect(model);
+    std::size_t units = 0, chosen = 0;
+    for (const auto& item : model.named_modules(std::string(), /*include_self=*/false)) {
+        auto* const mark = dynamic_cast<unit_mark*>(item.value().get());
+        if (mark == nullptr) continue;
+        units += 1;
+        const bool yes = store && (!which || which(item.key()));
+        mark->offload(yes ? store : nullptr);
+        chosen += yes ? 1 : 0;
+    }
+    if (units == 0)
+        throw error(errc::invalid_argument,
+                    "the model has no skein::unit whose activations to move")
+            .with_hint("declare its blocks with TORCH_MODULE_IMPL(Block, skein::unit<BlockImpl>)");
+    return chosen;
+}
+
+namespace detail {
+SKEIN_INLINE std::shared_ptr<activation_store> exchange_store(
+    std::shared_ptr<activation_store> store) {
+    if (store) use_hooked_engine();
+    return std::exchange(current_store(), std::move(store));
+}
+} // namespace detail
 
 } // namespace skein::train
 
@@ -14379,409 +15271,6 @@ private:
 
 } // namespace skein::train::detail
 
-// ======== skein/train/memory_plan.hpp
-// What a strategy keeps of a model in each rank's memory: by formula before anything is allocated, and counted.
-//
-//     const auto sizes = skein::train::measure_units(*model);
-//     for (const auto& need : skein::train::plan_memory(sizes, {.ranks = 4}))
-//         fmt::print("{} {}\n", need.strategy, need.total());
-//
-// Parameters, gradients, optimizer states and gathered units only. Activations depend on batch and model and
-// are not guessed at, nor is what LibTorch and the program need for themselves (some 200 MB).
-// A page that several ranks have mapped counts once per host, in equal parts: as PSS counts it.
-
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::train {
-
-namespace detail {
-struct shard_policy;
-}
-
-/// Elements of a model's trainable parameters, padding included.
-struct unit_sizes {
-    std::int64_t total = 0;
-    std::int64_t root = 0;    ///< of it in no block: gathered for a whole step
-    std::int64_t largest = 0; ///< block
-    std::int64_t blocks = 0;  ///< how many
-};
-
-[[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
-
-/// Nothing is moved and nothing allocated.
-///   plan    how a strategy would group them. Empty: blocks that are skein::unit; without such, buckets of 25 MiB
-///   errors  those of flat_store
-[[nodiscard]] unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan = {});
-
-/// Where a model is trained, and in which precision.
-struct memory_shape {
-    int ranks = 1;
-    int hosts = 1;        ///< with equal numbers of ranks
-    bool one_copy = true; ///< the ranks of a host can map each other's memory (not over the ring)
-    double states =
-        2.0; ///< numbers per element that the optimizer keeps: AdamW 2, SGD with momentum 1
-    double compute = 4.0; ///< bytes per element in forward and backward
-    double reduce = 4.0;  ///< of gradients on their way
-    double master =
-        4.0; ///< of what the optimizer updates, its states and the summed gradients it reads
-
-    [[nodiscard]] int ranks_per_host() const noexcept {
-        return hosts > 0 ? (ranks + hosts - 1) / hosts : ranks;
-    }
-};
-
-/// Bytes of one rank.
-struct memory_need {
-    std::string strategy{};
-    double parameters = 0.0;
-    double gradients = 0.0;
-    double optimizer = 0.0;
-    double gathered = 0.0; ///< of other ranks' parameters, while they are in use
-
-    [[nodiscard]] double total() const noexcept {
-        return parameters + gradients + optimizer + gathered;
-    }
-};
-
-/// The mean over the ranks: pieces differ by a row.
-///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
-/// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
-///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
-///   gradients   r P; cut: r (root + 2 blocks) + m P / N
-///   optimizer   s m P, or s m P / N
-///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
-[[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
-                                  const memory_shape& shape);
-
-/// The policies of Single, DDP, Zero1, Zero2, FSDP and Hybrid, by these names in small letters.
-[[nodiscard]] std::span<const detail::shard_policy> known_policies();
-/// The need of each of them.
-[[nodiscard]] std::vector<memory_need> plan_memory(const unit_sizes& sizes,
-                                                   const memory_shape& shape);
-
-/// What there is for the ranks of a host together.
-struct memory_limit {
-    double bytes = 0.0;
-    std::string source{}; ///< in words
-};
-
-/// The setting if it is positive, else the least of the limit of this process's control group (version 2) and
-/// the memory that the system has available.
-[[nodiscard]] memory_limit find_memory_limit(double setting = 0.0);
-
-/// Lines for people: a row per strategy, what does not fit is marked.
-[[nodiscard]] std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
-                                       const memory_limit& limit);
-
-/// The bytes that a store and the states of its optimizer hold, by kind; what peers share counts in parts.
-///   one_copy  its ranks, all on this host, see one memory of parameters
-[[nodiscard]] memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
-                                       bool one_copy);
-
-/// Of this process, pages that others have mapped too counted in parts; 0 where the kernel does not say.
-[[nodiscard]] double proportional_set_size();
-
-/// Numbers per element that the optimizer keeps.
-[[nodiscard]] double states_of(const optimizer_options& options);
-
-namespace detail {
-
-/// The shape of a run, as far as it is known before its groups are made.
-[[nodiscard]] memory_shape shape_of(const context& ctx, const run_config& config, double states);
-
-/// Throws errc::usage when the state is too large for the limit, with the need of every strategy: before any
-/// of it is allocated. A strategy of another name than the known ones is let through.
-void refuse_too_large(std::string_view strategy, torch::nn::Module& model, const context& ctx,
-                      const run_config& config, const optimizer_options& options);
-
-/// What a run keeps, counted beside the formula, for the lines at its start; empty for an unknown strategy.
-[[nodiscard]] std::string memory_notice(std::string_view strategy, flat_store& store,
-                                        std::span<const at::Tensor> states,
-                                        const memory_shape& shape);
-
-} // namespace detail
-} // namespace skein::train
-
-
-// ======== skein/train/detail/memory_plan.ipp
-// Bodies of <skein/train/memory_plan.hpp>.
-
-
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-
-#include <fmt/core.h>
-
-namespace skein::train {
-
-SKEIN_INLINE unit_sizes sizes_of(std::span<const flat_unit> units) {
-    unit_sizes out;
-    for (const auto& u : units) {
-        const auto size = u.place.size();
-        out.total += size;
-        if (u.name.empty()) {
-            out.root += size;
-            continue;
-        }
-        out.largest = std::max(out.largest, size);
-        out.blocks += 1;
-    }
-    return out;
-}
-
-SKEIN_INLINE unit_sizes measure_units(torch::nn::Module& model, const plan_function& plan) {
-    store_options only;
-    only.only_layout = true;
-    only.plan = plan;
-    if (!plan)
-        only.plan = [](torch::nn::Module& root, const std::vector<plan_parameter>& parameters) {
-            const auto marked = [](const torch::nn::Module& m) {
-                return dynamic_cast<const unit_mark*>(&m) != nullptr;
-            };
-            for (const auto& each : root.modules(/*include_self=*/false))
-                if (marked(*each)) return detail::plan_blocks(root, parameters, marked, {});
-            return detail::plan_buckets(parameters, bucket<>::first_bytes, bucket<>::bytes);
-        };
-    const flat_store layout(model, only);
-    return sizes_of(layout.units());
-}
-
-SKEIN_INLINE double states_of(const optimizer_options& options) {
-    if (std::holds_alternative<AdamW>(options)) return 2.0;
-    return std::get<SGD>(options).momentum != 0.0 ? 1.0 : 0.0;
-}
-
-SKEIN_INLINE memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
-                                 const memory_shape& shape) {
-    const bool alone = shape.ranks == 1 || policy.name == "single";
-    const int sharing = alone || !policy.shard_states ? 1
-                        : policy.inside_hosts         ? shape.ranks_per_host()
-                                                      : shape.ranks;
-    const bool mixed = shape.compute != shape.master;
-    const double P = static_cast<double>(sizes.total), N = sharing;
-    // One memory for all that share the parameters, when they are on one host.
-    const bool one_copy = shape.one_copy && sharing > 1 && sharing <= shape.ranks_per_host();
-    const bool cut = policy.shard_parameters && sharing > 1 && !one_copy; // and gathered when used
-    const bool cut_gradients = policy.shard_gradients && sharing > 1;
-    const auto blocks = [&](std::int64_t count) {
-        return static_cast<double>(sizes.root + sizes.largest * std::min(count, sizes.blocks));
-    };
-
-    memory_need need{.strategy = std::string(policy.name)};
-    const double whole = (one_copy || cut ? P / N : P); // of what forward and backward read
-    need.parameters =
-        mixed ? shape.master * P / N + (cut ? 0.0 : shape.compute * whole) : shape.master * whole;
-    need.gradients =
-        cut_gradients ? shape.reduce * blocks(2) + shape.master * P / N : shape.reduce * P;
-    need.optimizer = shape.states * shape.master * P / N;
-    if (cut) {
-        const double used =
-            policy.reshard_after_forward ? blocks(1 + std::max(0, policy.prefetch)) : P;
-        need.gathered = shape.compute * used * (mixed ? 1.0 : (N - 1) / N);
-    }
-    return need;
-}
-
-SKEIN_INLINE std::span<const detail::shard_policy> known_policies() {
-    using detail::shard_policy;
-    static const std::array<shard_policy, 6> all{
-        shard_policy{.name = "single"},
-        shard_policy{.name = "ddp"},
-        shard_policy{.name = "zero1", .shard_states = true},
-        shard_policy{.name = "zero2", .shard_states = true, .shard_gradients = true},
-        shard_policy{.name = "fsdp",
-                     .shard_states = true,
-                     .shard_gradients = true,
-                     .shard_parameters = true},
-        shard_policy{.name = "hybrid",
-                     .shard_states = true,
-                     .shard_gradients = true,
-                     .shard_parameters = true,
-                     .inside_hosts = true}};
-    return all;
-}
-
-SKEIN_INLINE std::vector<memory_need> plan_memory(const unit_sizes& sizes,
-                                                  const memory_shape& shape) {
-    std::vector<memory_need> out;
-    for (const auto& policy : known_policies()) out.push_back(need_of(policy, sizes, shape));
-    return out;
-}
-
-// ---- limits --------------------------------------------------------------------------------------
-
-namespace detail {
-
-/// The number of bytes behind `key` in a file of lines such as "MemAvailable:  123 kB".
-SKEIN_INLINE std::optional<double> kilobytes_in(const char* path, std::string_view key) {
-    const auto text = read_small_file(path);
-    auto at = text.find(key);
-    if (at == std::string::npos) return std::nullopt;
-    at = text.find_first_of("0123456789", at + key.size());
-    if (at == std::string::npos) return std::nullopt;
-    std::uint64_t number = 0;
-    std::from_chars(text.data() + at, text.data() + text.size(), number);
-    return static_cast<double>(number) * 1024.0;
-}
-
-/// The least memory.max from this process's control group up to the root of the hierarchy.
-SKEIN_INLINE std::optional<double> control_group_limit() {
-    const auto groups = read_small_file("/proc/self/cgroup");
-    const auto line = groups.find("0::/");
-    if (line == std::string::npos) return std::nullopt;
-    auto path = groups.substr(line + 3, groups.find('\n', line) - line - 3);
-    std::optional<double> least;
-    for (;;) {
-        const auto text = read_small_file(("/sys/fs/cgroup" + path + "/memory.max").c_str());
-        std::uint64_t bytes = 0;
-        const auto end = std::from_chars(text.data(), text.data() + text.size(), bytes).ptr;
-        if (end != text.data()) // not "max"
-            least = std::min(least.value_or(1e300), static_cast<double>(bytes));
-        if (path.empty()) return least;
-        path.resize(path.rfind('/'));
-    }
-}
-
-} // namespace detail
-
-SKEIN_INLINE memory_limit find_memory_limit(double setting) {
-    if (setting > 0) return {setting, "the setting memory_limit"};
-    memory_limit limit{1e300, "no limit that the system tells"};
-    if (const auto group = detail::control_group_limit())
-        limit = {*group, "memory.max of the control group"};
-    const auto available = detail::kilobytes_in("/proc/meminfo", "MemAvailable:");
-    if (available && *available < limit.bytes) limit = {*available, "MemAvailable of the host"};
-    return limit;
-}
-
-SKEIN_INLINE double proportional_set_size() {
-    return detail::kilobytes_in("/proc/self/smaps_rollup", "\nPss:").value_or(0.0);
-}
-
-// ---- for people ----------------------------------------------------------------------------------
-
-SKEIN_INLINE std::string memory_table(const unit_sizes& sizes, const memory_shape& shape,
-                                      const memory_limit& limit) {
-    const auto text = [](double bytes) { return bytes > 0 ? report::human_bytes(bytes) : "-"; };
-    const int here = shape.ranks_per_host();
-    std::string out =
-        fmt::format("{} parameters in {} blocks and a root of {}; {} ranks on {} host{}\n{:<9} "
-                    "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n",
-                    sizes.total, sizes.blocks, sizes.root, shape.ranks, shape.hosts,
-                    shape.hosts == 1 ? "" : "s", "strategy", "parameters", "gradients", "optimizer",
-                    "gathered", "each rank", "each host");
-    for (const auto& need : plan_memory(sizes, shape)) {
-        const int ranks = need.strategy == "single" ? 1 : here;
-        const double host = need.total() * ranks;
-        out += fmt::format("{:<9} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}{}\n", need.strategy,
-                           text(need.parameters), text(need.gradients), text(need.optimizer),
-                           text(need.gathered), text(need.total()), text(host),
-                           host > limit.bytes ? "  does not fit" : "");
-    }
-    if (limit.bytes < 1e300)
-        out += fmt::format("limit of a host: {} ({})\n", report::human_bytes(limit.bytes),
-                           limit.source);
-    return out + "without activations, and without what the program itself needs (about 200 MB)\n";
-}
-
-SKEIN_INLINE memory_need count_memory(flat_store& store, std::span<const at::Tensor> states,
-                                      bool one_copy) {
-    const auto bytes = [](const at::Tensor& t) { return static_cast<double>(t.nbytes()); };
-    memory_need need;
-    need.parameters = bytes(store.params_P());
-    if (one_copy) need.parameters *= double(store.owned()) / double(store.size());
-    need.gradients = bytes(store.grads_P());
-    // Units that take turns in places (store_options::gradient_places) keep what is owned elsewhere.
-    std::int64_t placed = 0;
-    for (const auto& u : store.units()) placed = std::max(placed, u.grads_at + u.place.size());
-    const bool turns = std::ranges::any_of(
-        store.units(), [](const flat_unit& u) { return u.grads_at != u.place.begin; });
-    if (turns || placed < store.size()) need.gradients += double(store.owned()) * sizeof(float);
-    for (const auto& t : states) need.optimizer += bytes(t);
-    return need;
-}
-
-namespace detail {
-
-SKEIN_INLINE memory_shape shape_of(const context& ctx, const run_config& config, double states) {
-    memory_shape shape;
-    shape.ranks = ctx.world_size();
-    const int here = std::max(1, ctx.local_size());
-    shape.hosts = std::max(1, (ctx.world_size() + here - 1) / here);
-    shape.one_copy = config.communicator != "ring";
-    shape.states = states;
-    return shape;
-}
-
-SKEIN_INLINE const shard_policy* policy_of(std::string_view strategy) {
-    std::string name(strategy);
-    for (auto& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    for (const auto& policy : known_policies())
-        if (policy.name == name) return &policy;
-    return nullptr;
-}
-
-SKEIN_INLINE void refuse_too_large(std::string_view strategy, torch::nn::Module& model,
-                                   const context& ctx, const run_config& config,
-                                   const optimizer_options& options) {
-    const auto* policy = policy_of(strategy);
-    if (policy == nullptr || (policy->name == "single" && ctx.world_size() > 1)) return;
-    auto limit = find_memory_limit(static_cast<double>(config.memory_limit));
-    const auto sizes = measure_units(model);
-    const auto shape = shape_of(ctx, config, states_of(options));
-    const int here = shape.ranks_per_host();
-    // What is available has paid for the model's parameters already, and they move into the store.
-    if (limit.source.starts_with("MemAvailable")) limit.bytes += 4.0 * double(sizes.total) * here;
-    const auto need = need_of(*policy, sizes, shape);
-    if (need.total() * here <= limit.bytes) return;
-
-    const auto text = [](double bytes) { return report::human_bytes(bytes); };
-    std::string all;
-    for (const auto& each : plan_memory(sizes, shape)) {
-        if (each.strategy == "single") continue;
-        all += fmt::format("{}{} {}{}", all.empty() ? "" : ", ", each.strategy,
-                           text(each.total() * here),
-                           each.total() * here <= limit.bytes ? " (fits)" : "");
-    }
-    throw error(errc::usage,
-                fmt::format("{} needs {} for parameters, gradients and optimizer states of {} "
-                            "rank{} on a host, the limit is {} ({})",
-                            strategy, text(need.total() * here), here, here == 1 ? "" : "s",
-                            text(limit.bytes), limit.source))
-        .with_hint(fmt::format("before activations; with {} ranks: {}", shape.ranks, all));
-}
-
-SKEIN_INLINE std::string memory_notice(std::string_view strategy, flat_store& store,
-                                       std::span<const at::Tensor> states,
-                                       const memory_shape& shape) {
-    const auto* policy = policy_of(strategy);
-    if (policy == nullptr) return {};
-    const auto text = [](double bytes) { return report::human_bytes(bytes); };
-    const auto planned = need_of(*policy, sizes_of(store.units()), shape);
-    const bool whole = !store.is_sharded() || planned.parameters + planned.gathered >
-                                                  double(store.params_P().nbytes()) * 0.999;
-    auto counted = count_memory(store, states, !whole);
-    return fmt::format("memory per rank: parameters {}, gradients {}, optimizer {}; by formula "
-                       "{}, {}, {}{}; process {}",
-                       text(counted.parameters), text(counted.gradients), text(counted.optimizer),
-                       text(planned.parameters), text(planned.gradients), text(planned.optimizer),
-                       planned.gathered > 0 ? ", gathered at most " + text(planned.gathered) : "",
-                       text(proportional_set_size()));
-}
-
-} // namespace detail
-} // namespace skein::train
-
 // ======== skein/train/training_state.hpp
 // Everything a run needs to go on as if it had never stopped, to and from a checkpoint.
 //
@@ -15082,11 +15571,12 @@ public:
 
 private:
     void tell_memory() {
+        if (!ctx_.is_first()) return;
         std::vector<at::Tensor> states;
         for (const auto& [name, state] : optimizer_.states()) states.push_back(state);
         const auto text = memory_notice(parts_.strategy_name(), parts_.store(), states,
                                         shape_of(ctx_, config_, states_of(optimizer_.options())));
-        if (!text.empty()) report_.notice(text);
+        if (!text.empty()) report_.note(text);
     }
 
     // ---- one optimizer step ------------------------------------------------------------------
@@ -15613,21 +16103,20 @@ public:
         if constexpr (train::module_holder<Model>) { // else the line above is all there is to say
             using parts = train::detail::parts_of<Strategy, Model, Loss, Data, HeldOut,
                                                   std::tuple<Callbacks...>>;
-            return train::detail::run_fit({.ctx = ctx_,
-                                           .config = &config_,
-                                           .described = &settings_,
-                                           .reported = &reported_,
-                                           .options = options,
-                                           .rate = std::move(schedule),
-                                           .samples = static_cast<std::uint64_t>(data.size()),
-                                           .held_out = static_cast<std::uint64_t>(held_out.size())},
-                                          [&] {
-                                              train::detail::refuse_too_large(
-                                                  train::detail::strategy_name_of<Strategy>(),
-                                                  *model, *ctx_, config_, options);
-                                              return std::make_unique<parts>(
-                                                  *ctx_, model, loss, data, held_out, callbacks_);
-                                          });
+            return train::detail::run_fit(
+                {.ctx = ctx_,
+                 .config = &config_,
+                 .described = &settings_,
+                 .reported = &reported_,
+                 .options = options,
+                 .rate = std::move(schedule),
+                 .samples = static_cast<std::uint64_t>(data.size()),
+                 .held_out = static_cast<std::uint64_t>(held_out.size())},
+                [&] {
+                    train::detail::refuse_too_large(train::detail::strategy_name_of<Strategy>(),
+                                                    *model, *ctx_, config_, options);
+                    return std::make_unique<parts>(*ctx_, model, loss, data, held_out, callbacks_);
+                });
         }
     }
 
