@@ -18,6 +18,7 @@
 #include <skein/torch/tensor.hpp>
 #include <skein/train/recompute.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,9 +57,12 @@ public:
     void protect(const torch::nn::Module& model);
     [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
     [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
+    /// After so many bytes were put away: now and then the heap gives back what was theirs.
+    void moved(std::size_t bytes);
 
 private:
     std::size_t at_least_;
+    std::atomic<std::size_t> since_trim_{0};
     std::unordered_set<const void*> protected_; // storages
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };

@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -22,6 +23,17 @@ namespace skein::train {
 
 SKEIN_INLINE stored_tensor::~stored_tensor() = default;
 SKEIN_INLINE activation_store::~activation_store() = default;
+
+SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
+    // What was freed lies between small blocks that live on, where glibc's heap gives aligned requests no
+    // place; only trimming gives its pages back. The price is a page fault each when they are used again.
+    constexpr std::size_t often = std::size_t{32} << 20;
+    if ((since_trim_ += bytes) < often) return;
+    since_trim_ = 0;
+#if defined(__GLIBC__)
+    ::malloc_trim(0);
+#endif
+}
 
 SKEIN_INLINE void activation_store::protect(const torch::nn::Module& model) {
     const auto add = [this](const at::Tensor& t) {
@@ -201,7 +213,7 @@ public:
     void call_pack_hook(const at::Tensor& t) override {
         const at::NoGradGuard no_grad;
         if (moves(t)) stored_ = store_->put(t.detach());
-        if (stored_) return;
+        if (stored_) return store_->moved(t.nbytes());
         // A leaf keeps no graph alive; anything else may be a result of the node that saves it.
         kept_ = t.is_leaf() ? t : t.detach();
         version_ = t._version();
