@@ -16867,6 +16867,7 @@ SKEIN_INLINE std::size_t checkpoint_activations(torch::nn::Module& model, int ev
 
 
 // ======== skein/train/offload.hpp, continued
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16905,9 +16906,12 @@ public:
     void protect(const torch::nn::Module& model);
     [[nodiscard]] bool is_protected(const at::Tensor& tensor) const;
     [[nodiscard]] std::size_t at_least() const noexcept { return at_least_; }
+    /// After so many bytes were put away: now and then the heap gives back what was theirs.
+    void moved(std::size_t bytes);
 
 private:
     std::size_t at_least_;
+    std::atomic<std::size_t> since_trim_{0};
     std::unordered_set<const void*> protected_; // storages
     std::vector<at::Tensor> held_;              // so that nothing else gets their addresses
 };
@@ -16978,6 +16982,7 @@ std::size_t offload_activations(torch::nn::Module& model, std::shared_ptr<activa
 #include <span>
 #include <utility>
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <fmt/core.h>
@@ -16986,6 +16991,17 @@ namespace skein::train {
 
 SKEIN_INLINE stored_tensor::~stored_tensor() = default;
 SKEIN_INLINE activation_store::~activation_store() = default;
+
+SKEIN_INLINE void activation_store::moved(std::size_t bytes) {
+    // What was freed lies between small blocks that live on, where glibc's heap gives aligned requests no
+    // place; only trimming gives its pages back. The price is a page fault each when they are used again.
+    constexpr std::size_t often = std::size_t{32} << 20;
+    if ((since_trim_ += bytes) < often) return;
+    since_trim_ = 0;
+#if defined(__GLIBC__)
+    ::malloc_trim(0);
+#endif
+}
 
 SKEIN_INLINE void activation_store::protect(const torch::nn::Module& model) {
     const auto add = [this](const at::Tensor& t) {
@@ -17165,7 +17181,7 @@ public:
     void call_pack_hook(const at::Tensor& t) override {
         const at::NoGradGuard no_grad;
         if (moves(t)) stored_ = store_->put(t.detach());
-        if (stored_) return;
+        if (stored_) return store_->moved(t.nbytes());
         // A leaf keeps no graph alive; anything else may be a result of the node that saves it.
         kept_ = t.is_leaf() ? t : t.detach();
         version_ = t._version();
