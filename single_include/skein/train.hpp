@@ -8628,8 +8628,9 @@ static_assert(TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERS
 // generators in the same state, so the result equals a model that was built whole, bit for bit; the most
 // memory in use is the owned rows, what belongs to no block, and one block.
 //
-// A model whose root draws the values of its blocks does that with for_each_parameter(), which puts one
-// parameter together at a time. C++ modules take no device, so there is no meta device to build on.
+// A model whose root draws or loads the values of its blocks does that with for_each_parameter(), which puts
+// one parameter together at a time; writing to a cut parameter itself is refused when fit() begins, but for
+// p.data(), which hides what it does. C++ modules take no device, so there is no meta device to build on.
 
 
 // ======== skein/train/collective.hpp
@@ -11798,6 +11799,7 @@ SKEIN_INLINE std::vector<at::Tensor> call_recomputed(block_call call,
 
 // ======== skein/train/build.hpp, continued
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -11850,6 +11852,8 @@ private:
     torch::nn::Module& module);
 /// They are in a store now.
 void forget_cuts(torch::nn::Module& module);
+/// The ranks that wait for this one in build_for() get the reason.
+void tell_peers(const context& ctx, std::exception_ptr why);
 
 } // namespace detail
 
@@ -11859,9 +11863,14 @@ template <class Strategy, class Make>
 [[nodiscard]] auto build_for(const context& ctx, Make make) {
     if constexpr (requires { Strategy::plan_build(ctx); }) {
         detail::build_scope scope(Strategy::plan_build(ctx));
-        auto model = make();
-        require_same(ctx, scope.checksum(), "the initial values of the model");
-        return model;
+        try {
+            auto model = make();
+            require_same(ctx, scope.checksum(), "the initial values of the model");
+            return model;
+        } catch (...) {
+            detail::tell_peers(ctx, std::current_exception());
+            throw;
+        }
     } else {
         return make();
     }
@@ -11900,7 +11909,11 @@ SKEIN_INLINE void keep_part(cut_parameter& cut) {
     at::NoGradGuard no_grad;
     auto whole = cut.parameter.detach().contiguous().view({-1});
     cut.values = whole.narrow(0, cut.first, cut.count).clone();
-    cut.parameter.set_data(at::empty({0}, cut.parameter.options()));
+    // As many dimensions as before, for who asks for them before drawing values; and no layer takes it.
+    auto nothing = cut.shape;
+    if (nothing.empty()) nothing.push_back(0);
+    nothing.back() = 0;
+    cut.parameter.set_data(at::empty(nothing, cut.parameter.options()));
     cut.version = cut.parameter._version();
 }
 
@@ -11971,6 +11984,10 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
     forget(dynamic_cast<unit_mark*>(&module));
     for (const auto& each : module.modules(/*include_self=*/false))
         forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
+    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(why));
 }
 
 SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
@@ -12889,11 +12906,11 @@ SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::str
                     "not supported: a parameter that was frozen after its block was built in parts")
             .with_where(name)
             .with_hint("freeze it in the block's constructor, or build the model without build()");
-    if (cut.parameter._version() != cut.version)
+    if (cut.parameter._version() != cut.version || cut.parameter.numel() != 0)
         throw error(errc::invalid_argument,
                     "a parameter was written to after its block was built in parts")
             .with_where(name)
-            .with_hint("draw its values in the block's constructor, or with "
+            .with_hint("draw or load its values in the block's constructor, or with "
                        "train::for_each_parameter()");
 }
 
@@ -13626,8 +13643,11 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
 }
 
 SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
-    const auto type =
-        flat.scalar_type() == at::kFloat ? dist::dtype::f32 : dist::dtype::bf16; // F16
+    const auto type = flat.scalar_type() == at::kFloat      ? dist::dtype::f32
+                      : flat.scalar_type() == at::kBFloat16 ? dist::dtype::bf16
+                                                            : dist::dtype::f16;
+    SKEIN_CHECK(type != dist::dtype::f16 || flat.scalar_type() == at::kHalf,
+                "a flat buffer of type {}", c10::toString(flat.scalar_type()));
     return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
 }
 
@@ -13679,6 +13699,10 @@ public:
     }
 
     [[nodiscard]] dist::comm_thread& comm() noexcept { return *comm_; }
+    /// Every block has its values.
+    [[nodiscard]] bool is_whole() const {
+        return std::ranges::all_of(states_, [](const state& s) { return s.is == place::here; });
+    }
 
     void begin_pass(std::uint64_t step) {
         step_ = step;
@@ -13951,6 +13975,10 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
         build(module, plan);
     } catch (...) {
         abort(to_error(std::current_exception())); // the reason, before the groups end without one
+        if (store_ && store_->is_mixed() && !one_copy_) {
+            cast_inputs(module, *store_, /*on=*/false);
+            store_->show_masters(/*whole=*/false);
+        }
         throw;
     }
 }
@@ -14101,9 +14129,10 @@ SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
 }
 
 SKEIN_INLINE sharded_parallel::~sharded_parallel() {
+    const bool whole = !gatherer_ || gatherer_->is_whole();
     if (gatherer_) gatherer_->detach();
     if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
-        if (std::uncaught_exceptions() > 0) {
+        if (std::uncaught_exceptions() > 0 || (!finished_ && phase_ != phase::idle)) {
             const error why(errc::aborted,
                             fmt::format("rank {} leaves because of an exception", ctx_->rank()));
             abort(why);
@@ -14116,7 +14145,7 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     if (finished_) return;
     cast_inputs(*module_, *store_, /*on=*/false);
     if (!one_copy_) {
-        if (store_->is_mixed() && !gatherer_) store_->show_masters(/*whole=*/false);
+        if (store_->is_mixed() && whole) store_->show_masters(/*whole=*/false);
         return;
     }
     try { // after an error: what the other ranks do from here on is none of this module's business
@@ -15153,6 +15182,7 @@ struct weighted_loss {
 //   source: Micikevicius et al. 2018 (arXiv 1710.03740) section 3.2; the numbers as in torch.amp.GradScaler
 
 
+#include <algorithm>
 #include <cstdint>
 
 namespace skein::train {
@@ -15169,7 +15199,7 @@ public:
     /// After a step whose gradients were finite, or not.
     void update(bool finite) noexcept {
         if (!finite) {
-            value_ *= 0.5;
+            value_ = std::max(least, value_ * 0.5);
             good_ = 0;
             overflows_ += 1;
             return;
@@ -15187,6 +15217,8 @@ public:
 
     static constexpr std::uint64_t interval = 2000; ///< good steps before it is doubled
     static constexpr int most_overflows = 100;      ///< in a row: then it is no matter of scale
+    /// A smaller one would take gradients out of the range of float16 at its other end.
+    static constexpr double least = 1.0;
 
 private:
     double value_ = 65536.0;
@@ -16443,7 +16475,7 @@ struct memory_need {
 ///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
 /// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
 ///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
-///   gradients   r P; cut: r (root + 2 blocks) + m P / N
+///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
 [[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,
@@ -18826,7 +18858,9 @@ private:
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                const auto before = step && watches() ? generator_state() : at::Tensor();
                 auto got = source_.next(share);
+                if (before.defined() && !at::equal(before, generator_state())) draws_ = true;
                 out.stream = source_.state();
                 micro.samples = got.value ? got.samples : 0;
                 out.ends_epoch = !got.value;
@@ -18883,7 +18917,9 @@ private:
     [[nodiscard]] drawn_batch one_share(std::uint64_t step) {
         if (auto job = take()) return std::move(job->batch);
         drawn_batch batch;
-        watched([&] { ask(batch, epoch_, step); });
+        ask(batch, epoch_, step);
+        if (draws_) depth_ = 0;
+        watched_ = true;
         return batch;
     }
 
@@ -18891,12 +18927,14 @@ private:
     /// another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
-        if (depth_ == 0 || watched_) return call();
+        if (!watches()) return call();
         const auto before = generator_state();
         call();
         watched_ = true;
         if (!at::equal(before, generator_state())) depth_ = 0;
     }
+
+    [[nodiscard]] bool watches() const noexcept { return depth_ > 0 && !watched_; }
 
     [[nodiscard]] static at::Tensor generator_state() {
         auto generator = at::detail::getDefaultCPUGenerator();
@@ -18915,7 +18953,7 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
-    bool watched_ = false;
+    bool watched_ = false, draws_ = false;
 
     std::string state_;                             // of the stream, committed
     std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch
@@ -19277,7 +19315,12 @@ private:
             for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
             const user_code here{ctx_.rank(), step};
             const auto loss = here.run("the loss of an evaluation", [&] {
-                return checked_loss(loss_(ids, reported), ids.size());
+                try {
+                    return checked_loss(loss_(ids, reported), ids.size());
+                } catch (const redo_step&) {
+                    throw error(errc::usage,
+                                "redo_step was thrown in an evaluation: it has no step");
+                }
             });
             mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
                       loss.weight);
@@ -19365,6 +19408,16 @@ public:
         });
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
+    }
+    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers waiting:
+    /// they are told before anything here is waited for.
+    ~session_core() {
+        if (!parts_ || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
+        const error why(errc::aborted,
+                        fmt::format("rank {} left its session in the middle of step {}",
+                                    ctx_.rank(), step_ + 1));
+        parts_->abort(why);
+        if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
     }
     session_core(const session_core&) = delete;
     session_core& operator=(const session_core&) = delete;
@@ -19667,7 +19720,7 @@ private:
         const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
-        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_))
+        if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
         if (control[2] != -control[3] && !overflowed())
             come_apart(step_ + 1, -control[3], control[2]);
@@ -19685,7 +19738,7 @@ private:
     [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept {
-        return scale_ && !std::isfinite(now_.grad_norm);
+        return scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
     }
     // ---- time --------------------------------------------------------------------------------
 
@@ -19740,7 +19793,14 @@ private:
         const bool averaged =
             average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
         if (averaged) swap_average();
-        auto merged = evaluator_->run(step_);
+        const auto merged = [&] {
+            try {
+                return evaluator_->run(step_);
+            } catch (...) { // whoever catches it has the weights that are trained
+                if (averaged) average->swap();
+                throw;
+            }
+        }();
         if (averaged) swap_average();
         if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;

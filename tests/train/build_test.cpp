@@ -142,6 +142,19 @@ TEST_CASE("what cannot be built in parts says so") {
     CHECK_THAT(written->what(),
                ContainsSubstring("b.in.weight") && ContainsSubstring("for_each_parameter"));
 
+    const auto loaded = failing_build<built_fsdp>(
+        [](Zoo& model) { model->b->in->weight.set_data(torch::ones({32, 16})); });
+    REQUIRE(loaded);
+    CHECK(loaded->code() == sk::errc::invalid_argument);
+
+    const auto drawn = failing_build<built_fsdp>([](Zoo& model) {
+        torch::NoGradGuard no_grad;
+        for (auto& p : model->parameters())
+            if (p.dim() >= 2) torch::nn::init::normal_(p);
+    });
+    REQUIRE(drawn);
+    CHECK(drawn->code() == sk::errc::invalid_argument);
+
     const auto frozen = failing_build<built_fsdp>(
         [](Zoo& model) { model->b->in->weight.set_requires_grad(false); });
     REQUIRE(frozen);
@@ -156,4 +169,15 @@ TEST_CASE("what cannot be built in parts says so") {
     REQUIRE(apart);
     CHECK(apart->code() == sk::errc::mismatch);
     CHECK_THAT(apart->what(), ContainsSubstring("initial values"));
+}
+
+TEST_CASE("a rank that cannot build its model tells the others") {
+    const auto errors = try_world(2, [](context& ctx) {
+        (void)build_for<built_fsdp>(ctx, [&] {
+            if (ctx.rank() == 1) throw std::runtime_error("no such vocabulary");
+            return make_drawn<Zoo>(shape::plain, 1);
+        });
+    });
+    REQUIRE(errors[0]);
+    CHECK_THAT(errors[0]->what(), ContainsSubstring("no such vocabulary"));
 }

@@ -48,6 +48,16 @@ struct countdown {
     }
 };
 
+/// Counts what is asked of it on another thread than its own.
+struct traveller : countdown {
+    std::thread::id home;
+    std::atomic<int>* away;
+    [[nodiscard]] std::optional<counted> next(const stream_share& share) {
+        if (std::this_thread::get_id() != home) *away += 1;
+        return countdown::next(share);
+    }
+};
+
 struct stream_run {
     std::map<int, id_list> order; ///< by rank
     std::vector<float> weights;
@@ -94,6 +104,19 @@ static_assert(batch_stream<countdown> && !data_source<countdown>);
 static_assert(data_source<numbers> && !batch_stream<numbers>);
 
 } // namespace
+
+TEST_CASE("a stream's batches are made ahead on another thread") {
+    for (const int ahead : {0, 2}) {
+        scratch dir;
+        std::atomic<int> away{0};
+        auto ctx = context::single();
+        auto net = make_net();
+        traveller stream{{.length = 1000}, std::this_thread::get_id(), &away};
+        sk::Trainer<sk::Single> trainer(ctx, stream_config(dir, ahead));
+        (void)trainer.fit(net, sk::AdamW{}, constant_rate{1e-2}, class_loss, stream, numbers{6});
+        CHECK((away > 0) == (ahead > 0));
+    }
+}
 
 TEST_CASE("a stream's epoch ends on all ranks with the first that has no whole batch left") {
     for (const int ahead : {0, 1, 3}) {

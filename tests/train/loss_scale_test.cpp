@@ -29,3 +29,10 @@ TEST_CASE("an overflow begins the count of good steps anew") {
     CHECK(scale.value() == 4.0);
     CHECK(scale.good_steps() == 1);
 }
+
+TEST_CASE("a loss is never scaled down") {
+    loss_scale scale;
+    for (int i = 0; i < 60; ++i) scale.update(false);
+    CHECK(scale.value() == 1.0);
+    CHECK(scale.overflows() == 60);
+}

@@ -10,8 +10,9 @@
 // generators in the same state, so the result equals a model that was built whole, bit for bit; the most
 // memory in use is the owned rows, what belongs to no block, and one block.
 //
-// A model whose root draws the values of its blocks does that with for_each_parameter(), which puts one
-// parameter together at a time. C++ modules take no device, so there is no meta device to build on.
+// A model whose root draws or loads the values of its blocks does that with for_each_parameter(), which puts
+// one parameter together at a time; writing to a cut parameter itself is refused when fit() begins, but for
+// p.data(), which hides what it does. C++ modules take no device, so there is no meta device to build on.
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/collective.hpp>
@@ -20,6 +21,7 @@
 #include <skein/train/unit.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <unordered_map>
@@ -72,6 +74,8 @@ private:
     torch::nn::Module& module);
 /// They are in a store now.
 void forget_cuts(torch::nn::Module& module);
+/// The ranks that wait for this one in build_for() get the reason.
+void tell_peers(const context& ctx, std::exception_ptr why);
 
 } // namespace detail
 
@@ -81,9 +85,14 @@ template <class Strategy, class Make>
 [[nodiscard]] auto build_for(const context& ctx, Make make) {
     if constexpr (requires { Strategy::plan_build(ctx); }) {
         detail::build_scope scope(Strategy::plan_build(ctx));
-        auto model = make();
-        require_same(ctx, scope.checksum(), "the initial values of the model");
-        return model;
+        try {
+            auto model = make();
+            require_same(ctx, scope.checksum(), "the initial values of the model");
+            return model;
+        } catch (...) {
+            detail::tell_peers(ctx, std::current_exception());
+            throw;
+        }
     } else {
         return make();
     }

@@ -9,6 +9,7 @@
 
 #include <skein/core/config.hpp>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace skein::train {
@@ -25,7 +26,7 @@ public:
     /// After a step whose gradients were finite, or not.
     void update(bool finite) noexcept {
         if (!finite) {
-            value_ *= 0.5;
+            value_ = std::max(least, value_ * 0.5);
             good_ = 0;
             overflows_ += 1;
             return;
@@ -43,6 +44,8 @@ public:
 
     static constexpr std::uint64_t interval = 2000; ///< good steps before it is doubled
     static constexpr int most_overflows = 100;      ///< in a row: then it is no matter of scale
+    /// A smaller one would take gradients out of the range of float16 at its other end.
+    static constexpr double least = 1.0;
 
 private:
     double value_ = 65536.0;

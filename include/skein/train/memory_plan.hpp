@@ -78,7 +78,7 @@ struct memory_need {
 ///   policy  of a strategy (detail/sharded.hpp); the name goes into the result
 /// P elements, N ranks that share, m, r and c bytes (master, reduce, compute), s states:
 ///   parameters  m P, or m P / N; and c P more when c is not m. Shared by the L ranks of a host: divided by L
-///   gradients   r P; cut: r (root + 2 blocks) + m P / N
+///   gradients   r P; cut: r (root + 2 blocks) + m P / N; not cut and r is not m: m P / N more
 ///   optimizer   s m P, or s m P / N
 ///   gathered    c (root + blocks in use) (N - 1) / N, of parameters that are cut between hosts
 [[nodiscard]] memory_need need_of(const detail::shard_policy& policy, const unit_sizes& sizes,

@@ -4,6 +4,8 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/crc32c.hpp>
+#include <skein/core/error.hpp>
+#include <skein/dist/comm_thread.hpp>
 #include <skein/torch/torch.hpp>
 
 #include <unordered_set>
@@ -32,7 +34,11 @@ SKEIN_INLINE void keep_part(cut_parameter& cut) {
     at::NoGradGuard no_grad;
     auto whole = cut.parameter.detach().contiguous().view({-1});
     cut.values = whole.narrow(0, cut.first, cut.count).clone();
-    cut.parameter.set_data(at::empty({0}, cut.parameter.options()));
+    // As many dimensions as before, for who asks for them before drawing values; and no layer takes it.
+    auto nothing = cut.shape;
+    if (nothing.empty()) nothing.push_back(0);
+    nothing.back() = 0;
+    cut.parameter.set_data(at::empty(nothing, cut.parameter.options()));
     cut.version = cut.parameter._version();
 }
 
@@ -103,6 +109,10 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
     forget(dynamic_cast<unit_mark*>(&module));
     for (const auto& each : module.modules(/*include_self=*/false))
         forget(dynamic_cast<unit_mark*>(each.get()));
+}
+
+SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
+    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(why));
 }
 
 SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {

@@ -231,7 +231,9 @@ private:
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                const auto before = step && watches() ? generator_state() : at::Tensor();
                 auto got = source_.next(share);
+                if (before.defined() && !at::equal(before, generator_state())) draws_ = true;
                 out.stream = source_.state();
                 micro.samples = got.value ? got.samples : 0;
                 out.ends_epoch = !got.value;
@@ -288,7 +290,9 @@ private:
     [[nodiscard]] drawn_batch one_share(std::uint64_t step) {
         if (auto job = take()) return std::move(job->batch);
         drawn_batch batch;
-        watched([&] { ask(batch, epoch_, step); });
+        ask(batch, epoch_, step);
+        if (draws_) depth_ = 0;
+        watched_ = true;
         return batch;
     }
 
@@ -296,12 +300,14 @@ private:
     /// another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
-        if (depth_ == 0 || watched_) return call();
+        if (!watches()) return call();
         const auto before = generator_state();
         call();
         watched_ = true;
         if (!at::equal(before, generator_state())) depth_ = 0;
     }
+
+    [[nodiscard]] bool watches() const noexcept { return depth_ > 0 && !watched_; }
 
     [[nodiscard]] static at::Tensor generator_state() {
         auto generator = at::detail::getDefaultCPUGenerator();
@@ -320,7 +326,7 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
-    bool watched_ = false;
+    bool watched_ = false, draws_ = false;
 
     std::string state_;                             // of the stream, committed
     std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch

@@ -241,11 +241,11 @@ SKEIN_INLINE void flat_store::check_cut(const cut_parameter& cut, const std::str
                     "not supported: a parameter that was frozen after its block was built in parts")
             .with_where(name)
             .with_hint("freeze it in the block's constructor, or build the model without build()");
-    if (cut.parameter._version() != cut.version)
+    if (cut.parameter._version() != cut.version || cut.parameter.numel() != 0)
         throw error(errc::invalid_argument,
                     "a parameter was written to after its block was built in parts")
             .with_where(name)
-            .with_hint("draw its values in the block's constructor, or with "
+            .with_hint("draw or load its values in the block's constructor, or with "
                        "train::for_each_parameter()");
 }
 

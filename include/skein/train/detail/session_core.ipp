@@ -67,6 +67,16 @@ public:
         result_.rank = ctx_.rank();
         result_.val_loss = std::numeric_limits<double>::quiet_NaN();
     }
+    /// Who leaves a loop of their own in the middle of a step, by an exception or not, leaves peers waiting:
+    /// they are told before anything here is waited for.
+    ~session_core() {
+        if (!parts_ || (phase_ == step_phase::idle && std::uncaught_exceptions() == 0)) return;
+        const error why(errc::aborted,
+                        fmt::format("rank {} left its session in the middle of step {}",
+                                    ctx_.rank(), step_ + 1));
+        parts_->abort(why);
+        if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+    }
     session_core(const session_core&) = delete;
     session_core& operator=(const session_core&) = delete;
 
@@ -368,7 +378,7 @@ private:
         const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
-        if (!std::isfinite(now_.loss) || (!std::isfinite(now_.grad_norm) && !scale_))
+        if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
         if (control[2] != -control[3] && !overflowed())
             come_apart(step_ + 1, -control[3], control[2]);
@@ -386,7 +396,7 @@ private:
     [[nodiscard]] double scale() const noexcept { return scale_ ? scale_->value() : 1.0; }
     /// The step is left out: on every rank, because the norm is the same on all.
     [[nodiscard]] bool overflowed() const noexcept {
-        return scale_ && !std::isfinite(now_.grad_norm);
+        return scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
     }
     // ---- time --------------------------------------------------------------------------------
 
@@ -441,7 +451,14 @@ private:
         const bool averaged =
             average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
         if (averaged) swap_average();
-        auto merged = evaluator_->run(step_);
+        const auto merged = [&] {
+            try {
+                return evaluator_->run(step_);
+            } catch (...) { // whoever catches it has the weights that are trained
+                if (averaged) average->swap();
+                throw;
+            }
+        }();
         if (averaged) swap_average();
         if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;

@@ -68,7 +68,12 @@ private:
             for (auto id = at; id < last && ids.size() < batch(); ++id) ids.push_back(id);
             const user_code here{ctx_.rank(), step};
             const auto loss = here.run("the loss of an evaluation", [&] {
-                return checked_loss(loss_(ids, reported), ids.size());
+                try {
+                    return checked_loss(loss_(ids, reported), ids.size());
+                } catch (const redo_step&) {
+                    throw error(errc::usage,
+                                "redo_step was thrown in an evaluation: it has no step");
+                }
             });
             mine.mean("val_loss", loss.weighted ? loss.mean() : loss.value.item<double>(),
                       loss.weight);

@@ -117,6 +117,10 @@ SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::M
         build(module, plan);
     } catch (...) {
         abort(to_error(std::current_exception())); // the reason, before the groups end without one
+        if (store_ && store_->is_mixed() && !one_copy_) {
+            cast_inputs(module, *store_, /*on=*/false);
+            store_->show_masters(/*whole=*/false);
+        }
         throw;
     }
 }
@@ -267,9 +271,10 @@ SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
 }
 
 SKEIN_INLINE sharded_parallel::~sharded_parallel() {
+    const bool whole = !gatherer_ || gatherer_->is_whole();
     if (gatherer_) gatherer_->detach();
     if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
-        if (std::uncaught_exceptions() > 0) {
+        if (std::uncaught_exceptions() > 0 || (!finished_ && phase_ != phase::idle)) {
             const error why(errc::aborted,
                             fmt::format("rank {} leaves because of an exception", ctx_->rank()));
             abort(why);
@@ -282,7 +287,7 @@ SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     if (finished_) return;
     cast_inputs(*module_, *store_, /*on=*/false);
     if (!one_copy_) {
-        if (store_->is_mixed() && !gatherer_) store_->show_masters(/*whole=*/false);
+        if (store_->is_mixed() && whole) store_->show_masters(/*whole=*/false);
         return;
     }
     try { // after an error: what the other ranks do from here on is none of this module's business

@@ -54,8 +54,11 @@ SKEIN_INLINE std::vector<std::size_t> counts_of(const flat_unit& unit) {
 }
 
 SKEIN_INLINE dist::buffer_view view_of_flat(const at::Tensor& flat) {
-    const auto type =
-        flat.scalar_type() == at::kFloat ? dist::dtype::f32 : dist::dtype::bf16; // F16
+    const auto type = flat.scalar_type() == at::kFloat      ? dist::dtype::f32
+                      : flat.scalar_type() == at::kBFloat16 ? dist::dtype::bf16
+                                                            : dist::dtype::f16;
+    SKEIN_CHECK(type != dist::dtype::f16 || flat.scalar_type() == at::kHalf,
+                "a flat buffer of type {}", c10::toString(flat.scalar_type()));
     return {flat.mutable_data_ptr(), static_cast<std::size_t>(flat.numel()), type};
 }
 
@@ -107,6 +110,10 @@ public:
     }
 
     [[nodiscard]] dist::comm_thread& comm() noexcept { return *comm_; }
+    /// Every block has its values.
+    [[nodiscard]] bool is_whole() const {
+        return std::ranges::all_of(states_, [](const state& s) { return s.is == place::here; });
+    }
 
     void begin_pass(std::uint64_t step) {
         step_ = step;
