@@ -33,7 +33,7 @@ namespace skein::train {
 /// that are cut up already are whole meanwhile: what visit writes to them is kept. What was there before is
 /// there only in the rows that this rank owns.
 void for_each_parameter(torch::nn::Module& module,
-                        const std::function<void(const std::string&, torch::Tensor&)>& visit);
+                        const std::function<void(const std::string&, at::Tensor&)>& visit);
 
 namespace detail {
 

@@ -122,8 +122,7 @@ SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
 } // namespace detail
 
 SKEIN_INLINE void for_each_parameter(
-    torch::nn::Module& module,
-    const std::function<void(const std::string&, torch::Tensor&)>& visit) {
+    torch::nn::Module& module, const std::function<void(const std::string&, at::Tensor&)>& visit) {
     const auto cut = detail::cut_parameters(module);
     std::unordered_set<const void*> seen;
     for (auto& item : module.named_parameters(true)) {

@@ -123,7 +123,7 @@ public:
         if (evaluated_at_ != step_ && !stopped_) (void)evaluate();
         report_->finish();
         if (auto* const average = optimizer_->average(); average && average->options().keep)
-            swap_average();
+            swap_average(ctx_, *average, *parts_);
         parts_->finish();
         finish_result(seconds_now() - begun_);
         parts_->tell(result_);
@@ -450,7 +450,7 @@ private:
         auto* const average = optimizer_->average();
         const bool averaged =
             average != nullptr && average->options().evaluate && evaluator_->samples() > 0;
-        if (averaged) swap_average();
+        if (averaged) swap_average(ctx_, *average, *parts_);
         const auto merged = [&] {
             try {
                 return evaluator_->run(step_);
@@ -459,7 +459,7 @@ private:
                 throw;
             }
         }();
-        if (averaged) swap_average();
+        if (averaged) swap_average(ctx_, *average, *parts_);
         if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;
         result_.val_step = step_;
@@ -470,24 +470,10 @@ private:
         return merged;
     }
 
-    /// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are
-    /// done with the old ones before any is changed.
-    void swap_average() {
-        double here = 0.0;
-        all_reduce(ctx_, std::span(&here, 1), dist::reduce_op::sum);
-        optimizer_->average()->swap();
-        parts_->publish();
-    }
-
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
         if (!config_.checkpoints) return {};
-        checkpoint_options options;
-        options.keep_last = static_cast<std::size_t>(std::max(1, config_.keep_last));
-        options.keep_best = static_cast<std::size_t>(std::max(0, config_.keep_best));
-        options.metric = config_.best_metric;
-        options.lower_is_better = config_.best_is_lowest;
-        saver_.emplace(disk_, report_->checkpoints(), options,
+        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
                        make_checkpoint_world(ctx_, config_.collective_timeout));
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
@@ -520,12 +506,9 @@ private:
                                                  step_, total_))
                 .with_where(found.path())
                 .with_hint("ask for more steps, or another run name");
-        const double now = learning_rate(rate_, step_), before = extra.value("next_lr", now);
-        if ((total_ == 0 || step_ < total_) && std::abs(now - before) > 1e-9 * std::abs(before))
-            notices_.push_back(
-                fmt::format("the learning rate of step {} is {:g}, by the schedule before it was "
-                            "{:g} (most schedules depend on the number of steps)",
-                            step_ + 1, now, before));
+        if (total_ == 0 || step_ < total_)
+            if (auto text = rate_notice(extra, step_, learning_rate(rate_, step_)); !text.empty())
+                notices_.push_back(std::move(text));
     }
 
     void save(const std::vector<metric_value>& evaluated) {

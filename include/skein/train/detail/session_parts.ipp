@@ -9,12 +9,14 @@
 #include <skein/core/error.hpp>
 #include <skein/core/type_name.hpp>
 #include <skein/torch/torch.hpp>
+#include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/memory_plan.hpp>
 #include <skein/train/reporter.hpp>
 #include <skein/wire/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -274,6 +276,35 @@ SKEIN_INLINE void restore_callbacks(session_parts& parts, const json& extra,
                 .with_where(where);
         parts.restore({name, std::string(as_text(bytes))});
     }
+}
+
+/// The averages in place of the weights on every rank, or back. Ranks may share the weights: all are done
+/// with the old ones before any is changed.
+SKEIN_INLINE void swap_average(const context& ctx, weight_average& average, session_parts& parts) {
+    double here = 0.0;
+    all_reduce(ctx, std::span(&here, 1), dist::reduce_op::sum);
+    average.swap();
+    parts.publish();
+}
+
+[[nodiscard]] SKEIN_INLINE checkpoint_options checkpoint_options_of(const run_config& config) {
+    checkpoint_options options;
+    options.keep_last = static_cast<std::size_t>(std::max(1, config.keep_last));
+    options.keep_best = static_cast<std::size_t>(std::max(0, config.keep_best));
+    options.metric = config.best_metric;
+    options.lower_is_better = config.best_is_lowest;
+    return options;
+}
+
+/// When the rate is another one than the schedule before a resume had for this step; else empty.
+[[nodiscard]] SKEIN_INLINE std::string rate_notice(const json& extra, std::uint64_t step,
+                                                   double now) {
+    const double before = extra.value("next_lr", now);
+    if (!(std::abs(now - before) > 1e-9 * std::abs(before))) return {};
+    return fmt::format(
+        "the learning rate of step {} is {:g}, by the schedule before it was {:g} (most "
+        "schedules depend on the number of steps)",
+        step + 1, now, before);
 }
 
 /// What the run keeps in memory and computes in, for a person.
