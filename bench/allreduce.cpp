@@ -393,8 +393,8 @@ public:
             why_not_ = "no Open MPI: install openmpi-bin and libopenmpi-dev";
             return;
         }
-        char folder[] = "/tmp/skein-bench-XXXXXX";
-        if (::mkdtemp(folder) == nullptr) std::abort();
+        auto folder = (std::filesystem::temp_directory_path() / "skein-bench-XXXXXX").string();
+        if (::mkdtemp(folder.data()) == nullptr) std::abort();
         folder_ = folder;
         if (!works(fmt::format("mpicc -O2 '{}' -o {}/allreduce_mpi", source, folder_)))
             why_not_ = "mpicc does not compile bench/allreduce_mpi.c";

@@ -232,6 +232,7 @@ bool measure_one(const std::string& command, side& into) {
         return false;
     }
     into.tokens.push_back(got["tokens_per_s"].get<double>());
+    fmt::print(stderr, "{:.0f} tokens/s: {}\n", into.tokens.back(), command);
     into.cpu.push_back(got["cpu_seconds"].get<double>());
     into.bytes.push_back(got["peak_rss_bytes"].get<double>());
     into.loss.push_back(got["loss"].get<double>());

@@ -24,6 +24,7 @@
 #include <skein/train/loss_scale.hpp>
 #include <skein/train/manifest.hpp>
 #include <skein/train/memory_plan.hpp>
+#include <skein/train/module_type.hpp>
 #include <skein/train/offload.hpp>
 #include <skein/train/optimizer.hpp>
 #include <skein/train/optimizers.hpp>

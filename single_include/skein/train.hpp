@@ -12268,6 +12268,33 @@ concept keeps_state = requires(C& c, const C& fixed, std::string_view saved) {
 //   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
 
 
+// ======== skein/train/module_type.hpp
+// Modules by type, as programs name them: a holder (TORCH_MODULE) or the class that it holds.
+
+
+namespace skein::train::detail {
+
+/// The type of a module: of a holder the one it holds.
+template <class Block>
+struct module_type {
+    using type = Block;
+};
+template <class Block>
+    requires requires { typename Block::ContainedType; }
+struct module_type<Block> {
+    using type = typename Block::ContainedType;
+};
+
+/// Whether the module is of one of these types, or derived from it.
+template <class... Types>
+[[nodiscard]] bool is_any_of(const torch::nn::Module& m) {
+    return ((dynamic_cast<const typename module_type<Types>::type*>(&m) != nullptr) || ...);
+}
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/precision.hpp, continued
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -12340,18 +12367,9 @@ struct precision {
 /// head that has to be exact. They are never dropped between uses.
 template <class... Modules>
 struct keep_f32 {
-    template <class M>
-    struct held {
-        using type = M;
-    };
-    template <class M>
-        requires requires { typename M::ContainedType; }
-    struct held<M> {
-        using type = typename M::ContainedType;
-    };
     static void set_precision(train::precision_policy& policy) {
         policy.keeps_f32 = [](const torch::nn::Module& m) {
-            return ((dynamic_cast<const typename held<Modules>::type*>(&m) != nullptr) || ...);
+            return train::detail::is_any_of<Modules...>(m);
         };
     }
 };
@@ -13259,17 +13277,6 @@ using plan_function =
 
 namespace detail {
 
-/// The type of a module: of a holder (TORCH_MODULE) the one it holds.
-template <class Block>
-struct module_type {
-    using type = Block;
-};
-template <class Block>
-    requires requires { typename Block::ContainedType; }
-struct module_type<Block> {
-    using type = typename Block::ContainedType;
-};
-
 /// One unit per module that `is_block` says yes to, the innermost where they are nested; what belongs to
 /// none or to several (tied) is the root.
 ///   wanted  for the error: what was looked for
@@ -13303,9 +13310,7 @@ struct auto_wrap {
     static_assert(sizeof...(Blocks) > 0, "auto_wrap<Block...> needs the types of the blocks");
 
     [[nodiscard]] static bool is_block(const torch::nn::Module& m) {
-        return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(&m) !=
-                 nullptr) ||
-                ...);
+        return train::detail::is_any_of<Blocks...>(m);
     }
 
     [[nodiscard]] static train::unit_plan plan(
@@ -18711,7 +18716,10 @@ public:
     /// Of a batch that next() gave: makes it, if nobody has. Throws what the user's code threw.
     [[nodiscard]] const void* batch_of(micro_batch& micro) {
         if (micro.failed) std::rethrow_exception(std::exchange(micro.failed, nullptr));
-        if (!micro.value) watched([&] { micro.value = source_.batch(micro.ids); });
+        if (!micro.value) {
+            watched([&] { micro.value = source_.batch(micro.ids); });
+            watched_ = true;
+        }
         return micro.value.get();
     }
 
@@ -18857,9 +18865,9 @@ private:
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
-                const auto before = step && watches() ? generator_state() : at::Tensor();
-                auto got = source_.next(share);
-                if (before.defined() && !at::equal(before, generator_state())) draws_ = true;
+                decltype(source_.next(share)) got;
+                const auto get = [&] { got = source_.next(share); };
+                step ? watched(get) : get();
                 out.stream = source_.state();
                 micro.samples = got.value ? got.samples : 0;
                 out.ends_epoch = !got.value;
@@ -18917,7 +18925,6 @@ private:
         if (auto job = take()) return std::move(job->batch);
         drawn_batch batch;
         ask(batch, epoch_, step);
-        if (draws_) depth_ = 0;
         watched_ = true;
         return batch;
     }
@@ -18926,14 +18933,11 @@ private:
     /// another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
-        if (!watches()) return call();
+        if (depth_ == 0 || watched_) return call();
         const auto before = generator_state();
         call();
-        watched_ = true;
         if (!at::equal(before, generator_state())) depth_ = 0;
     }
-
-    [[nodiscard]] bool watches() const noexcept { return depth_ > 0 && !watched_; }
 
     [[nodiscard]] static at::Tensor generator_state() {
         auto generator = at::detail::getDefaultCPUGenerator();
@@ -18952,7 +18956,7 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
-    bool watched_ = false, draws_ = false;
+    bool watched_ = false; // the user's code has run once
 
     std::string state_;                             // of the stream, committed
     std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch

@@ -17,6 +17,7 @@
 //   the split into parameters and reductions as in torch.distributed.fsdp.MixedPrecisionPolicy
 
 #include <skein/torch/tensor.hpp>
+#include <skein/train/module_type.hpp>
 
 #include <functional>
 #include <string>
@@ -90,18 +91,9 @@ struct precision {
 /// head that has to be exact. They are never dropped between uses.
 template <class... Modules>
 struct keep_f32 {
-    template <class M>
-    struct held {
-        using type = M;
-    };
-    template <class M>
-        requires requires { typename M::ContainedType; }
-    struct held<M> {
-        using type = typename M::ContainedType;
-    };
     static void set_precision(train::precision_policy& policy) {
         policy.keeps_f32 = [](const torch::nn::Module& m) {
-            return ((dynamic_cast<const typename held<Modules>::type*>(&m) != nullptr) || ...);
+            return train::detail::is_any_of<Modules...>(m);
         };
     }
 };

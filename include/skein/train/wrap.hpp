@@ -11,6 +11,7 @@
 
 #include <skein/torch/tensor.hpp>
 #include <skein/train/flat.hpp>
+#include <skein/train/module_type.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,17 +30,6 @@ using plan_function =
     std::function<unit_plan(torch::nn::Module&, const std::vector<plan_parameter>&)>;
 
 namespace detail {
-
-/// The type of a module: of a holder (TORCH_MODULE) the one it holds.
-template <class Block>
-struct module_type {
-    using type = Block;
-};
-template <class Block>
-    requires requires { typename Block::ContainedType; }
-struct module_type<Block> {
-    using type = typename Block::ContainedType;
-};
 
 /// One unit per module that `is_block` says yes to, the innermost where they are nested; what belongs to
 /// none or to several (tied) is the root.
@@ -74,9 +64,7 @@ struct auto_wrap {
     static_assert(sizeof...(Blocks) > 0, "auto_wrap<Block...> needs the types of the blocks");
 
     [[nodiscard]] static bool is_block(const torch::nn::Module& m) {
-        return ((dynamic_cast<const typename train::detail::module_type<Blocks>::type*>(&m) !=
-                 nullptr) ||
-                ...);
+        return train::detail::is_any_of<Blocks...>(m);
     }
 
     [[nodiscard]] static train::unit_plan plan(

@@ -85,7 +85,10 @@ public:
     /// Of a batch that next() gave: makes it, if nobody has. Throws what the user's code threw.
     [[nodiscard]] const void* batch_of(micro_batch& micro) {
         if (micro.failed) std::rethrow_exception(std::exchange(micro.failed, nullptr));
-        if (!micro.value) watched([&] { micro.value = source_.batch(micro.ids); });
+        if (!micro.value) {
+            watched([&] { micro.value = source_.batch(micro.ids); });
+            watched_ = true;
+        }
         return micro.value.get();
     }
 
@@ -231,9 +234,9 @@ private:
             micro_batch micro;
             try {
                 if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
-                const auto before = step && watches() ? generator_state() : at::Tensor();
-                auto got = source_.next(share);
-                if (before.defined() && !at::equal(before, generator_state())) draws_ = true;
+                decltype(source_.next(share)) got;
+                const auto get = [&] { got = source_.next(share); };
+                step ? watched(get) : get();
                 out.stream = source_.state();
                 micro.samples = got.value ? got.samples : 0;
                 out.ends_epoch = !got.value;
@@ -291,7 +294,6 @@ private:
         if (auto job = take()) return std::move(job->batch);
         drawn_batch batch;
         ask(batch, epoch_, step);
-        if (draws_) depth_ = 0;
         watched_ = true;
         return batch;
     }
@@ -300,14 +302,11 @@ private:
     /// another thread it would take the model's numbers.
     template <class Call>
     void watched(Call call) {
-        if (!watches()) return call();
+        if (depth_ == 0 || watched_) return call();
         const auto before = generator_state();
         call();
-        watched_ = true;
         if (!at::equal(before, generator_state())) depth_ = 0;
     }
-
-    [[nodiscard]] bool watches() const noexcept { return depth_ > 0 && !watched_; }
 
     [[nodiscard]] static at::Tensor generator_state() {
         auto generator = at::detail::getDefaultCPUGenerator();
@@ -326,7 +325,7 @@ private:
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
-    bool watched_ = false, draws_ = false;
+    bool watched_ = false; // the user's code has run once
 
     std::string state_;                             // of the stream, committed
     std::uint64_t committed_epoch_ = 0, epoch_ = 0; // of the stream; the second: of the next batch
