@@ -28,6 +28,7 @@ struct archetype {
     void end_evaluation() {}
     void abort(const error&) {}
     void finish() {}
+    void rebind() {}
     flat_store flat;
 };
 
@@ -43,6 +44,7 @@ struct forgets_to_publish {
     void end_evaluation();
     void abort(const error&);
     void finish();
+    void rebind();
 };
 
 } // namespace

@@ -38,6 +38,7 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 
 /// The bytes of every rank, in rank order.
 [[nodiscard]] std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine);
+[[nodiscard]] std::vector<byte_buffer> gather_bytes(dist::comm_thread& comm, byte_span mine);
 
 /// Rank 0's text on every rank.
 [[nodiscard]] std::string from_first(const context& ctx, const std::string& text);
@@ -58,11 +59,10 @@ void require_same(const context& ctx, const std::vector<cluster::setting>& mine)
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
 
-/// For the checkpointer: its exchange over this context. The context must outlive it.
-///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
-///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
-///          Dead ranks are noticed without it.
-[[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx, duration usual);
+/// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
+/// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
+/// without it. The context must outlive it; made by all ranks alike.
+[[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx);
 
 } // namespace skein::train
 

@@ -8,6 +8,7 @@
 //     int main(...) { return skein::train::launch(config, [](skein::train::context& ctx) { ... }); }
 
 #include <skein/core/config.hpp>
+#include <skein/core/error.hpp>
 
 #include <atomic>
 #include <functional>
@@ -64,6 +65,18 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
+    /// The same training goes on in another generation of its world: after ranks were lost, or came to
+    /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
+    /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
+    void rebind(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+
+    /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
+    /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
+    ///   errors  those of dist::make_comm_thread
+    [[nodiscard]] dist::comm_thread* control() const;
+    /// Fails every exchange of comm() and control(), here and at the peers.
+    void abort(const error& why) const noexcept;
+
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
     void use_options(const dist::comm_options& options);
     /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
@@ -90,6 +103,7 @@ private:
     dist::comm_thread* comm_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far
+    mutable std::shared_ptr<dist::comm_thread> control_;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };

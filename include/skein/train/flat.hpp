@@ -219,6 +219,12 @@ public:
     /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
     void show(const flat_unit& unit, bool visible);
 
+    /// Gradients lie there from now on, zeroed, laid out as before. Between steps.
+    ///   from  as store_options::gradient_memory
+    ///   saved_elsewhere  as in store_options
+    void move_gradients(const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from,
+                        bool saved_elsewhere);
+
     /// The module gets its parameters in memory of its own, with the values they have: the end of a store
     /// whose parameters several ranks share.
     void leave_shared_memory();

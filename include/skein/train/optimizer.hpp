@@ -79,6 +79,9 @@ public:
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
               double clip_value = 0.0);
 
+    /// After flat_store::move_gradients().
+    void rebind();
+
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
     /// By segment: in how many of the steps it was left out. Empty: none ever was.

@@ -59,6 +59,10 @@ public:
     /// is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
+    /// The context is in another generation of its world, whose first rank goes on with the run's files.
+    /// Collective.
+    void rebind(const start_info& start);
+
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// A note that also a quiet run shows.
@@ -66,6 +70,7 @@ public:
     void finish();
 
 private:
+    void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
@@ -77,7 +82,7 @@ private:
 
     const context* ctx_;
     const run_config* config_;
-    bool first_;
+    bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before

@@ -16,6 +16,7 @@
 //     }
 //     const auto result = session.finish();
 
+#include <skein/core/error.hpp>
 #include <skein/report/metrics.hpp>
 #include <skein/report/settings.hpp>
 #include <skein/torch/torch.hpp>
@@ -195,6 +196,18 @@ public:
     /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
     /// Collective when the backward pass has begun: its exchanges come to an end first.
     void redo();
+
+    /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
+    /// for another generation, or end.
+    void abort(const error& why) noexcept;
+    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
+    /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
+    /// is applied everywhere is published again and wants its commit(). With steps() in a loop: leave it,
+    /// rebind, and begin the same range anew.
+    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
+    ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
+    ///           all are told, and a run resumes from its last checkpoint
+    void rebind();
 
     [[nodiscard]] step_phase phase() const noexcept;
     [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps

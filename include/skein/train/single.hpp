@@ -35,8 +35,11 @@ public:
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
     void finish();
+    /// Throws errc::usage when the context has several ranks now.
+    void rebind() const;
 
 private:
+    const context* ctx_;
     torch::nn::Module* module_;
     flat_store store_;
 };

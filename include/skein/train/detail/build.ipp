@@ -112,7 +112,7 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
 }
 
 SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
-    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(why));
+    ctx.abort(to_error(why));
 }
 
 SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {

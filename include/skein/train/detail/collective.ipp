@@ -21,24 +21,23 @@ SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist:
 }
 
 SKEIN_INLINE std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine) {
-    const auto world = static_cast<std::size_t>(ctx.world_size());
+    if (ctx.world_size() == 1) return {byte_buffer(mine.begin(), mine.end())};
+    return gather_bytes(*ctx.comm(), mine);
+}
+
+SKEIN_INLINE std::vector<byte_buffer> gather_bytes(dist::comm_thread& comm, byte_span mine) {
+    const auto world = static_cast<std::size_t>(comm.world_size());
     std::vector<byte_buffer> all(world);
-    if (world == 1) {
-        all[0].assign(mine.begin(), mine.end());
-        return all;
-    }
     auto my_size = static_cast<std::int64_t>(mine.size());
     std::vector<std::int64_t> sizes(world);
-    ctx.comm()
-        ->all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes)))
-        .wait();
+    comm.all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes))).wait();
 
     std::vector<std::size_t> counts(sizes.begin(), sizes.end());
     std::size_t total = 0;
     for (auto n : counts) total += n;
     if (total == 0) return all;
     byte_buffer joined(total);
-    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
+    comm.all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
     const auto* from = joined.data();
     for (std::size_t r = 0; r < world; ++r) {
         all[r].assign(from, from + counts[r]);
@@ -127,15 +126,12 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     return mine.unpack(packed).value();
 }
 
-SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx) {
+    (void)ctx.control(); // made now, by all ranks alike
     return checkpoint_world{
-        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
-            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(
-                std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
-            auto all = gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(usual);
-            return all;
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx](byte_span mine) {
+            auto* const control = ctx.control();
+            return control != nullptr ? gather_bytes(*control, mine) : gather_bytes(ctx, mine);
         }};
 }
 

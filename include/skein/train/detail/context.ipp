@@ -3,19 +3,59 @@
 // Bodies of <skein/train/context.hpp>.
 
 #include <skein/core/check.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/dist/bootstrap.hpp>
+#include <skein/dist/comm_thread.hpp>
 #include <skein/dist/models.hpp>
+
+#include <algorithm>
 
 #include <fmt/core.h>
 
 namespace skein::train {
 
+namespace detail {
+
+SKEIN_INLINE void check_place(const world_info& where, const dist::comm_thread* comm) {
+    SKEIN_CHECK(where.world_size >= 1, "world size {} < 1", where.world_size);
+    SKEIN_CHECK(where.rank >= 0 && where.rank < where.world_size, "rank {} of {}", where.rank,
+                where.world_size);
+    SKEIN_CHECK(comm != nullptr || where.world_size == 1,
+                "a world of {} ranks needs a communicator", where.world_size);
+}
+
+} // namespace detail
+
 SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
     : where_(std::move(where)), world_(world), comm_(comm) {
-    SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
-    SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}", where_.rank,
-                where_.world_size);
-    SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
-                "a world of {} ranks needs a communicator", where_.world_size);
+    detail::check_place(where_, comm_);
+}
+
+SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
+                                  dist::comm_thread* comm) {
+    detail::check_place(where, comm);
+    control_.reset();
+    groups_ = 0; // who joins later counts from the same number
+    world_ = world;
+    comm_ = comm;
+    where_ = std::move(where);
+}
+
+SKEIN_INLINE dist::comm_thread* context::control() const {
+    if (!control_ && where_.world_size > 1) {
+        auto options = group_options("control");
+        // Words, not tensors; and who writes a checkpoint may keep the others waiting.
+        options.shm.chunk_bytes = std::min(options.shm.chunk_bytes, options.shm.small_bytes);
+        options.limits.deadline =
+            std::max<duration>(options.limits.deadline, time_constants::lan().checkpoint_timeout);
+        control_ = dist::make_comm_thread(*world_, options);
+    }
+    return control_.get();
+}
+
+SKEIN_INLINE void context::abort(const error& why) const noexcept {
+    if (comm_ != nullptr) comm_->abort(why);
+    if (control_) control_->abort(why);
 }
 
 SKEIN_INLINE void context::use_options(const dist::comm_options& options) {

@@ -49,13 +49,10 @@ struct drawn_batch {
 class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
-        : ctx_(ctx), config_(config), source_(source) {
+        : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
+          world_size_(ctx.world_size()) {
         if (!source_.is_stream()) {
-            const sampler_options options{.samples = source_.size(),
-                                          .batch = static_cast<std::uint64_t>(config.global_batch),
-                                          .seed = config.seed,
-                                          .last = config.last};
-            order_.emplace(options, ctx.world_size());
+            order_.emplace(order_options(), world_size_);
             ahead_ = order_;
             total_ = total_steps(config, source_.size());
         } else {
@@ -133,6 +130,18 @@ public:
         }
     }
 
+    /// The world is another one: from the committed place on its ranks get their shares. Collective with a
+    /// stream.
+    void rebind() {
+        if (order_)
+            sampler::check(order_options(), ctx_.world_size()).value();
+        else
+            require_places();
+        rank_ = ctx_.rank();
+        world_size_ = ctx_.world_size();
+        rewind();
+    }
+
     /// For the checkpoint of a stream; collective.
     [[nodiscard]] json saved_stream() const {
         json states = json::array();
@@ -171,6 +180,30 @@ private:
         std::promise<void> done;
         std::future<void> end;
     };
+
+    [[nodiscard]] sampler_options order_options() const {
+        return {.samples = source_.size(),
+                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .seed = config_.seed,
+                .last = config_.last};
+    }
+
+    /// Every rank reads on where it was, or all are at one place of the whole stream.
+    void require_places() const {
+        const bool same = rank_ == ctx_.rank() && world_size_ == ctx_.world_size();
+        const auto all = gather_bytes(ctx_, as_bytes((same ? "same " : "moved ") + state_));
+        bool alike = true, moved = false;
+        for (const auto& each : all) {
+            const auto text = as_text(each), first = as_text(all[0]);
+            alike = alike && text.substr(text.find(' ')) == first.substr(first.find(' '));
+            moved = moved || !text.starts_with("same ");
+        }
+        if (alike || !moved) return;
+        throw error(errc::not_supported,
+                    fmt::format("not supported: the streams of {} ranks go on with {}", world_size_,
+                                ctx_.world_size()))
+            .with_hint("give streams one state for all: the place in the whole stream");
+    }
 
     [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
 
@@ -322,6 +355,7 @@ private:
     const context& ctx_;
     const run_config& config_;
     input_source& source_;
+    int rank_, world_size_;                // as the shares were dealt
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;

@@ -43,6 +43,7 @@ public:
     void end_evaluation() override { strategy_.end_evaluation(); }
     void abort(const error& why) noexcept override { strategy_.abort(why); }
     void finish() override { strategy_.finish(); }
+    void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
     action tell(const step_info& event) override { return ask_all(event); }

@@ -485,6 +485,15 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
     return norm_->of_all();
 }
 
+SKEIN_INLINE void flat_store::move_gradients(
+    const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    const auto type = grads_P_.scalar_type();
+    norm_.reset(); // it looks into the old ones
+    grads_P_ = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    saved_elsewhere_ = saved_elsewhere;
+}
+
 SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);

@@ -71,6 +71,8 @@ SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
     if (average_) average_->update(steps_);
 }
 
+SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
+
 SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
                                          double clip_value) const {
     if (clip_value > 0.0) {

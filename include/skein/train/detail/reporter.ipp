@@ -145,6 +145,11 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
+    show(start);
+    greet(start);
+}
+
+SKEIN_INLINE void reporter::show(const start_info& start) {
     report::progress_options options;
     options.name = name_.empty() ? config_->name : name_;
     options.total = start.total_steps;
@@ -162,7 +167,26 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
             std::fflush(stdout);
         };
     show_ = std::make_unique<report::progress>(std::move(options));
-    greet(start);
+}
+
+SKEIN_INLINE void reporter::rebind(const start_info& start) {
+    if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
+        dir_.reset();
+        show_.reset();
+        first_ = false;
+    }
+    const auto before = places_.size();
+    places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
+    if (!ctx_->is_first()) return;
+    if (!std::exchange(first_, true)) {
+        if (!path_.empty())
+            dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
+        show(start);
+    }
+    if (dir_) dir_->truncate_after(start.first_step);
+    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}",
+                              start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
+                              before, places_text(places_)));
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.

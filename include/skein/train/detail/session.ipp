@@ -64,6 +64,10 @@ SKEIN_INLINE void session::complete() {
 SKEIN_INLINE void session::redo() {
     core_->guarded([&] { core_->redo(); });
 }
+SKEIN_INLINE void session::abort(const error& why) noexcept { core_->abort(why); }
+SKEIN_INLINE void session::rebind() {
+    core_->guarded([&] { core_->rebind(); });
+}
 SKEIN_INLINE fit_result session::finish() {
     return core_->guarded([&] { return core_->finish(); });
 }

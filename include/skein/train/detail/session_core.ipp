@@ -5,11 +5,11 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/posix_disk.hpp>
-#include <skein/dist/comm_thread.hpp>
 #include <skein/torch/torch.hpp>
 #include <skein/train/checkpoint.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/feeder.ipp>
+#include <skein/train/detail/session_clock.ipp>
 #include <skein/train/detail/session_evaluation.ipp>
 #include <skein/train/detail/session_parts.ipp>
 #include <skein/train/loss_scale.hpp>
@@ -19,7 +19,6 @@
 #include <skein/wire/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -43,15 +42,18 @@ public:
             throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
-            if (parts_) parts_->abort(why);
-            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            abort(why);
             throw;
         }
+    }
+    void abort(const error& why) noexcept {
+        if (parts_) parts_->abort(why);
+        ctx_.abort(why);
     }
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), rate_(request.rate) {
+          reported_(*request.reported), rate_(request.rate), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
             require_same(ctx_, all_settings(request));
@@ -74,8 +76,7 @@ public:
         const error why(errc::aborted,
                         fmt::format("rank {} left its session in the middle of step {}",
                                     ctx_.rank(), step_ + 1));
-        parts_->abort(why);
-        if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+        abort(why);
     }
     session_core(const session_core&) = delete;
     session_core& operator=(const session_core&) = delete;
@@ -95,15 +96,7 @@ public:
         report_.emplace(ctx_, config_, described_);
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
-        start_info start{.rank = ctx_.rank(),
-                         .world_size = ctx_.world_size(),
-                         .first_step = step_,
-                         .total_steps = total_,
-                         .parameters = parts_->store().trainable(),
-                         .run_path = report_->path(),
-                         .resumed_from = resumed_from,
-                         .strategy = parts_->strategy_name(),
-                         .epochs = epochs_text(config_, *input_)};
+        const auto start = start_info_of(resumed_from);
         report_->begin(start);
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
@@ -156,7 +149,7 @@ public:
         expect(step_phase::idle, "draw()");
         if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
         if (stopped_ || ended_) return false;
-        step_begun_ = seconds_now();
+        clock_.begin_step();
         if (!upcoming_) upcoming_ = draw_batch();
         if (!upcoming_) {
             ended_ = true;
@@ -170,7 +163,7 @@ public:
         reported_before_ = reported_;
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
-        busy_ = comm_busy();
+        clock_.begin_compute();
         parts_->begin_step();
         phase_ = step_phase::drawn;
         return true;
@@ -219,13 +212,12 @@ public:
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
                                     passed_, with_samples(), step_ + 1));
         feeder_->look_ahead(step_);
-        const double waited = waiting([&] { parts_->finish_backward(); });
-        overlap_ = overlap_of(waited);
+        clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = parts_->store().own_squared_norm();
-        waiting([&] {
+        clock_.waiting([&] {
             divisor_ = scale();
             if (weighted_)
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, step_ + 1);
@@ -243,9 +235,9 @@ public:
         if (scale_) scale_->update(!overflowed());
         if (scale_ && scale_->overflows() >= loss_scale::most_overflows)
             always_overflows(*scale_, step_ + 1);
-        time_.optimizer = seconds_now() - begin;
-        waiting([&] { parts_->publish(); });
+        clock_.time().optimizer = seconds_now() - begin;
         phase_ = step_phase::applied;
+        clock_.waiting([&] { parts_->publish(); });
     }
 
     void commit() {
@@ -256,7 +248,8 @@ public:
         stopped_ = stop_agreed_;
         if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
         now_.metrics = &merged_;
-        count_time(now_, seconds_now() - step_begun_, static_cast<double>(drawn_->global_batch));
+        result_.loss = now_.loss;
+        clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
         phase_ = step_phase::idle;
         ask_stop(parts_->tell(now_));
@@ -282,16 +275,28 @@ public:
             while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
             parts_->finish_backward(); // the others wait for our part of the exchange
         }
-        at::NoGradGuard no_grad;
-        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
-        reported_ = reported_before_;
-        drawn_.reset();
-        in_hand_ = nullptr;
-        feeder_->rewind();
-        time_.data = time_.forward = time_.backward = 0.0;
-        phase_ = step_phase::idle;
+        take_back();
     }
 
+    /// The context is in another generation of its world.
+    void rebind() {
+        if (!input_)
+            throw error(errc::usage, "a session that has not begun cannot go on in another world")
+                .with_hint("open it with the new context");
+        feeder_->quiet();
+        agree_on_step(ctx_, step_ + (phase_ == step_phase::applied ? 1 : 0));
+        parts_->rebind();
+        optimizer_->rebind();
+        if (phase_ == step_phase::applied)
+            parts_->publish(); // commit() is next, as it was
+        else if (phase_ != step_phase::idle || drawn_)
+            take_back();
+        upcoming_.reset();
+        feeder_->rebind();
+        if (saver_) open_saver();
+        report_->rebind(start_info_of({}));
+        ended_ = false; // the end of a stream is found again
+    }
     void use_evaluation(std::uint64_t samples, numbered_loss loss) {
         evaluator_->use(samples, std::move(loss));
     }
@@ -305,6 +310,30 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// The step that was drawn has not been.
+    void take_back() {
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+        reported_ = reported_before_;
+        drawn_.reset();
+        in_hand_ = nullptr;
+        feeder_->rewind();
+        clock_.forget_compute();
+        phase_ = step_phase::idle;
+    }
+
+    [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
+        return {.rank = ctx_.rank(),
+                .world_size = ctx_.world_size(),
+                .first_step = step_,
+                .total_steps = total_,
+                .parameters = parts_->store().trainable(),
+                .run_path = report_->path(),
+                .resumed_from = resumed_from,
+                .strategy = parts_->strategy_name(),
+                .epochs = epochs_text(config_, *input_)};
+    }
+
     void expect(step_phase wanted, const char* call) const {
         if (phase_ == wanted) return;
         const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
@@ -316,16 +345,15 @@ private:
     [[nodiscard]] std::optional<drawn_batch> draw_batch() {
         const auto begin = seconds_now();
         auto batch = feeder_->next(step_);
-        time_.data += seconds_now() - begin;
+        clock_.time().data += seconds_now() - begin;
         return batch;
     }
 
     [[nodiscard]] const void* batch_of(micro_batch& micro) {
         const auto begin = seconds_now();
         const void* const batch = feeder_->batch_of(micro);
-        const auto end = seconds_now();
-        time_.data += end - begin;
-        forward_begun_ = end;
+        clock_.time().data += seconds_now() - begin;
+        clock_.begin_forward();
         return batch;
     }
 
@@ -338,17 +366,17 @@ private:
     template <class Loss>
     void pass(const micro_batch& micro, Loss get) {
         const user_code here{ctx_.rank(), step_ + 1};
-        forward_begun_ = forward_begun_ > 0 ? forward_begun_ : seconds_now();
+        clock_.begin_forward();
         const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
+        clock_.end_forward();
         const auto forward_end = seconds_now();
-        time_.forward += forward_end - std::exchange(forward_begun_, 0.0);
         // A mean is weighted by its share of the global batch, so that the sum over ranks is the
         // batch's mean. A sum over weights is divided by them when all are known.
         const double share = (loss.weighted ? 1.0 : static_cast<double>(micro.samples)) /
                              static_cast<double>(drawn_->global_batch) * scale();
         here.run("the backward pass",
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
-        time_.backward += seconds_now() - forward_end;
+        clock_.time().backward += seconds_now() - forward_end;
         losses_.add(loss);
         passed_ += 1;
     }
@@ -368,21 +396,21 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : stop_wanted_        ? 1.0
                                                   : 0.0;
-        const auto& t = time_;
+        const auto& t = clock_.time();
         double control[] = {stop,           all_touched ? 0.0 : 1.0,
                             now_.grad_norm, -now_.grad_norm,
                             t.data,         t.forward,
                             t.backward,     t.exposed,
-                            t.optimizer,    -overlap_};
+                            t.optimizer,    -clock_.overlap()};
         merged_.clear();
-        const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
+        const double waited = clock_.waiting([&] { merged_ = merge(ctx_, row, control); });
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
         if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
         if (control[2] != -control[3] && !overflowed())
             come_apart(step_ + 1, -control[3], control[2]);
-        time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
+        clock_.begin_row(waited);
 
         stop_agreed_ = control[0] > 0.0;
         stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
@@ -398,37 +426,6 @@ private:
     [[nodiscard]] bool overflowed() const noexcept {
         return scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
     }
-    // ---- time --------------------------------------------------------------------------------
-
-    /// Runs what waits for other ranks; the seconds that took.
-    template <class Call>
-    double waiting(Call call) {
-        const auto begin = seconds_now();
-        call();
-        const auto seconds = seconds_now() - begin;
-        if (ctx_.world_size() > 1) time_.exposed += seconds;
-        return seconds;
-    }
-
-    [[nodiscard]] double comm_busy() const {
-        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
-    }
-    [[nodiscard]] double overlap_of(double waited) const {
-        const double busy = comm_busy() - busy_;
-        return busy > 0 ? std::clamp(1.0 - waited / busy, 0.0, 1.0) : 0.0;
-    }
-
-    void count_time(step_info& now, double seconds, double samples) {
-        const double per_sample =
-            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
-        const double tokens = samples * per_sample;
-        now.seconds = seconds;
-        now.tokens_per_s = seconds > 0 ? tokens / seconds : 0.0;
-        result_.loss = now.loss;
-        train_seconds_ += seconds;
-        tokens_ += tokens;
-    }
-
     // ---- between steps -----------------------------------------------------------------------
 
     [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
@@ -473,8 +470,7 @@ private:
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
         if (!config_.checkpoints) return {};
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_, config_.collective_timeout));
+        open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
@@ -482,6 +478,11 @@ private:
         if (!found) return {};
         restore(*found);
         return found->path();
+    }
+
+    void open_saver() {
+        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
+                       make_checkpoint_world(ctx_));
     }
 
     void restore(const loaded_checkpoint& found) {
@@ -548,7 +549,7 @@ private:
         result_.steps = step_;
         result_.total = total_;
         result_.seconds = seconds;
-        result_.tokens_per_s = train_seconds_ > 0 ? tokens_ / train_seconds_ : 0.0;
+        result_.tokens_per_s = clock_.tokens_per_s();
         result_.run_name = report_->name();
         result_.run_path = report_->path();
         result_.stopped = stopped_ && !is_last();
@@ -591,9 +592,8 @@ private:
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 
-    double begun_ = 0.0, step_begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
-    step_timing time_; // since the row before
-    double train_seconds_ = 0.0, tokens_ = 0.0;
+    double begun_ = 0.0;
+    step_clock clock_;
     fit_result result_;
 };
 

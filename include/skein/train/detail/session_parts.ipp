@@ -232,6 +232,23 @@ private:
 
 // ---- what the ranks find out together -------------------------------------------------------------
 
+/// In another generation of the world: all have finished as many steps.
+SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished) {
+    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}", finished)));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (!as_text(all[r]).starts_with("step "))
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} begins anew in a world where others go "
+                                    "on",
+                                    r))
+                .with_hint("resume all ranks from the last checkpoint");
+        if (all[r] != all[0])
+            throw error(errc::mismatch, fmt::format("rank 0 comes with {}, rank {} with {}",
+                                                    as_text(all[0]), r, as_text(all[r])))
+                .with_hint("resume from the last checkpoint");
+    }
+}
+
 /// Collective: finds the first rank whose loss is broken, then throws on all of them.
 ///   mine  the loss of this rank
 [[noreturn]] SKEIN_INLINE void not_finite(const context& ctx, double mine, const step_info& now) {

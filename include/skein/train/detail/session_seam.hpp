@@ -44,6 +44,7 @@ public:
     virtual void end_evaluation() = 0;
     virtual void abort(const error& why) noexcept = 0;
     virtual void finish() = 0;
+    virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
     [[nodiscard]] virtual action tell(const step_info& event) = 0;

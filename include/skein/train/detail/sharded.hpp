@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -62,6 +63,8 @@ struct shard_groups {
 
     /// A further communicator of the ranks of `shard`, which is not null.
     [[nodiscard]] std::unique_ptr<dist::comm_thread> another(const context& ctx) const;
+    /// Other ranks own the same parts, and the first of them saves them.
+    [[nodiscard]] bool is_saved_elsewhere() const noexcept;
     /// The replica whose host is that of the first rank of the world.
     [[nodiscard]] int first_replica() const;
 
@@ -100,6 +103,9 @@ public:
     void end_evaluation();
     void abort(const error& why) noexcept;
     void finish();
+    /// Without shards any number of the ranks may go on; with shards as many of a group as before, each
+    /// with the part that it has.
+    void rebind();
 
     [[nodiscard]] std::size_t buckets() const noexcept;
     /// Units of the last step whose exchange began before the backward pass had ended.
@@ -120,6 +126,9 @@ private:
     void build(torch::nn::Module& module, const plan_function& plan);
     void find_marks(torch::nn::Module& module);
     void make_store(torch::nn::Module& module, const plan_function& plan);
+    [[nodiscard]] std::function<at::Tensor(std::int64_t, at::ScalarType)> gradient_memory() const;
+    void agree_on_origin();
+    void give_up_pass() noexcept;
     void spread_values();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
@@ -132,14 +141,16 @@ private:
     void gather_all(bool masters);
     void return_masters();
     [[nodiscard]] bool reduces() const noexcept {
-        return groups_.shard != nullptr || groups_.replicas != nullptr;
+        return groups_->shard != nullptr || groups_->replicas != nullptr;
     }
     [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
 
     const context* ctx_;
     torch::nn::Module* module_;
     shard_policy policy_;
-    shard_groups groups_;
+    std::unique_ptr<shard_groups> groups_;
+    int shards_ = 1, shard_ = 0; // ranks that everything is cut between, and this one's number
+    std::uint64_t origin_ = 0;   // the same on the ranks that were there when this was made
     std::unique_ptr<flat_store> store_;
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;

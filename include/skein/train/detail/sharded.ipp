@@ -11,11 +11,14 @@
 #include <skein/torch/torch.hpp>
 #include <skein/train/collective.hpp>
 #include <skein/train/detail/unit_gatherer.ipp>
+#include <skein/wire/decode.hpp>
+#include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <exception>
 #include <map>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -72,6 +75,10 @@ SKEIN_INLINE std::unique_ptr<dist::comm_thread> shard_groups::another(const cont
     return dist::make_comm_thread(*ctx.world(), options);
 }
 
+SKEIN_INLINE bool shard_groups::is_saved_elsewhere() const noexcept {
+    return replicas != nullptr && replicas->rank() > 0;
+}
+
 SKEIN_INLINE int shard_groups::first_replica() const {
     std::int64_t root = host_ == 0 ? replicas->rank() : 0; // hosts are numbered by their first rank
     replicas->all_reduce(dist::view_of(std::span(&root, 1)), dist::reduce_op::max).wait();
@@ -112,7 +119,8 @@ SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& polic
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
-    : ctx_(&ctx), module_(&module), policy_(policy), groups_(ctx, policy) {
+    : ctx_(&ctx), module_(&module), policy_(policy),
+      groups_(std::make_unique<shard_groups>(ctx, policy)) {
     try {
         build(module, plan);
     } catch (...) {
@@ -133,7 +141,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
 
     constexpr auto nobody = static_cast<std::size_t>(-1);
     turn_.assign(states_.size(), nobody);
-    if (policy_.shard_gradients && groups_.shard != nullptr) {
+    if (policy_.shard_gradients && groups_->shard != nullptr) {
         std::map<std::int64_t, std::size_t> latest; // by place
         for (std::size_t u = states_.size(); u-- > 0;) {
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
@@ -147,10 +155,11 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
-    if (groups_.world == nullptr) return;
+    if (groups_->world == nullptr) return;
+    agree_on_origin();
     spread_values();
-    if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
-    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
+    if (!policy_.shard_parameters || groups_->shard == nullptr || one_copy_) return;
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_->another(*ctx_), policy_);
     gatherer_->drop_all();
     gatherer_->attach();
 }
@@ -171,45 +180,55 @@ SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
     }
 }
 
+/// A tensor that keeps the group's memory.
+SKEIN_INLINE at::Tensor adopt(std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
+                              at::ScalarType type) {
+    auto* const data = memory->data();
+    return at::from_blob(
+        data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
+        at::TensorOptions().dtype(type));
+}
+
+[[nodiscard]] SKEIN_INLINE std::size_t bytes_of(std::int64_t elements, at::ScalarType type) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * c10::elementSize(type);
+}
+
+/// Where the group that reduces can work in place; none without such a group.
+SKEIN_INLINE std::function<at::Tensor(std::int64_t, at::ScalarType)> sharded_parallel::
+    gradient_memory() const {
+    auto* const reducing = groups_->shard != nullptr ? groups_->shard : groups_->replicas;
+    if (reducing == nullptr) return {};
+    return [reducing](std::int64_t elements, at::ScalarType type) {
+        auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
+        return memory->everywhere() ? adopt(std::move(memory), elements, type)
+                                    : make_flat_buffer(elements, type);
+    };
+}
+
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                                const plan_function& plan) {
-    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
-                          at::ScalarType type) {
-        auto* const data = memory->data();
-        return at::from_blob(
-            data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
-            at::TensorOptions().dtype(type));
-    };
-    const auto bytes_of = [](std::int64_t elements, at::ScalarType type) {
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) *
-               c10::elementSize(type);
-    };
     store_options options;
     options.plan = plan;
     options.precision = policy_.precision;
-    if (groups_.shard != nullptr) {
-        options.shards = groups_.shard->world_size();
-        options.shard = groups_.shard->rank();
+    if (groups_->shard != nullptr) {
+        options.shards = groups_->shard->world_size();
+        options.shard = groups_->shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
         options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
             auto memory =
-                groups_.shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
+                groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
             one_copy_ = memory->everywhere();
             if (!one_copy_) return make_flat_buffer(elements, type);
-            options.brings_values = groups_.shard->rank() == 0;
+            options.brings_values = groups_->shard->rank() == 0;
             return adopt(std::move(memory), elements, type);
         };
     }
-    if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
-    auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
-    if (reducing != nullptr)
-        options.gradient_memory = [&, reducing](std::int64_t elements, at::ScalarType type) {
-            auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
-            return memory->everywhere() ? adopt(std::move(memory), elements, type)
-                                        : make_flat_buffer(elements, type);
-        };
-    if (groups_.world != nullptr) { // before anything is shared that depends on it
+    shards_ = options.shards;
+    shard_ = options.shard;
+    options.saved_elsewhere = groups_->is_saved_elsewhere();
+    options.gradient_memory = gradient_memory();
+    if (groups_->world != nullptr) { // before anything is shared that depends on it
         store_options only;
         only.plan = plan;
         only.precision = policy_.precision;
@@ -226,19 +245,19 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
 /// Rank 0's values on every rank.
 SKEIN_INLINE void sharded_parallel::spread_values() {
     if (one_copy_) {
-        groups_.shard->barrier().wait(); // its first rank has brought them
-        if (groups_.replicas != nullptr) {
-            const int root = groups_.first_replica();
+        groups_->shard->barrier().wait(); // its first rank has brought them
+        if (groups_->replicas != nullptr) {
+            const int root = groups_->first_replica();
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
                 const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_.replicas->broadcast(view, root).wait();
+                groups_->replicas->broadcast(view, root).wait();
             }
-            groups_.shard->barrier().wait();
+            groups_->shard->barrier().wait();
             if (store_->is_mixed()) {
                 store_->cast_owned();
-                groups_.shard->barrier().wait();
+                groups_->shard->barrier().wait();
             }
         }
     } else {
@@ -266,20 +285,20 @@ SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
     auto flat = tensor.detach().contiguous();
     const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
     if (bytes.count == 0) return;
-    groups_.world->broadcast(bytes, 0).wait();
+    groups_->world->broadcast(bytes, 0).wait();
     if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
 }
 
 SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     const bool whole = !gatherer_ || gatherer_->is_whole();
     if (gatherer_) gatherer_->detach();
-    if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
+    if (groups_->world != nullptr) { // no exchange may outlive the memory it works on
         if (std::uncaught_exceptions() > 0 || (!finished_ && phase_ != phase::idle)) {
             const error why(errc::aborted,
                             fmt::format("rank {} leaves because of an exception", ctx_->rank()));
             abort(why);
         }
-        groups_.drain();
+        groups_->drain();
         if (gatherer_) gatherer_->comm().drain();
     }
     store_->when_final({});
@@ -315,7 +334,7 @@ SKEIN_INLINE void sharded_parallel::begin_step() {
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     end_micro();
     if (!reduces()) return;
-    const bool each = policy_.shard_gradients && groups_.shard != nullptr;
+    const bool each = policy_.shard_gradients && groups_->shard != nullptr;
     phase_ = last || each ? phase::reducing : phase::passing;
     left_ = crossed_ = states_.size();
     for (std::size_t u = 0; u < states_.size(); ++u) {
@@ -373,27 +392,27 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
-    if (groups_.shard == nullptr) {
-        s.reduced = groups_.replicas->all_reduce(view, dist::reduce_op::sum,
-                                                 tag(unit, dist::tag_phase::reduce));
+    if (groups_->shard == nullptr) {
+        s.reduced = groups_->replicas->all_reduce(view, dist::reduce_op::sum,
+                                                  tag(unit, dist::tag_phase::reduce));
         return;
     }
-    s.reduced = groups_.shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
-                                                tag(unit, dist::tag_phase::reduce));
+    s.reduced = groups_->shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
+                                                 tag(unit, dist::tag_phase::reduce));
 }
 
 /// What is reduced inside the shard group goes on to the replicas, in the order of units.
 ///   wait_until  waits for the units down to this one; the others go on if they are done
 SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
-    if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
+    if (groups_->shard == nullptr || groups_->replicas == nullptr) return;
     for (; crossed_ > left_; --crossed_) {
         auto& s = states_[crossed_ - 1];
         if (crossed_ - 1 < wait_until && !s.reduced.done()) return;
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
-        s.replicated = groups_.replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
-                                                    tag(crossed_ - 1, dist::tag_phase::reduce));
+        s.replicated = groups_->replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
+                                                     tag(crossed_ - 1, dist::tag_phase::reduce));
     }
 }
 
@@ -437,8 +456,8 @@ SKEIN_INLINE void sharded_parallel::finish_backward() {
 }
 
 SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
-    if (groups_.shard == nullptr) return mine;
-    groups_.shard
+    if (groups_->shard == nullptr) return mine;
+    groups_->shard
         ->all_reduce(dist::view_of(std::span(&mine, 1)), dist::reduce_op::sum,
                      tag(0, dist::tag_phase::row))
         .wait();
@@ -447,9 +466,9 @@ SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
 
 SKEIN_INLINE void sharded_parallel::publish() {
     store_->cast_owned();
-    if (groups_.shard == nullptr) return;
+    if (groups_->shard == nullptr) return;
     if (one_copy_) {
-        groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
+        groups_->shard->barrier(tag(0, dist::tag_phase::publish)).wait();
     } else if (gatherer_) {
         gatherer_->publish(step_);
     } else {
@@ -462,7 +481,7 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
     std::vector<dist::ticket> ends;
     for (std::size_t u = 0; u < states_.size(); ++u) {
         const auto& unit = store_->units()[u];
-        ends.push_back(gather_unit(*groups_.shard,
+        ends.push_back(gather_unit(*groups_->shard,
                                    masters ? store_->params_P() : store_->values_of(unit), unit,
                                    tag(u, dist::tag_phase::publish)));
     }
@@ -470,7 +489,7 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
 }
 
 SKEIN_INLINE void sharded_parallel::sync_buffers() {
-    if (groups_.world == nullptr) return;
+    if (groups_->world == nullptr) return;
     for (const auto& f : store_->fixed())
         if (f.is_buffer) broadcast(f.tensor);
 }
@@ -485,7 +504,7 @@ SKEIN_INLINE void sharded_parallel::end_evaluation() {
 }
 
 SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
-    groups_.abort(why);
+    groups_->abort(why);
     if (gatherer_) gatherer_->comm().abort(why);
 }
 
@@ -500,9 +519,67 @@ SKEIN_INLINE void sharded_parallel::finish() {
     finished_ = true;
 }
 
+// ---- another generation --------------------------------------------------------------------------
+
+/// What a rank brings along into a new generation.
+struct rebind_word {
+    std::uint64_t origin = 0, step = 0;
+    std::int32_t shards = 1, shard = 0, now_shards = 1, now_shard = 0;
+};
+
+/// Nothing of an exchange that was under way is waited for, but for the threads that worked on it.
+SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
+    abort(error(errc::aborted,
+                fmt::format("rank {} goes on in another generation of the world", ctx_->rank())));
+    groups_->drain();
+    if (gatherer_) gatherer_->comm().drain();
+    for (auto& s : states_) s.reduced = s.replicated = {};
+    phase_ = phase::idle;
+}
+
+SKEIN_INLINE void sharded_parallel::agree_on_origin() {
+    std::random_device source;
+    auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
+    groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
+    origin_ = static_cast<std::uint64_t>(number);
+}
+
+SKEIN_INLINE void sharded_parallel::rebind() {
+    give_up_pass();
+    auto next = std::make_unique<shard_groups>(*ctx_, policy_);
+    rebind_word mine{.origin = origin_, .step = step_, .shards = shards_, .shard = shard_};
+    if (next->shard != nullptr) {
+        mine.now_shards = next->shard->world_size();
+        mine.now_shard = next->shard->rank();
+    }
+    const auto words = gather_bytes(*ctx_, wire::encode(mine));
+    for (std::size_t r = 0; r < words.size(); ++r) {
+        const auto word = wire::decode<rebind_word>(words[r]);
+        if (!word || word->origin != origin_)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} was not there when this training "
+                                    "began, and joins it",
+                                    r))
+                .with_hint("resume all ranks from the last checkpoint");
+        if (word->now_shards != word->shards || word->now_shard != word->shard)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} has part {} of {}, and would have {} "
+                                    "of {}: the parts of lost ranks are lost",
+                                    r, word->shard, word->shards, word->now_shard,
+                                    word->now_shards))
+                .with_hint("resume from the last checkpoint, which fits any number of ranks");
+        step_ = std::max(step_, word->step); // tags agree again
+    }
+    const auto old =
+        std::exchange(groups_, std::move(next)); // its memory is used until the next line
+    store_->move_gradients(gradient_memory(), groups_->is_saved_elsewhere());
+    if (gatherer_) gatherer_->rebind(groups_->another(*ctx_));
+    if (one_copy_ && groups_->shard != nullptr) groups_->shard->barrier().wait();
+}
+
 /// The module has all float32 values.
 SKEIN_INLINE void sharded_parallel::return_masters() {
-    if (groups_.shard != nullptr) gather_all(/*masters=*/true);
+    if (groups_->shard != nullptr) gather_all(/*masters=*/true);
     store_->show_masters(/*whole=*/true);
 }
 

@@ -10,11 +10,8 @@ namespace skein::train::detail {
 
 SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
                                             const precision_policy& policy)
-    : module_(&module), store_(module, {.precision = policy}) {
-    if (ctx.world_size() != 1)
-        throw error(errc::usage,
-                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-            .with_hint("use Trainer<DDP<>>, or one worker");
+    : ctx_(&ctx), module_(&module), store_(module, {.precision = policy}) {
+    rebind();
     cast_inputs(module, store_, /*on=*/true);
 }
 
@@ -24,6 +21,13 @@ SKEIN_INLINE void single_process::finish_backward() {
     store_.settle_gradients();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE void single_process::rebind() const {
+    if (ctx_->world_size() == 1) return;
+    throw error(errc::usage,
+                fmt::format("strategy Single in a world of {} workers", ctx_->world_size()))
+        .with_hint("use Trainer<DDP<>>, or one worker");
 }
 
 SKEIN_INLINE void single_process::finish() {

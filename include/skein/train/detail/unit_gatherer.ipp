@@ -157,6 +157,23 @@ public:
         for (const auto u : order_) drop(u);
     }
 
+    /// Another communicator of the same ranks in the same order; a pass that was under way is over.
+    void rebind(std::unique_ptr<dist::comm_thread> comm) {
+        comm_->drain();
+        comm_ = std::move(comm);
+        idle_.clear();
+        in_pass_ = backwards_ = false;
+        for (const auto u : order_) {
+            auto& s = states_[u];
+            if (s.is == place::coming) { // its gather may have failed
+                s.gathered = {};
+                s.is = place::here;
+            }
+            drop(u);
+        }
+        whole_ = false;
+    }
+
     /// All gradients of the unit are there.
     void unit_done(std::size_t u) {
         if (states_[u].mark && !whole_) drop(u);
