@@ -5,6 +5,7 @@
 #include <catch2/generators/catch_generators.hpp>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 using namespace skein;
@@ -55,6 +56,50 @@ TEST_CASE(
     });
     INFO(ranks::first_error(errors));
     CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("a small collective that nobody waits for ends: asked, drained, or by itself") {
+    const int how = GENERATE(0, 1, 2);
+    ranks::event_gate gate;
+    const auto errors = ranks::group({"a", "a"}, "shm", [&](ranks::rank_view& c) {
+        std::vector<float> v(1000, 1.0f);
+        if (c.rank == 1) gate.wait_for_others(1);
+        auto end = c.comm.all_reduce(view_of(std::span(v)), reduce_op::sum);
+        gate.arrive();
+        const auto until = steady_now() + 20s;
+        const auto ended = [&] { return how == 0 ? end.done() : c.comm.stats().operations == 1; };
+        if (how == 1) c.comm.drain();
+        while (!ended() && steady_now() < until) std::this_thread::yield();
+        if (!ended() || v[999] != 2.0f) throw error(errc::internal, "it has not ended");
+        end.wait();
+    });
+    INFO(ranks::first_error(errors));
+    CHECK(ranks::first_error(errors).empty());
+}
+
+TEST_CASE("a late rank is found though nobody waits") {
+    ranks::event_gate gate;
+    const auto errors = ranks::group({"a", "a"}, "shm", [&](ranks::rank_view& c) {
+        std::vector<float> v(1000, 1.0f);
+        const auto io = view_of(std::span(v));
+        c.comm.set_deadline(50ms);
+        c.comm.drain();
+        if (c.rank == 0) {
+            auto end = c.comm.all_reduce(io, reduce_op::sum);
+            const auto until = steady_now() + 20s;
+            while (c.comm.stats().operations < 2 && steady_now() < until)
+                std::this_thread::yield();
+            gate.arrive();
+            end.wait();
+        } else {
+            gate.wait_for_others(1);
+            c.comm.all_reduce(io, reduce_op::sum).wait();
+        }
+    });
+    for (const auto& e : errors) {
+        REQUIRE(e);
+        CHECK(e->code() == errc::timeout);
+    }
 }
 
 TEST_CASE("ranks may submit to two groups in different orders") {

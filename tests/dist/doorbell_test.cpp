@@ -44,10 +44,46 @@ TEST_CASE("a waiting thread looks up after each slice") {
     CHECK(bell.asleep.load() == 0);
 }
 
+TEST_CASE("a wait for somebody who needs this core does not look") {
+    doorbell bell{};
+    spin_budget spin;
+    const int rounds = spin.rounds();
+    int looks = 0;
+    bool there = false;
+    wait_at(
+        bell, spin, 1us, [&] { return ++looks > 2 && there; }, [&] { there = looks == 2; },
+        [] { return false; });
+    CHECK(looks <= 3);
+    CHECK(spin.rounds() == rounds); // it says nothing about looking
+}
+
 TEST_CASE("the spin budget follows what pays off") {
     spin_budget spin;
-    for (int i = 0; i < 100; ++i) spin.waited(1s);
+    for (int i = 0; i < 100; ++i) spin.slept(1s);
     const int least = spin.rounds();
-    for (int i = 0; i < 100; ++i) spin.waited(1us);
+    for (int i = 0; i < 100; ++i) spin.slept(1us);
     CHECK(spin.rounds() > 10 * least);
+    for (int i = 0; i < 100; ++i) spin.slept(1s);
+    for (int i = 0; i < 100; ++i) spin.paid();
+    CHECK(spin.rounds() > 10 * least);
+}
+
+TEST_CASE("a budget that shrank is tried again, ever more seldom while that is in vain") {
+    spin_budget spin;
+    for (int i = 0; i < 100; ++i) spin.slept(1s);
+    const auto trials_in = [&](int waits) {
+        int trials = 0;
+        for (int i = 0; i < waits; ++i) {
+            trials += spin.next() > 100 * spin.rounds() ? 1 : 0;
+            spin.slept(1s);
+        }
+        return trials;
+    };
+    const int first = trials_in(200), later = trials_in(2000);
+    CHECK(first >= 2);
+    CHECK(later >= 2);
+    CHECK(later <= 10);
+    const int rounds = spin.rounds();
+    spin.paid();
+    CHECK(spin.next() > rounds);
 }

@@ -56,6 +56,7 @@ struct time_constants {
     ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour
     ms ring_farewell{1000}; ///< for both notices, at close
     ms shm_look{20};        ///< between looks whether the processes of the others live
+    ms unwaited_collective{10}; ///< until a small collective nobody waits for ends on its loop; twice at most
 
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
 };

@@ -6,9 +6,12 @@
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
-// begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
-// ticket is done at once and no thread was woken. Else, and for larger ones, whoever is first goes on
-// with it: the communicator's thread, or a thread that waits for the ticket.
+// begins in the call itself: what this rank brings is there for the others when it returns. It looks
+// for them for a microsecond or two; if they have come, the ticket is done at once. Else a thread that
+// waits for the ticket ends it, and the communicator's thread is not woken; that one does it if the
+// ticket is asked (done()), if something is submitted behind it, or after some milliseconds. Larger
+// collectives, whose other ranks wait for this one's work, go to that thread at once, and whoever is
+// first does them: it, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -50,7 +53,9 @@ public:
     ticket() = default;
 
     [[nodiscard]] bool done() const noexcept {
-        return !state_ || state_->phase.load(std::memory_order_acquire) != running;
+        if (!state_ || state_->phase.load(std::memory_order_acquire) != running) return true;
+        hand_over(); // for the next time
+        return false;
     }
     /// Blocks until the operation has ended; throws its error. May be called again.
     void wait() const;
@@ -67,6 +72,7 @@ private:
         comm_thread* owner = nullptr; // lives until the phase has changed
     };
     explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
+    void hand_over() const noexcept;
     std::shared_ptr<state> state_;
 };
 
@@ -143,7 +149,11 @@ private:
     static skein::detail::self_owned run_here(comm_thread* self);
     ticket end_here();
     static bool go_on(ticket::state& end);
+    static void go_on_with(void* rest, ticket::state& end);
     void finish_here(ticket::state& end);
+    void hand_over(std::shared_ptr<ticket::state> end);
+    task<void> look_after();
+    void forget_here();
     void hand_on();
     void record(const operation& op, time_point begin);
     static void tell(ticket::state& end, const result<void>& outcome);
@@ -172,7 +182,9 @@ private:
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;
     bool driving_ = false;
-    std::condition_variable idle_; // driving_ became false
+    std::shared_ptr<ticket::state> waiting_; // began here, for who waits for it; null: handed over
+    bool looking_after_ = false;             // the loop does
+    std::condition_variable idle_;           // driving_ became false
     comm_stats stats_;
 };
 

@@ -34,6 +34,12 @@ struct collective_options {
     duration deadline = time_constants::lan().collective_timeout;
 };
 
+/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
+struct suspended_start {
+    std::coroutine_handle<> rest; ///< null: it ended
+    bool others_wait = false;     ///< for what this rank does in `rest`; else it has done its part
+};
+
 /// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
 /// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
 /// two.
@@ -41,9 +47,8 @@ class prompt_start {
 public:
     /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
     virtual void begin_here() noexcept = 0;
-    /// No more of that. Gives the coroutine that was suspended, or null: it wants to be resumed on the
-    /// loop's thread, before anything else is called, and blocks that one.
-    [[nodiscard]] virtual std::coroutine_handle<> end_here() noexcept = 0;
+    /// No more of that. What was suspended wants to be resumed before anything else is called.
+    [[nodiscard]] virtual suspended_start end_here() noexcept = 0;
 
 protected:
     prompt_start() = default;

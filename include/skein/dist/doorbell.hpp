@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 namespace skein::dist {
 
@@ -48,14 +49,27 @@ struct alignas(128) doorbell {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
 /// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
-/// since looking costs a core that somebody may compute on.
+/// since looking costs a core that somebody may compute on. Two sides that both sleep make each
+/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking takes.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
-    /// Tells how long a wait took that needed more than a look.
-    void waited(duration length) noexcept {
+    /// For a wait that begins now.
+    [[nodiscard]] int next() noexcept {
+        if (rounds_ > least || --until_trial_ > 0) return rounds_;
+        between_trials_ = std::min(2 * between_trials_, rarest);
+        until_trial_ = between_trials_;
+        return trial;
+    }
+    /// Looking was enough.
+    void paid() noexcept {
+        rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+        between_trials_ = until_trial_ = often;
+    }
+    /// Tells how long a wait took that was slept through in the end.
+    void slept(duration length) noexcept {
         if (length < worthwhile)
-            rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+            paid();
         else
             rounds_ = std::max(rounds_ / 2, least);
     }
@@ -64,38 +78,44 @@ private:
     static constexpr duration worthwhile =
         std::chrono::microseconds(60);            // a sleep costs about 10-50 us
     static constexpr int least = 32, most = 2048; // a pause takes about 20-40 ns
-    int rounds_ = 512;
+    static constexpr int trial = 8192;            // two idle cores wake each other in 60-90 us
+    static constexpr int often = 16, rarest = 512;
+    int rounds_ = 512, until_trial_ = often, between_trials_ = often;
 };
 
+/// The core this thread runs on; negative: the system does not say.
+[[nodiscard]] int this_core() noexcept;
+
 /// Blocks the thread until ready(). Between sleeps of at most `slice`, still_good() may throw.
-template <class Ready, class Check>
-void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
+///   worth_looking  false: sleep at once, as when the other side needs this core to come
+template <class Ready, class Check, class Look>
+void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good,
+             Look worth_looking) {
     if (ready()) return;
+    const bool look = worth_looking();
     const time_point begin = steady_now();
-    for (int i = spin.rounds(); i > 0; --i) {
+    for (int i = look ? spin.next() : 0; i > 0; --i) {
         cpu_pause();
-        if (ready()) {
-            spin.waited(steady_now() - begin);
-            return;
-        }
+        if (ready()) return spin.paid();
     }
     struct awake_again {
         doorbell& bell;
-        spin_budget& spin;
-        time_point begin;
-        ~awake_again() {
-            bell.asleep.store(0, std::memory_order_relaxed);
-            spin.waited(steady_now() - begin);
-        }
-    } guard{bell, spin, begin};
+        ~awake_again() { bell.asleep.store(0, std::memory_order_relaxed); }
+    } guard{bell};
     for (;;) {
         bell.asleep.store(1, std::memory_order_seq_cst);
         std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
-        if (ready()) return;
+        if (ready()) break;
         still_good();
         bell.sleep(seen, slice);
     }
+    if (look) spin.slept(steady_now() - begin);
+}
+
+template <class Ready, class Check>
+void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
+    wait_at(bell, spin, slice, std::move(ready), std::move(still_good), [] { return true; });
 }
 
 } // namespace skein::dist

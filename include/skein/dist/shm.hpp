@@ -137,8 +137,9 @@ private:
     struct meeting;
     struct own_loop;
     void begin_here() noexcept override { here_ = true; }
-    [[nodiscard]] std::coroutine_handle<> end_here() noexcept override;
+    [[nodiscard]] suspended_start end_here() noexcept override;
     [[nodiscard]] bool all_come_soon() noexcept;
+    [[nodiscard]] bool needs_this_core(int r) const noexcept;
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -167,9 +168,8 @@ private:
     time_point until_{};
     spin_budget spin_;
 
-    bool here_ = false;                // between begin_here() and end_here()
-    std::coroutine_handle<> parked_;   // what waits to go on at the loop
-    std::optional<time_point> late_{}; // since when it has waited for others
+    bool here_ = false;      // between begin_here() and end_here()
+    suspended_start parked_; // what waits to go on elsewhere
 };
 
 } // namespace skein::dist

@@ -3,6 +3,8 @@
 // The queue of a comm_thread, and the operations that go into it.
 
 #include <skein/core/awaitable.hpp>
+#include <skein/core/constants.hpp>
+#include <skein/core/sleep.hpp>
 #include <skein/dist/doorbell.hpp>
 #include <skein/net/loop_thread.hpp>
 
@@ -19,6 +21,14 @@ SKEIN_INLINE void ticket::wait() const {
     for (int spin = 0; spin < spins && !done(); ++spin) cpu_pause();
     while (!done()) state_->phase.wait(running, std::memory_order_acquire);
     if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
+}
+
+/// To the loop's thread, if nobody has taken it.
+SKEIN_INLINE void ticket::hand_over() const noexcept {
+    void* const rest = state_->rest.exchange(nullptr, std::memory_order_acq_rel);
+    if (rest == nullptr) return;
+    auto& loop = state_->owner->worker_->loop(); // it cannot go away before the rest has run
+    loop.post_from_any_thread([s = state_, rest] { comm_thread::go_on_with(rest, *s); });
 }
 
 SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
@@ -41,12 +51,15 @@ SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
                                         unique_function<task<void>(communicator&)> start,
                                         collective_tag tag) {
     auto end = std::make_shared<ticket::state>();
+    std::shared_ptr<ticket::state> before;
     bool wake = false;
     {
         const std::lock_guard lock(guard_);
         queue_.push_back(operation{end, std::move(start), bytes, tag});
         wake = !std::exchange(driving_, true);
+        before = std::move(waiting_);
     }
+    if (before) hand_over(std::move(before));
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
     return ticket(std::move(end));
 }
@@ -67,12 +80,42 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     prompt_->begin_here();
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
-    if (!parked) return end_here();
+    if (!parked.rest) return end_here();
     auto state = std::make_shared<ticket::state>();
     state->owner = this;
-    state->rest.store(parked.address(), std::memory_order_release);
-    worker_->loop().post_from_any_thread([state] { (void)go_on(*state); });
+    state->rest.store(parked.rest.address(), std::memory_order_release);
+    if (parked.others_wait) {
+        hand_over(state);
+        return ticket(std::move(state));
+    }
+    bool look = false;
+    {
+        const std::lock_guard lock(guard_);
+        waiting_ = state;
+        look = !std::exchange(looking_after_, true);
+    }
+    if (look) worker_->loop().post_from_any_thread([this] { tasks_.spawn(look_after()); });
     return ticket(std::move(state));
+}
+
+/// The loop's thread goes on with it, or a thread that waits for the ticket before.
+SKEIN_INLINE void comm_thread::hand_over(std::shared_ptr<ticket::state> end) {
+    worker_->loop().post_from_any_thread([end = std::move(end)] { (void)go_on(*end); });
+}
+
+/// Ends what began in its call if nobody waits for it, so that errors and deadlines are noticed.
+SKEIN_INLINE task<void> comm_thread::look_after() {
+    std::shared_ptr<ticket::state> seen;
+    for (bool again = false; !again;) {
+        auto pause = sleep_for(time_constants::lan().unwaited_collective);
+        co_await pause;
+        const std::lock_guard lock(guard_);
+        again = waiting_ == seen; // null: nothing to look after any more
+        seen = again ? std::exchange(waiting_, nullptr) : waiting_;
+        if (again || !seen) looking_after_ = false;
+        if (!seen) co_return;
+    }
+    (void)go_on(*seen);
 }
 
 /// It has an owner: begin_here() or finish_here() see it end before anything else runs.
@@ -89,11 +132,6 @@ SKEIN_INLINE ticket comm_thread::end_here() {
         end = ticket(std::make_shared<ticket::state>());
         tell(*end.state_, *here_ended_);
     }
-    {
-        const std::lock_guard lock(guard_);
-        record(*here_, here_since_);
-    }
-    here_.reset();
     hand_on();
     return end;
 }
@@ -102,22 +140,32 @@ SKEIN_INLINE ticket comm_thread::end_here() {
 SKEIN_INLINE bool comm_thread::go_on(ticket::state& end) {
     void* const rest = end.rest.exchange(nullptr, std::memory_order_acq_rel);
     if (rest == nullptr) return false;
-    auto* const owner = end.owner;
-    loop::resume(std::coroutine_handle<>::from_address(rest));
-    owner->finish_here(end);
+    go_on_with(rest, end);
     return true;
 }
 
 /// driving_ is still true: the owner cannot go away before it is not.
+SKEIN_INLINE void comm_thread::go_on_with(void* rest, ticket::state& end) {
+    auto* const owner = end.owner;
+    loop::resume(std::coroutine_handle<>::from_address(rest));
+    owner->finish_here(end);
+}
+
 SKEIN_INLINE void comm_thread::finish_here(ticket::state& end) {
     SKEIN_CHECK(here_ended_, "a collective was suspended a second time");
     {
         const std::lock_guard lock(guard_);
-        record(*here_, here_since_);
-        here_.reset();
+        forget_here();
     }
     tell(end, *here_ended_);
     hand_on();
+}
+
+/// It has ended: nothing of the caller's is touched from here on. guard_ is held.
+SKEIN_INLINE void comm_thread::forget_here() {
+    record(*here_, here_since_);
+    here_.reset();
+    waiting_ = nullptr;
 }
 
 /// Lets the loop's thread go on with what is queued.
@@ -125,6 +173,7 @@ SKEIN_INLINE void comm_thread::hand_on() {
     bool more = false;
     {
         const std::lock_guard lock(guard_);
+        if (here_) forget_here();
         more = driving_ = !queue_.empty();
         if (!more) idle_.notify_all();
     }
@@ -177,6 +226,7 @@ SKEIN_INLINE task<void> comm_thread::drive() {
 }
 
 SKEIN_INLINE task<void> comm_thread::leave() {
+    tasks_.cancel(); // look_after(): everything else has ended
     auto joined = as_result(tasks_.join());
     auto ignored = co_await std::move(joined);
     (void)ignored;
@@ -251,6 +301,7 @@ SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_->abort(std::mov
 
 SKEIN_INLINE void comm_thread::drain() noexcept {
     std::unique_lock lock(guard_);
+    if (waiting_) hand_over(std::exchange(waiting_, nullptr));
     idle_.wait(lock, [this] { return !driving_; });
 }
 

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,5 +26,7 @@ SKEIN_INLINE void doorbell::sleep(std::uint32_t seen, duration longest) noexcept
     auto* const word = reinterpret_cast<std::uint32_t*>(&rings);
     ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
+
+SKEIN_INLINE int this_core() noexcept { return ::sched_getcpu(); }
 
 } // namespace skein::dist

@@ -54,6 +54,7 @@ struct alignas(128) shm_rank {
     std::atomic<std::uint32_t> fetched; ///< steps in which it has read all `out` slots
     std::atomic<std::int32_t> pid;      ///< 0 until it has joined
     std::atomic<std::uint32_t> left;    ///< 1 after an orderly close
+    std::atomic<std::int32_t> core;     ///< 1 + that on which it last did a step, 0 unknown
     alignas(128) signature doing[2];    ///< by parity of the sequence; valid once arrived says so
 };
 

@@ -52,6 +52,7 @@ SKEIN_INLINE void shm_communicator::wait_for_all_to_agree() {
 }
 
 SKEIN_INLINE void shm_communicator::publish(counter which, std::uint32_t value) noexcept {
+    me().core.store(this_core() + 1, std::memory_order_relaxed); // travels with the counter
     (me().*which).store(value, std::memory_order_seq_cst);
     for (int r = 0; r < size_; ++r) {
         if (r != rank_) at(r).bell.ring();

@@ -39,7 +39,9 @@ void shm_communicator::wait_until(Reached reached) {
         return all_reached() || aborted;
     };
     constexpr duration look = time_constants::lan().shm_look;
-    wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
+    const auto worth_looking = [&] { return !needs_this_core(behind); };
+    const auto check = [&] { still_good(behind, ready, reached); };
+    wait_at(me().bell, spin_, look, ready, check, worth_looking);
     if (!all_reached()) throw_if_aborted();
 }
 
@@ -47,41 +49,45 @@ void shm_communicator::wait_until(Reached reached) {
 struct shm_communicator::meeting {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
-    void await_suspend(std::coroutine_handle<> h) const noexcept {
-        comm.late_ = steady_now();
-        comm.parked_ = h;
-    }
-    void await_resume() const {
-        comm.wait_for_all_to_agree();
-        if (comm.late_) comm.spin_.waited(steady_now() - *std::exchange(comm.late_, std::nullopt));
-    }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = {h, false}; }
+    void await_resume() const { comm.wait_for_all_to_agree(); }
 };
 
 /// Where a collective goes on that may block for long.
 struct shm_communicator::own_loop {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_; }
-    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = h; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = {h, true}; }
     void await_resume() const noexcept {}
 };
 
-SKEIN_INLINE std::coroutine_handle<> shm_communicator::end_here() noexcept {
+SKEIN_INLINE suspended_start shm_communicator::end_here() noexcept {
     here_ = false;
     return std::exchange(parked_, {});
 }
 
-/// Looks as long as the waits of late have been worth it. An abort is something to go on with, too.
+/// It last ran where this thread runs: while this one looks, that one cannot come.
+SKEIN_INLINE bool shm_communicator::needs_this_core(int r) const noexcept {
+    return at(r).core.load(std::memory_order_relaxed) == this_core() + 1;
+}
+
+/// A look of a microsecond or two: who submits may have work to do, and who has not waits for the
+/// ticket, and looks on there. An abort is something to go on with, too.
 SKEIN_INLINE bool shm_communicator::all_come_soon() noexcept {
+    constexpr int brief = 64;
     const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
     int behind = 0;
-    for (int left = spin_.rounds();; --left) {
+    for (int left = brief;; --left) {
         while (behind < size_ &&
                (behind == rank_ ||
                 detail::at_least(at(behind).arrived.load(std::memory_order_acquire), now_at))) {
             ++behind;
         }
-        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) return true;
-        if (left <= 0) return false;
+        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) {
+            if (left < brief) spin_.paid();
+            return true;
+        }
+        if (left <= 0 || (left == brief && needs_this_core(behind))) return false;
         cpu_pause();
     }
 }
