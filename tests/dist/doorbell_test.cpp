@@ -18,7 +18,7 @@ TEST_CASE("no ring is lost between two threads that wait for each other") {
     const auto play = [&](std::uint32_t me) {
         spin_budget spin;
         for (std::uint32_t i = 0; i < rounds; ++i) {
-            for (int k = 0; k < 20; ++k) spin.waited(1s); // sleep soon: the interesting path
+            for (int k = 0; k < 20; ++k) spin.slept(1s); // sleep soon: the interesting path
             wait_at(bells[me], spin, 10s, [&] { return turn.load() == 2 * i + me; }, [] {});
             turn.store(2 * i + me + 1);
             bells[1 - me].ring();
