@@ -168,6 +168,7 @@ private:
     time_point until_{};
     spin_budget spin_;
 
+    bool short_ = false;     // one exchange: a look would cost more than what the other has to do
     bool here_ = false;      // between begin_here() and end_here()
     suspended_start parked_; // what waits to go on elsewhere
 };

@@ -198,6 +198,7 @@ SKEIN_INLINE void shm_communicator::begin_message(buffer_view io, int peer) {
     what.detail = static_cast<std::uint64_t>(label(peer));
     what.sequence = doing_.sequence;
     doing_ = what;
+    short_ = false;
     throw_if_aborted();
 }
 

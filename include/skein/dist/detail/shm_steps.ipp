@@ -27,6 +27,7 @@ SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     what.outer = outer_;
     what.tag = tag_;
     doing_ = what;
+    short_ = false;
     throw_if_aborted();
 }
 

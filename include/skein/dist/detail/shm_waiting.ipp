@@ -39,7 +39,7 @@ void shm_communicator::wait_until(Reached reached) {
         return all_reached() || aborted;
     };
     constexpr duration look = time_constants::lan().shm_look;
-    const auto worth_looking = [&] { return !needs_this_core(behind); };
+    const auto worth_looking = [&] { return !short_ || !needs_this_core(behind); };
     const auto check = [&] { still_good(behind, ready, reached); };
     wait_at(me().bell, spin_, look, ready, check, worth_looking);
     if (!all_reached()) throw_if_aborted();
@@ -50,7 +50,10 @@ struct shm_communicator::meeting {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
     void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = {h, false}; }
-    void await_resume() const { comm.wait_for_all_to_agree(); }
+    void await_resume() const {
+        comm.short_ = true; // until the next collective begins
+        comm.wait_for_all_to_agree();
+    }
 };
 
 /// Where a collective goes on that may block for long.
