@@ -87,8 +87,7 @@ TEST_CASE("a late rank is found though nobody waits") {
         if (c.rank == 0) {
             auto end = c.comm.all_reduce(io, reduce_op::sum);
             const auto until = steady_now() + 20s;
-            while (c.comm.stats().operations < 2 && steady_now() < until)
-                std::this_thread::yield();
+            while (c.comm.stats().operations < 2 && steady_now() < until) std::this_thread::yield();
             gate.arrive();
             end.wait();
         } else {

@@ -52,11 +52,11 @@ struct time_constants {
     ms ring_late_again{50};           ///< a second look before a neighbour is called late
     ms ring_grace_least{500};         ///< after the deadline, for news of who is late further away
     ms ring_grace_most{2000};
-    ms ring_news{300};      ///< after a broken link, for the cause further away
-    ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour
-    ms ring_farewell{1000}; ///< for both notices, at close
-    ms shm_look{20};        ///< between looks whether the processes of the others live
-    ms unwaited_collective{10}; ///< until a small collective nobody waits for ends on its loop; twice at most
+    ms ring_news{300};          ///< after a broken link, for the cause further away
+    ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
+    ms ring_farewell{1000};     ///< for both notices, at close
+    ms shm_look{20};            ///< between looks whether the processes of the others live
+    ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
 };
