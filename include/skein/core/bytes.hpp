@@ -23,8 +23,11 @@ static_assert(
     std::endian::native == std::endian::little,
     "skein writes little-endian bytes with memcpy: big-endian machines are not supported");
 
+/// Bytes of somebody else, to read.
 using byte_span = std::span<const std::byte>;
+/// Bytes of somebody else, to fill.
 using mut_byte_span = std::span<std::byte>;
+/// Bytes of one's own.
 using byte_buffer = std::vector<std::byte>;
 
 /// Views text as bytes; the view lives as long as the text.

@@ -15,6 +15,7 @@
 
 namespace skein {
 
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
 template <class T>
 class channel {
 public:

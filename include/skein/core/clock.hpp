@@ -12,6 +12,7 @@
 
 namespace skein {
 
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
 class clock {
 public:
     virtual ~clock() = default;

@@ -13,6 +13,7 @@
 
 namespace skein {
 
+/// Waits and pauses of all layers; lan() gives those for hosts in one network.
 struct time_constants {
     using ms = std::chrono::milliseconds;
 
@@ -63,7 +64,8 @@ struct time_constants {
 
 /// Exit codes of every program built with skein.
 namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2; // 128 + n: ended by signal n
+/// It did what was asked; it failed; its command line is wrong. 128 + n: ended by signal n.
+inline constexpr int done = 0, failed = 1, usage = 2;
 } // namespace exit_code
 
 /// Default size limits; each has an option where it is used.

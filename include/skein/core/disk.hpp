@@ -18,6 +18,7 @@
 
 namespace skein {
 
+/// What open() expects of a file, and what may be done with it.
 enum class open_mode : std::uint8_t {
     read,       ///< an existing file, for reading
     write,      ///< created or emptied, for writing (and reading back)
@@ -49,6 +50,7 @@ public:
     virtual result<void> close() = 0;
 };
 
+/// One name in a folder.
 struct dir_entry {
     std::string name; ///< without the folder
     bool is_directory = false;

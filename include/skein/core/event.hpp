@@ -6,6 +6,7 @@
 
 namespace skein {
 
+/// A flag that tasks of one loop wait for; set until reset(). Neither copyable nor movable.
 class event {
 public:
     /// Wakes all who wait, and lets later waits pass until reset().

@@ -89,6 +89,7 @@ consteval bool holds_array(std::index_sequence<I...>) {
 
 } // namespace detail
 
+/// The number of fields of a plain aggregate.
 template <class T>
 inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
 

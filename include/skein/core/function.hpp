@@ -15,6 +15,7 @@
 
 namespace skein {
 
+/// Defined for signatures `R(Args...)` only.
 template <class Signature>
 class unique_function;
 

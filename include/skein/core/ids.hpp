@@ -37,12 +37,19 @@ private:
     Rep value_{};
 };
 
+/// A process of a cluster.
 using node_id = strong_id<struct node_tag>;
+/// A worker process.
 using worker_id = strong_id<struct worker_tag>;
+/// A task that was submitted.
 using task_id = strong_id<struct task_tag>;
+/// An actor, unique in the process that made it.
 using actor_id = strong_id<struct actor_tag>;
+/// A call on its way, unique in the process that made it.
 using call_id = strong_id<struct call_tag>;
+/// A stored value.
 using object_id = strong_id<struct object_tag>;
+/// A job, the same for all of its processes.
 using job_id = strong_id<struct job_tag>;
 
 } // namespace skein

@@ -25,6 +25,7 @@
 
 namespace skein::logging {
 
+/// How grave a line is; `off` is above all of them.
 enum class level : std::uint8_t { trace, debug, info, warn, error, off };
 
 /// key=value of a line. Numbers stay numbers in JSON; everything else is text.
@@ -76,30 +77,39 @@ void append_json_string(std::string& to, std::string_view text);
 
 /// True if a line of this level would be written: ask before building something expensive.
 [[nodiscard]] bool enabled(level l) noexcept;
+/// Lines below this level are not written. Any thread.
 void set_level(level l) noexcept;
+/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
 [[nodiscard]] level get_level() noexcept;
 
 /// Replaces where lines go (empty: standard error again). The sink is called from any thread.
 using sink = std::function<void(const record&)>;
+/// See sink. Any thread.
 void set_sink(sink to);
 
 /// Writes one line.
 void write(level severity, std::string_view component, std::string_view text,
            std::span<const field> with);
 
+/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
 using fields = std::initializer_list<field>;
+/// write() for what only the author of the component wants to read.
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {
     write(level::trace, component, text, {f.begin(), f.size()});
 }
+/// write() for what helps to find a fault.
 inline void debug(std::string_view component, std::string_view text, fields f = {}) {
     write(level::debug, component, text, {f.begin(), f.size()});
 }
+/// write() for what happens in the normal course of things.
 inline void info(std::string_view component, std::string_view text, fields f = {}) {
     write(level::info, component, text, {f.begin(), f.size()});
 }
+/// write() for what went wrong and was dealt with.
 inline void warn(std::string_view component, std::string_view text, fields f = {}) {
     write(level::warn, component, text, {f.begin(), f.size()});
 }
+/// write() for what went wrong and was not.
 inline void error(std::string_view component, std::string_view text, fields f = {}) {
     write(level::error, component, text, {f.begin(), f.size()});
 }

@@ -11,6 +11,7 @@
 
 namespace skein {
 
+/// A lock that tasks of one loop wait for; no thread is blocked. Neither copyable nor movable.
 class mutex {
 public:
     mutex() noexcept = default;

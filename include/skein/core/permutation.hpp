@@ -17,6 +17,7 @@
 
 namespace skein {
 
+/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
 class keyed_permutation {
 public:
     /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.

@@ -17,7 +17,9 @@
 
 namespace skein {
 
+/// Which bits of a stream: any 128-bit number.
 using philox_counter = std::array<std::uint32_t, 4>;
+/// Which stream.
 using philox_key = std::array<std::uint32_t, 2>;
 
 /// 128 random bits for one counter under one key.

@@ -9,6 +9,7 @@
 
 namespace skein {
 
+/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
 class semaphore {
 public:
     explicit semaphore(std::size_t available) noexcept : available_(available) {}

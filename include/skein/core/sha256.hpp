@@ -16,6 +16,7 @@
 
 namespace skein {
 
+/// The 32 bytes of a SHA-256.
 using sha256_digest = std::array<std::byte, 32>;
 
 /// An incremental SHA-256. finish() may be called once.

@@ -12,6 +12,7 @@
 
 namespace skein {
 
+/// Lengths of time, in nanoseconds.
 using duration = std::chrono::nanoseconds;
 
 /// A tag for time points of loops. It has no now(): ask loop::now().
@@ -23,6 +24,7 @@ struct monotonic_clock {
     static constexpr bool is_steady = true;
 };
 
+/// A point in the time of a loop or clock.
 using time_point = monotonic_clock::time_point;
 
 /// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().

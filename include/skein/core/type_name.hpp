@@ -14,6 +14,7 @@ namespace skein {
 /// The name behind a mangled one; a text that is no mangled name comes back as it is.
 [[nodiscard]] std::string readable_name(const char* mangled);
 
+/// The name of a type as people write it.
 [[nodiscard]] inline std::string type_name(const std::type_info& type) {
     return readable_name(type.name());
 }
