@@ -27,6 +27,7 @@ namespace skein {
 using json = nlohmann::json;                 ///< keys sorted
 using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
 
+/// What parse_json() accepts from outside.
 struct json_limits {
     std::size_t max_bytes = 16u << 20;
     int max_depth = 32;

@@ -10,6 +10,7 @@
 
 namespace skein::wire {
 
+/// The bounds of one decoder.
 struct limits {
     /// Containers, optionals and variants inside each other.
     std::size_t max_depth = 64;

@@ -19,6 +19,7 @@
 
 namespace skein::wire {
 
+/// A place in bytes that are owned by somebody else.
 class reader {
 public:
     explicit reader(byte_span bytes, limits bounds = {}) noexcept

@@ -19,6 +19,7 @@
 
 namespace skein::wire {
 
+/// Owns the bytes it has written until take().
 class writer {
 public:
     writer() = default;
