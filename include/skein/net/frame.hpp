@@ -28,6 +28,7 @@ struct frame {
     byte_buffer body;
 };
 
+/// Kinds from here on belong to the connection itself.
 inline constexpr std::uint16_t first_reserved_kind = 0xff00;
 inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
 

@@ -24,6 +24,7 @@
 
 namespace skein::net {
 
+/// Both ends must have the same one, or the handshake refuses.
 inline constexpr std::uint16_t protocol_version = 2;
 
 /// Which end of the stream this is.

@@ -29,6 +29,7 @@ enum class keep_alive_mode : std::uint8_t {
     on,
     off,
 };
+/// How long a peer may be silent before it is asked, suspected and given up.
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence

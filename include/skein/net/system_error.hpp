@@ -16,6 +16,7 @@ namespace skein::net {
 
 /// "what: Connection refused", with the kind from the code.
 [[nodiscard]] error code_error(const std::error_code& code, std::string what);
+/// The same from an errno value.
 [[nodiscard]] error system_error(int system, std::string what);
 
 } // namespace skein::net
