@@ -122,6 +122,7 @@ struct restart_rules {
     duration longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
+/// Counts failures in a row and says when to try again, by restart_rules.
 class restart_policy {
 public:
     explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
