@@ -66,6 +66,7 @@ struct group_outcome {
     bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
 };
 
+/// What a group's server knows before the first rank joins.
 struct group_options {
     int world_size = 1;
     int generation = 0;

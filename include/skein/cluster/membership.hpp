@@ -18,6 +18,7 @@
 
 namespace skein::cluster {
 
+/// How long a rank waits for the others, and what it compares with them.
 struct membership_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.

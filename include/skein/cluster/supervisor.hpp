@@ -21,6 +21,7 @@
 
 namespace skein::cluster {
 
+/// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
     int workers = 2;
     int max_failures = 3;                                       ///< restarts before it gives up
