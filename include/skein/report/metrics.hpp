@@ -35,6 +35,7 @@ enum class metric_kind : std::uint8_t {
 
 using skein::to_string; // the overload below must not hide those of the core
 
+/// The name of a kind, e.g. "mean".
 [[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
     switch (kind) {
     case metric_kind::mean: return "mean";

@@ -23,6 +23,7 @@
 
 namespace skein::report {
 
+/// Who reads the progress: a person, a file, nobody, or a program.
 enum class progress_mode : std::uint8_t {
     automatic, ///< terminal if the output is one, else plain
     terminal,  ///< one line, rewritten
@@ -42,6 +43,7 @@ struct progress_update {
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
+/// What a progress line says of its run, and how often it is written.
 struct progress_options {
     std::string name;        ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown

@@ -39,6 +39,7 @@ struct metrics_row {
     std::vector<metric_value> timings;
 };
 
+/// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.

@@ -15,6 +15,7 @@
 
 namespace skein::report {
 
+/// What the last screen is made of.
 struct run_summary {
     std::string name;        ///< in use
     std::string asked;       ///< the name that was asked for, when it was taken; or empty

@@ -13,6 +13,7 @@
 
 namespace skein::report {
 
+/// One point of a curve.
 struct curve_point {
     double x = 0.0; ///< step
     double y = 0.0; ///< not finite: the line has a gap there
@@ -20,11 +21,13 @@ struct curve_point {
     friend bool operator==(const curve_point&, const curve_point&) = default;
 };
 
+/// One line of a plot.
 struct curve {
     std::string label;
     std::vector<curve_point> points; ///< by ascending x
 };
 
+/// What a plot says beside its curves, and its size.
 struct plot_options {
     std::string title;
     std::string x_label = "step";
