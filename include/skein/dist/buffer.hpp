@@ -154,6 +154,7 @@ struct buffer_view {
     }
 };
 
+/// Whether T is a type that collectives reduce; see dtype.
 template <class T>
 inline constexpr bool is_element = false;
 template <>

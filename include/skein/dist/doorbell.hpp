@@ -25,6 +25,7 @@ namespace skein::dist {
 /// The system's monotonic clock: shared memory exists only in the real world.
 [[nodiscard]] inline time_point steady_now() noexcept { return system_clock().now(); }
 
+/// Tells the processor that this thread spins.
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

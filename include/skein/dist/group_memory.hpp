@@ -29,6 +29,7 @@ struct buffer_view;
 class shm_communicator;
 class group_memory;
 
+/// Whose memory allocate() gives.
 enum class memory_kind : std::uint8_t {
     own,   ///< every rank has its own; the ranks of its host have it mapped too
     common ///< one memory for all ranks of a host

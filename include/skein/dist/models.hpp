@@ -70,6 +70,7 @@ struct comm_fit {
     std::string why_not; ///< empty: it can be used
 };
 
+/// A way to communicate under a name: whether it fits a site, and how one is made.
 struct comm_model {
     std::string name;
     std::function<comm_fit(const comm_site&)> fits;
