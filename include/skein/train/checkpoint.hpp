@@ -41,6 +41,7 @@ struct checkpoint_world {
     exchange_function exchange; ///< needed when size > 1; collective, called in the same order
 };
 
+/// Which checkpoints are kept, and how they are checked.
 struct checkpoint_options {
     std::size_t keep_last = 2;       ///< newest checkpoints kept, at least 1
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`

@@ -21,6 +21,7 @@
 
 namespace skein {
 
+/// Which number has to improve, and how many evaluations it may take.
 struct early_stopping_options {
     std::string metric =
         "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
@@ -29,6 +30,7 @@ struct early_stopping_options {
     bool lower_is_better = true;
 };
 
+/// The callback: stops after `patience` evaluations in a row without an improvement.
 class early_stopping {
 public:
     explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}

@@ -158,6 +158,7 @@ template <class D>
 template <class D>
 concept train_input = data_source<std::remove_cvref_t<D>> || batch_stream<std::remove_cvref_t<D>>;
 
+/// The type of the batches that a data set or stream gives.
 template <class D>
 using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 

@@ -14,6 +14,7 @@
 
 namespace skein::train {
 
+/// The scale of one run; every rank holds its own, and they stay equal.
 class loss_scale {
 public:
     /// What a loss is multiplied by.

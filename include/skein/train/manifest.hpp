@@ -49,8 +49,10 @@ struct tensor_entry {
 
     friend bool operator==(const tensor_entry&, const tensor_entry&) = default;
 };
+/// The tensors of a checkpoint by name.
 using tensor_table = std::map<std::string, tensor_entry>;
 
+/// What manifest.json holds.
 struct checkpoint_manifest {
     static constexpr std::string_view format = "skein-checkpoint-2";
     static constexpr std::string_view format_1 = "skein-checkpoint-1"; ///< still read

@@ -37,6 +37,7 @@ struct unit_sizes {
     std::int64_t blocks = 0;  ///< how many
 };
 
+/// The sizes of a model that has been grouped into units.
 [[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
 
 /// Nothing is moved and nothing allocated.

@@ -42,6 +42,7 @@ struct parameter_group {
     bool frozen = false;
 };
 
+/// In order of precedence: the first that matches a parameter counts.
 using parameter_groups = std::vector<parameter_group>;
 
 /// What the groups come to for one parameter.

@@ -26,9 +26,11 @@
 namespace skein {
 
 // Element types of parameters and sums.
+/// IEEE single, the type of masters and optimizer states.
 struct f32 {
     static constexpr at::ScalarType type = at::kFloat;
 };
+/// bfloat16: the exponents of float32 with eight bits of precision. It needs no loss scale.
 struct bf16 {
     static constexpr at::ScalarType type = at::kBFloat16;
 };

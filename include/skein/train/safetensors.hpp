@@ -44,6 +44,7 @@ struct tensor_info {
     friend bool operator==(const tensor_info&, const tensor_info&) = default;
 };
 
+/// Text by name: the metadata of a file.
 using string_map = std::map<std::string, std::string>;
 
 /// Bytes of one element, or nothing for an unknown type (sub-byte types are not supported).
@@ -93,6 +94,7 @@ struct safetensors_header {
     [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept;
 };
 
+/// Bytes; a longer header is refused as too large.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
 /// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
@@ -109,6 +111,7 @@ struct safetensors_content {
     std::vector<tensor_view> tensors;
     string_map metadata;
 };
+/// Checks the whole file: malformed or too_large, with what is wrong.
 [[nodiscard]] result<safetensors_content> parse_safetensors(byte_span file);
 
 } // namespace skein::train

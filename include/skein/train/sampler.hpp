@@ -37,6 +37,7 @@ struct sampler_state {
     friend bool operator==(const sampler_state&, const sampler_state&) = default;
 };
 
+/// The data set and the batches that a sampler deals.
 struct sampler_options {
     std::uint64_t samples = 0; ///< N, samples in the data set
     std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)

@@ -56,6 +56,7 @@ enum class step_phase : std::uint8_t {
 /// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
 struct redo_step {};
 
+/// What a loss may be: a tensor, or a tensor with its weight.
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 

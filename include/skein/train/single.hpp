@@ -59,6 +59,7 @@ public:
         : single_process(ctx, module, used_precision()) {}
 };
 
+/// One process that computes and sums in float32.
 using Single = basic_single<>;
 
 static_assert(train::strategy<Single>);

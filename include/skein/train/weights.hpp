@@ -16,6 +16,7 @@
 
 namespace skein::train {
 
+/// How a checkpoint's tensors must fit the module, and which of its weights are wanted.
 struct weights_options {
     bool strict = true; ///< refuse a checkpoint with tensors that the module has not
     /// The averages of the weights in place of the weights; not_found when the run kept none.
