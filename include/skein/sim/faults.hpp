@@ -30,8 +30,10 @@ enum class fault : std::uint8_t {
     disk_lost, ///< unsynced data gone at a crash
     disk_torn, ///< half a write survived a crash
 };
+/// How many kinds of faults there are.
 inline constexpr std::size_t fault_kinds = 13;
 
+/// The name of a fault, e.g. "partial_read".
 [[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
     constexpr std::array<std::string_view, fault_kinds> names = {
         "delay",     "partial_read", "partial_write", "connect_refused", "reset",
