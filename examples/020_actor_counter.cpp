@@ -2,6 +2,7 @@
 // An actor: an object that lives in a worker process and is called through a handle.
 //
 //     020_actor_counter [--workers N]
+// [class]
 #include <skein/skein.hpp>
 
 #include <fmt/core.h>
@@ -27,7 +28,9 @@ struct counter {
         co_return fmt::format("{} is at {}", name, n);
     }
 };
+// [/class]
 
+// [calls]
 int twice(int x) { return 2 * x; }
 
 skein::task<int> app() {
@@ -42,6 +45,8 @@ skein::task<int> app() {
     fmt::print("{} {} {} {}\n", co_await a, co_await b, co_await sum, co_await now);
     fmt::print("{}\n", co_await report);
 
+    // [/calls]
+    // [errors]
     // An exception comes back with its type, its text and the place where it was thrown.
     try {
         co_await c.call<&counter::divide_by>(0);
@@ -52,3 +57,4 @@ skein::task<int> app() {
 } // the last handle goes: the actor ends
 
 int main(int argc, char** argv) { return skein::run(argc, argv, app); }
+// [/errors]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plain Asio inside a skein task: a timer, a resolver and sockets, each awaited with skein::use_task.
 // An error code becomes a skein::error; use_task_result gives it as a result instead.
+// [server]
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
 #include <skein/net/asio.hpp>
@@ -24,7 +25,9 @@ task<void> echo_once(asio::ip::tcp::acceptor* at) {
 }
 
 task<void> wait_for(asio::steady_timer* timer) { co_await timer->async_wait(use_task); }
+// [/server]
 
+// [client]
 task<int> app(skein::net::real_loop* loop) {
     asio::io_context& io = loop->context();
 
@@ -50,6 +53,8 @@ task<int> app(skein::net::real_loop* loop) {
     auto ended = server.join();
     co_await std::move(ended);
 
+    // [/client]
+    // [errors]
     // Errors: as a result ...
     acceptor.close();
     asio::ip::tcp::acceptor unused(io, any);
@@ -70,8 +75,11 @@ task<int> app(skein::net::real_loop* loop) {
     }
     co_return 0;
 }
+// [/errors]
 
+// [main]
 int main() {
     skein::net::real_loop loop;
     return loop.run(app(&loop));
 }
+// [/main]
