@@ -9,6 +9,7 @@
 #   tests/compile_fail/*.cpp          must not compile, and say what the comment `// expect:` promises
 #   tests/programs/*.cpp, *_test.py   programs used by tests, and tests that run whole programs
 #   tests/interop/*_test.py           our files read by other people's software; exit code 77 means skipped
+#   tests/docs/*_test.py              the documentation site
 #   tests/checks, tests/consume       the structural checks find planted violations; skein used from outside
 find_package(Catch2 3 REQUIRED)
 set(SKEIN_TEST_TIMEOUT_SCALE 1 CACHE STRING "Factor on the time limit of every test (sanitizers are slow)")
@@ -274,6 +275,13 @@ foreach(source IN LISTS consume_tests)
   cmake_path(GET source STEM file)
   string(REGEX REPLACE "_test$" "" name "${file}")
   skein_test(consume.${name} "consume;runtime" 600 "${Python3_EXECUTABLE}" "${source}" "${CMAKE_CXX_COMPILER}" "${CMAKE_COMMAND}")
+endforeach()
+# The documentation: its texts and its site. Skipped without what scripts/docs --setup installs.
+file(GLOB docs_tests CONFIGURE_DEPENDS tests/docs/*_test.py)
+foreach(source IN LISTS docs_tests)
+  cmake_path(GET source STEM file)
+  string(REGEX REPLACE "_test$" "" name "${file}")
+  skein_test(docs.${name} "docs" 900 "${Python3_EXECUTABLE}" "${source}")
 endforeach()
 # Both compile the library with the same flags: one after the other, the second finds it in the compiler cache.
 set_property(TEST consume.add_subdirectory consume.find_package APPEND PROPERTY RESOURCE_LOCK skein_library_of_consumers)
