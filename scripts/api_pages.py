@@ -232,8 +232,7 @@ def page(path: str, name: str, of: list) -> str:
         shown.append(f"## {full.removeprefix('skein::')}".replace("<", "\\<"))
         for entity in overloads:
             body = f" {{\n{entity.members}\n}};" if entity.members else "" if entity.kind == "concept" else ";"
-            shown.append(f"```cpp\n{entity.signature}{body}\n```")
-            shown.append(prose(entity.text))
+            shown += [prose(entity.text), f"```cpp\n{entity.signature}{body}\n```"]
     return "\n\n".join(part for part in shown if part) + "\n"
 
 
