@@ -81,8 +81,9 @@ skein::task<long> in_a_window(std::vector<long> inputs) {
 
 // [race]
 skein::task<void> whoever_is_first() {
-    auto slow = skein::remote<&answer_after>(60'000);
-    auto fast = skein::remote<&answer_after>(1);
+    // Calls that only wait: they occupy no core, and are sent at once.
+    auto slow = skein::remote<&answer_after>.with({.cpus = 0})(60'000);
+    auto fast = skein::remote<&answer_after>.with({.cpus = 0})(1);
     auto either = skein::race(slow, fast);
     const auto won = co_await std::move(either);
     slow.cancel(); // race() stopped waiting for it; this stops the call itself
