@@ -4,11 +4,16 @@ option(SKEIN_GCC12_WARNING "Warn that g++ before 13 breaks some co_await express
 get_property(_skein_said GLOBAL PROPERTY SKEIN_GCC12_SAID)
 if(SKEIN_GCC12_WARNING AND NOT _skein_said AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set_property(GLOBAL PROPERTY SKEIN_GCC12_SAID ON)
-  set(_skein_check "${CMAKE_CURRENT_LIST_DIR}/../scripts/check_await.py")
-  if(NOT EXISTS "${_skein_check}")   # installed: share/cmake/skein and share/skein
-    cmake_path(SET _skein_check NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../../skein/check_await.py")
-  endif()
-  cmake_path(NORMAL_PATH _skein_check)
+  # Beside this file where a packager moved it (share/skein); in the sources; from share/cmake/skein, from
+  # lib/cmake/skein and from lib/<machine>/cmake/skein.
+  set(_skein_check "scripts/check_await.py of skein's sources")
+  foreach(_skein_place . ../scripts ../../skein ../../../share/skein ../../../../share/skein)
+    if(EXISTS "${CMAKE_CURRENT_LIST_DIR}/${_skein_place}/check_await.py")
+      set(_skein_check "${CMAKE_CURRENT_LIST_DIR}/${_skein_place}/check_await.py")
+      cmake_path(NORMAL_PATH _skein_check)
+      break()
+    endif()
+  endforeach()
   message(WARNING "skein: g++ ${CMAKE_CXX_COMPILER_VERSION} destroys an aggregate or a capturing lambda twice when it is a temporary of an "
                   "expression with co_await (GCC bug 99576), e.g. co_await skein::remote<&f>(point{1, 2}) with a std::string inside. "
                   "Name it first, or use g++ 13 or clang 16. To find such places: python3 ${_skein_check} <your sources>. "

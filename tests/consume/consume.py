@@ -25,15 +25,54 @@ def run(*command: str, **more) -> str:
     return done.stdout
 
 
-def configure_and_build(folder: str, *options: str) -> str:
-    """Builds the project in tests/consume, runs it, and gives what its configuring said."""
-    configured = run(CMAKE, "-S", PROJECT, "-B", folder, *GENERATOR, *COMPILERS, *FLAGS, *options)
-    run(CMAKE, "--build", folder, "-j2", "--target", "consumer")
-    said = run(os.path.join(folder, "consumer"))
+def skip(reason: str) -> None:
+    print("skipped:", reason, flush=True)
+    sys.exit(77)
+
+
+def tool(name: str) -> str:
+    """A program of PATH, or of the packages that scripts/setup --test installs; skips the test without it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    deps = os.environ.get("SKEIN_DEPS") or os.path.join(cache, "skein")
+    found = shutil.which(name) or shutil.which(os.path.join(deps, "test-python", "bin", name))
+    return found or skip(f"there is no {name} (scripts/setup --test installs it)")
+
+
+def both_compilers() -> list:
+    """This build's compiler first, then the one of the other family, if there is one."""
+    other = ["g++"] if "clang" in COMPILER else ["clang++-19", "clang++"]
+    return [COMPILER, *[found for found in map(shutil.which, other) if found][:1]]
+
+
+def expect_answer(program: str, **more) -> None:
+    said = run(program, **more)
     if said != "skein 0.1.0: 42\n":
         sys.exit(f"unexpected: {said!r}")
+
+
+def install_header_only(build: str, prefix: str, *options: str, **more) -> None:
+    """Installs the header-only form: nothing is compiled."""
+    run(CMAKE, "-S", SOURCE, "-B", build, *GENERATOR, f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DSKEIN_DEVELOPER_MODE=OFF",
+        "-DSKEIN_TORCH=OFF", "-DSKEIN_COMPILED=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}", *options, **more)
+    run(CMAKE, "--install", build, **more)
+
+
+def configure_and_build(folder: str, *options: str, **more) -> str:
+    """Builds the project in tests/consume, runs it, and gives what its configuring said."""
+    configured = run(CMAKE, "-S", PROJECT, "-B", folder, *GENERATOR, *COMPILERS, *FLAGS, *options, **more)
+    run(CMAKE, "--build", folder, "-j2", "--target", "consumer", **more)
+    expect_answer(os.path.join(folder, "consumer"), **more)
     expect_compiler_warning(configured)
     return configured
+
+
+def expect_check_await(folder: str) -> None:
+    """The warning for old g++, read from where a package has put it, names a script that is there."""
+    done = subprocess.run([CMAKE, "-DCMAKE_CXX_COMPILER_ID=GNU", "-DCMAKE_CXX_COMPILER_VERSION=12.2", "-P",
+                           os.path.join(folder, "SkeinCompiler.cmake")], capture_output=True, text=True, check=True)
+    named = [word for word in done.stderr.split() if word.endswith("check_await.py")]
+    assert len(named) == 1 and os.path.exists(named[0]), done.stderr
+    run(sys.executable, named[0], PROJECT)
 
 
 def expect_compiler_warning(configured: str) -> None:
