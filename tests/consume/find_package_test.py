@@ -13,6 +13,14 @@ with consume.scratch() as folder:
     consume.run(consume.CMAKE, "--install", build)
     assert os.path.exists(os.path.join(prefix, "share", "licenses", "skein", "LICENSE"))
     assert os.path.exists(os.path.join(prefix, "lib", "libskein_runtime.a"))
+    consume.expect_check_await(os.path.join(prefix, "lib", "cmake", "skein"))
+    if consume.shutil.which("pkg-config"):
+        # skein.pc of the compiled form brings its library.
+        flags = consume.run("pkg-config", "--cflags", "--libs", "skein", env={**os.environ, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}).split()
+        assert "-lskein_runtime" in flags and "-DSKEIN_COMPILED" in flags, flags
+        sources = [os.path.join(consume.PROJECT, name) for name in ("main.cpp", "other.cpp")]
+        consume.run(consume.COMPILER, "-std=c++20", "-O0", *sources, *flags, "-o", os.path.join(folder, "by_pkg_config"))
+        consume.expect_answer(os.path.join(folder, "by_pkg_config"))
     for link, components in (("core", "core"), ("runtime", "runtime"), ("header_only", "header_only"), ("runtime", "")):
         at = os.path.join(folder, link + "_of_" + (components or "all"))
         consume.configure_and_build(at, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DCOMPONENTS={components}", f"-DLINK={link}")
