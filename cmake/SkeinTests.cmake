@@ -287,8 +287,8 @@ endforeach()
 set_property(TEST consume.add_subdirectory consume.find_package APPEND PROPERTY RESOURCE_LOCK skein_library_of_consumers)
 
 # The longest first, so that none of them runs alone at the end.
-foreach(long train.matrix consume.compiler_line consume.find_package consume.add_subdirectory consume.newest_libraries
-             programs.kill programs.phases programs.hostile programs.runs sim.seeds dist.communicator)
+foreach(long train.matrix consume.arm64 consume.compiler_line consume.conan consume.find_package consume.add_subdirectory
+             consume.newest_libraries programs.kill programs.phases programs.hostile programs.runs sim.seeds dist.communicator)
   if(TEST ${long})
     set_tests_properties(${long} PROPERTIES COST 100)
   endif()
