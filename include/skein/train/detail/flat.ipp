@@ -64,16 +64,51 @@ struct square_sums {
         }
     }
 
-    [[nodiscard]] double of_piece(std::int64_t number) const {
+    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first, and short
+    /// ones are over before the processor sees that they are read in order: a block of them is fetched from
+    /// its last part to its first.
+    struct cursor {
+        static constexpr std::int64_t block = 1 << 14;
+        static constexpr std::int64_t lead = (block + 256) / lanes; // cache lines
+
+        const square_sums& of;
+        std::size_t begin, end, part; // of the block, and in it
+        std::int64_t at = 0;
+
+        cursor(const square_sums& all, std::size_t first) : of(all) {
+            start(first);
+            for (std::int64_t i = 0; i < lead; ++i) next();
+        }
+        void start(std::size_t first) {
+            begin = end = first;
+            while (end < of.parts.size() && of.starts[end] - of.starts[begin] < block) end += 1;
+            part = end - 1;
+        }
+        void next() {
+            if (begin == end) return;
+            __builtin_prefetch(of.parts[part] + at, /*write=*/0, /*locality=*/1);
+            at += lanes;
+            if (at < of.starts[part + 1] - of.starts[part]) return;
+            at = 0;
+            if (part == begin)
+                start(end);
+            else
+                part -= 1;
+        }
+    };
+
+    [[nodiscard]] std::size_t part_at(std::int64_t element) const {
+        return static_cast<std::size_t>(std::ranges::upper_bound(starts, element) - starts.begin() -
+                                        1);
+    }
+
+    [[nodiscard]] double of_piece(std::int64_t number, cursor& ahead) const {
         const auto end = std::min((number + 1) * piece, starts.back());
         double lane[lanes] = {};
         auto at = number * piece;
-        auto p = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) -
-                                          starts.begin() - 1);
-        for (; at < end; ++p) {
+        for (auto p = part_at(at); at < end; ++p) {
             const auto upto = std::min(end, starts[p + 1]);
-            if (upto < end) __builtin_prefetch(parts[p + 1]); // it lies somewhere else
-            add(parts[p] + (at - starts[p]), upto - at, lane);
+            add(parts[p] + (at - starts[p]), upto - at, lane, ahead);
             at = upto;
         }
         double sum = 0;
@@ -85,21 +120,24 @@ struct square_sums {
         std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
         at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
                          [&](std::int64_t first, std::int64_t last) {
+                             cursor ahead(*this, part_at(first * piece));
                              for (auto s = first; s < last; ++s)
-                                 sums[static_cast<std::size_t>(s)] = of_piece(s);
+                                 sums[static_cast<std::size_t>(s)] = of_piece(s, ahead);
                          });
         double sum = 0;
         for (const double part : sums) sum += part;
         return sum;
     }
 
-    static void add(const float* x, std::int64_t count, double* lane) {
+    static void add(const float* x, std::int64_t count, double* lane, cursor& ahead) {
         std::int64_t i = 0;
-        for (; i + lanes <= count; i += lanes)
+        for (; i + lanes <= count; i += lanes) {
+            ahead.next();
             for (std::int64_t k = 0; k < lanes; ++k) {
                 const double v = x[i + k];
                 lane[k] += v * v;
             }
+        }
         for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
     }
 };
