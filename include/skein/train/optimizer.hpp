@@ -101,25 +101,35 @@ public:
     [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
-    /// Elements of a group that are decayed before the update.
-    struct decayed {
-        float* params;
-        std::int64_t size;
-        double weight_decay;
+    /// Elements amid a group whose decay is another.
+    struct patch {
+        std::int64_t begin, size; // in the group's only run
+        std::int64_t at;          // in the copy
     };
-    /// Neighbours that take the same update, as one long tensor each.
+    /// Patches of one decay, which are updated in a copy, side by side.
+    struct aside {
+        double weight_decay;
+        std::vector<patch> patches{};
+        std::int64_t size = 0; // of all
+        update_runs copies{};  // one run
+    };
+    static constexpr std::int64_t stretch = 1 << 18; // elements of a group with others
+
+    /// Neighbours that take the same update, as one long tensor each; but for those set aside.
     struct group {
         update_effect effect;
         std::uint64_t left_out = 0;
         update_runs runs{};
-        std::vector<decayed> before{};
+        std::vector<aside> others{};
     };
 
     [[nodiscard]] std::vector<update_effect> make_effects() const;
-    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
     [[nodiscard]] bool joins_decays() const;
-    void join(std::vector<group>& groups, std::span<const owned_piece> run) const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run);
+    void set_aside(group& from);
     void push(group& to, const owned_piece& run) const;
+    static void copy(const update_runs& run, const aside& part, bool back);
     void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
@@ -130,6 +140,7 @@ private:
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::optional<weight_average> average_;
     std::vector<group> groups_; // while no parameter is or was left out
+    at::Tensor copies_;         // for what groups set aside, one group at a time
     std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
 };

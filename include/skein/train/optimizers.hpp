@@ -84,10 +84,8 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed); check(), which throws
-/// errc::usage for settings that make no sense; and `static constexpr bool decoupled_decay = true` where
-/// the decay multiplies the parameter by float(1 - lr * weight_decay) before all else: short parameters of
-/// different decay are then multiplied first and updated together, with a weight_decay of 0.
+/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
+/// errc::usage for settings that make no sense.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -112,7 +110,6 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
-    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -178,7 +175,6 @@ struct Lion {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "lion";
-    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -205,7 +201,6 @@ public:
     void check() const { held_->check(); }
     /// Of a parameter with so many dimensions.
     [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
-    [[nodiscard]] bool decoupled_decay() const { return held_->decoupled_decay(); }
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
@@ -218,7 +213,6 @@ private:
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
-        [[nodiscard]] virtual bool decoupled_decay() const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
     };
     template <class O>
@@ -239,12 +233,6 @@ private:
                 return decays ? how.weight_decay : 0.0;
             else
                 return 0.0;
-        }
-        [[nodiscard]] bool decoupled_decay() const override {
-            if constexpr (requires { O::decoupled_decay; })
-                return O::decoupled_decay;
-            else
-                return false;
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -82,14 +83,55 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
             for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
         });
     }
-    for (const auto& part : g.before) {
-        const auto kept = static_cast<float>(1.0 - lr * g.effect.lr_scale * part.weight_decay);
-        for (std::int64_t i = 0; i < part.size; ++i) part.params[i] *= kept;
+    update_values values{.step = steps_ - g.left_out,
+                         .lr = lr * g.effect.lr_scale,
+                         .weight_decay = g.effect.weight_decay,
+                         .grad_scale = grad_scale};
+    for (const auto& other : g.others) copy(g.runs, other, /*back=*/false);
+    options_.how.update(g.runs, values);
+    for (const auto& other : g.others) {
+        values.weight_decay = other.weight_decay;
+        options_.how.update(other.copies, values);
+        copy(g.runs, other, /*back=*/true);
     }
-    options_.how.update(g.runs, {.step = steps_ - g.left_out,
-                                 .lr = lr * g.effect.lr_scale,
-                                 .weight_decay = g.effect.weight_decay,
-                                 .grad_scale = grad_scale});
+}
+
+/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them back.
+SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
+    struct pair {
+        float *run, *copy;
+    };
+    std::vector<pair> arrays;
+    const auto add = [&](const at::Tensor& of_run, const at::Tensor& of_copy) {
+        arrays.push_back({static_cast<float*>(of_run.mutable_data_ptr()),
+                          static_cast<float*>(of_copy.mutable_data_ptr())});
+    };
+    add(run.params[0], part.copies.params[0]);
+    if (!back) add(run.grads[0], part.copies.grads[0]);
+    for (std::size_t k = 0; k < run.states.size(); ++k)
+        add(run.states[k][0], part.copies.states[k][0]);
+    const auto count = static_cast<std::int64_t>(part.patches.size());
+    const auto fetch =
+        [&](const patch& p) { // the processor does not foresee where the next one lies
+            for (const auto& a : arrays)
+                for (std::int64_t k = 0; k < std::min<std::int64_t>(p.size, 128);
+                     k += flat_alignment)
+                    __builtin_prefetch(a.run + p.begin + k, /*write=*/1);
+        };
+    at::parallel_for(0, count, 64, [&](std::int64_t first, std::int64_t last) {
+        const auto patches = std::span(part.patches).first(static_cast<std::size_t>(last));
+        constexpr std::size_t ahead = 4;
+        for (auto i = static_cast<std::size_t>(first); i < patches.size(); ++i) {
+            const auto& p = patches[i];
+            if (i + ahead < patches.size()) fetch(patches[i + ahead]);
+            const auto bytes = static_cast<std::size_t>(p.size) * sizeof(float);
+            for (const auto& a : arrays) {
+                auto* const in_run = a.run + p.begin;
+                auto* const in_copy = a.copy + p.at;
+                std::memcpy(back ? in_run : in_copy, back ? in_copy : in_run, bytes);
+            }
+        }
+    });
 }
 
 SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
@@ -114,16 +156,14 @@ SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
     return hash.value();
 }
 
-/// Kernels are called for every run, so that many short ones cost more than their elements. The same on all
-/// ranks, however the parameters are cut.
+/// Kernels are called for every run, so that many short ones cost more than their elements.
 SKEIN_INLINE bool flat_optimizer::joins_decays() const {
     constexpr std::int64_t short_parameter = 1 << 14;
     const auto count = static_cast<std::int64_t>(effects_.size());
     const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
         return e.weight_decay != effects_.front().weight_decay;
     });
-    return differ && options_.how.decoupled_decay() &&
-           store_->trainable() < count * short_parameter;
+    return differ && store_->trainable() < count * short_parameter;
 }
 
 SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
@@ -134,11 +174,11 @@ SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const 
                  std::move(states));
 }
 
-/// Neighbours of different decay, in stretches that are still in the cache when the update follows.
+/// Neighbours of different decay, in stretches that are still in a cache when what was set aside follows. Of
+/// each, the elements of the decay that most have are updated in place, and so are, wrongly, the others: what
+/// comes of these is replaced by the update of their copy.
 SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
-                                       std::span<const owned_piece> run) const {
-    constexpr std::int64_t stretch = 1 << 16;
-    auto* const params = static_cast<float*>(store_->params_P().mutable_data_ptr());
+                                       std::span<const owned_piece> run) {
     const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
     auto piece = run.begin();
     for (auto first = begin; first < end; first += stretch) {
@@ -146,25 +186,47 @@ SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
         part.flat = first;
         part.at += first - begin;
         part.padded = std::min(stretch, end - first);
-        auto effect = effects_[part.segment];
-        effect.weight_decay = 0.0;
         auto& to = groups.emplace_back(
-            group{effect, left_out_.empty() ? 0 : left_out_[part.segment], {}, {}});
+            group{effects_[part.segment], left_out_.empty() ? 0 : left_out_[part.segment]});
         push(to, part);
         const auto last = first + part.padded;
         for (; piece != run.end() && piece->flat < last; ++piece) {
             const auto from = std::max(piece->flat, first);
             const auto upto = std::min(piece->flat + piece->padded, last);
             const double decay = effects_[piece->segment].weight_decay;
-            if (decay != 0.0) to.before.push_back({params + from, upto - from, decay});
+            auto of = std::ranges::find(to.others, decay, &aside::weight_decay);
+            if (of == to.others.end()) of = to.others.insert(of, aside{decay});
+            of->patches.push_back({from - first, upto - from, of->size});
+            of->size += upto - from;
             if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
         }
+        set_aside(to);
+    }
+}
+
+/// All but the most are set aside.
+SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
+    const auto most = std::ranges::max_element(from.others, {}, &aside::size);
+    from.effect.weight_decay = most->weight_decay;
+    from.others.erase(most);
+    if (!copies_.defined() && !from.others.empty())
+        copies_ = make_flat_buffer(std::min(stretch, store_->owned()) *
+                                   static_cast<std::int64_t>(2 + own_states_));
+    std::int64_t at = 0;
+    for (auto& other : from.others) {
+        const auto next = [&] {
+            return copies_.narrow(0, std::exchange(at, at + other.size), other.size);
+        };
+        auto params = next(), grads = next();
+        std::vector<at::Tensor> states;
+        for (std::size_t k = 0; k < own_states_; ++k) states.push_back(next());
+        other.copies.push(std::move(params), std::move(grads), std::move(states));
     }
 }
 
 /// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
-    std::span<const double> present) const {
+    std::span<const double> present) {
     const auto& pieces = store_->pieces();
     const auto idle = [&](std::size_t i) {
         return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
@@ -174,7 +236,7 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     const auto group_of = [&](std::size_t i) -> group& {
         for (auto& g : groups)
             if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
-        return groups.emplace_back(group{effects_[i], missed(i), {}, {}});
+        return groups.emplace_back(group{effects_[i], missed(i)});
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
