@@ -102,7 +102,7 @@ struct square_sums {
                                         1);
     }
 
-    [[nodiscard]] double of_piece(std::int64_t number, cursor& ahead) const {
+    [[nodiscard]] double of_piece(std::int64_t number, cursor* ahead) const {
         const auto end = std::min((number + 1) * piece, starts.back());
         double lane[lanes] = {};
         auto at = number * piece;
@@ -118,21 +118,24 @@ struct square_sums {
 
     [[nodiscard]] double of_all() const {
         std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
+        const bool is_short = starts.back() < std::ssize(parts) * cursor::block;
         at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
                          [&](std::int64_t first, std::int64_t last) {
-                             cursor ahead(*this, part_at(first * piece));
+                             std::optional<cursor> ahead;
+                             if (is_short) ahead.emplace(*this, part_at(first * piece));
                              for (auto s = first; s < last; ++s)
-                                 sums[static_cast<std::size_t>(s)] = of_piece(s, ahead);
+                                 sums[static_cast<std::size_t>(s)] =
+                                     of_piece(s, ahead ? &*ahead : nullptr);
                          });
         double sum = 0;
         for (const double part : sums) sum += part;
         return sum;
     }
 
-    static void add(const float* x, std::int64_t count, double* lane, cursor& ahead) {
+    static void add(const float* x, std::int64_t count, double* lane, cursor* ahead) {
         std::int64_t i = 0;
         for (; i + lanes <= count; i += lanes) {
-            ahead.next();
+            if (ahead != nullptr) ahead->next();
             for (std::int64_t k = 0; k < lanes; ++k) {
                 const double v = x[i + k];
                 lane[k] += v * v;
