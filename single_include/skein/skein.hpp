@@ -400,8 +400,11 @@ static_assert(
     std::endian::native == std::endian::little,
     "skein writes little-endian bytes with memcpy: big-endian machines are not supported");
 
+/// Bytes of somebody else, to read.
 using byte_span = std::span<const std::byte>;
+/// Bytes of somebody else, to fill.
 using mut_byte_span = std::span<std::byte>;
+/// Bytes of one's own.
 using byte_buffer = std::vector<std::byte>;
 
 /// Views text as bytes; the view lives as long as the text.
@@ -1271,6 +1274,7 @@ consteval bool holds_array(std::index_sequence<I...>) {
 
 } // namespace detail
 
+/// The number of fields of a plain aggregate.
 template <class T>
 inline constexpr std::size_t field_count = boost::pfr::tuple_size_v<T>;
 
@@ -1398,12 +1402,19 @@ private:
     Rep value_{};
 };
 
+/// A process of a cluster.
 using node_id = strong_id<struct node_tag>;
+/// A worker process.
 using worker_id = strong_id<struct worker_tag>;
+/// A task that was submitted.
 using task_id = strong_id<struct task_tag>;
+/// An actor, unique in the process that made it.
 using actor_id = strong_id<struct actor_tag>;
+/// A call on its way, unique in the process that made it.
 using call_id = strong_id<struct call_tag>;
+/// A stored value.
 using object_id = strong_id<struct object_tag>;
+/// A job, the same for all of its processes.
 using job_id = strong_id<struct job_tag>;
 
 } // namespace skein
@@ -1514,6 +1525,7 @@ private:
 
 namespace skein::wire {
 
+/// The bounds of one decoder.
 struct limits {
     /// Containers, optionals and variants inside each other.
     std::size_t max_depth = 64;
@@ -1537,6 +1549,7 @@ struct limits {
 
 namespace skein::wire {
 
+/// A place in bytes that are owned by somebody else.
 class reader {
 public:
     explicit reader(byte_span bytes, limits bounds = {}) noexcept
@@ -1702,6 +1715,7 @@ private:
 
 namespace skein::wire {
 
+/// Owns the bytes it has written until take().
 class writer {
 public:
     writer() = default;
@@ -2371,6 +2385,7 @@ namespace skein {
 using json = nlohmann::json;                 ///< keys sorted
 using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
 
+/// What parse_json() accepts from outside.
 struct json_limits {
     std::size_t max_bytes = 16u << 20;
     int max_depth = 32;
@@ -2851,6 +2866,7 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 
 namespace skein {
 
+/// Defined for signatures `R(Args...)` only.
 template <class Signature>
 class unique_function;
 
@@ -2956,6 +2972,7 @@ private:
 
 namespace skein {
 
+/// Lengths of time, in nanoseconds.
 using duration = std::chrono::nanoseconds;
 
 /// A tag for time points of loops. It has no now(): ask loop::now().
@@ -2967,6 +2984,7 @@ struct monotonic_clock {
     static constexpr bool is_steady = true;
 };
 
+/// A point in the time of a loop or clock.
 using time_point = monotonic_clock::time_point;
 
 /// `from` + `length`, or the end of time where that is beyond it: a wait may be duration::max().
@@ -3128,7 +3146,9 @@ SKEIN_INLINE bool loss_listeners::wait(duration limit) {
 
 namespace skein {
 
+/// Which bits of a stream: any 128-bit number.
 using philox_counter = std::array<std::uint32_t, 4>;
+/// Which stream.
 using philox_key = std::array<std::uint32_t, 2>;
 
 /// 128 random bits for one counter under one key.
@@ -3349,6 +3369,7 @@ private:
 
 namespace skein {
 
+/// The 32 bytes of a SHA-256.
 using sha256_digest = std::array<std::byte, 32>;
 
 /// An incremental SHA-256. finish() may be called once.
@@ -3787,6 +3808,7 @@ SKEIN_INLINE void require_same(rendezvous& world, std::string_view key,
 
 namespace skein {
 
+/// Waits and pauses of all layers; lan() gives those for hosts in one network.
 struct time_constants {
     using ms = std::chrono::milliseconds;
 
@@ -3826,17 +3848,19 @@ struct time_constants {
     ms ring_late_again{50};           ///< a second look before a neighbour is called late
     ms ring_grace_least{500};         ///< after the deadline, for news of who is late further away
     ms ring_grace_most{2000};
-    ms ring_news{300};      ///< after a broken link, for the cause further away
-    ms ring_notice{500};    ///< to write an error or a goodbye to one neighbour
-    ms ring_farewell{1000}; ///< for both notices, at close
-    ms shm_look{20};        ///< between looks whether the processes of the others live
+    ms ring_news{300};          ///< after a broken link, for the cause further away
+    ms ring_notice{500};        ///< to write an error or a goodbye to one neighbour
+    ms ring_farewell{1000};     ///< for both notices, at close
+    ms shm_look{20};            ///< between looks whether the processes of the others live
+    ms unwaited_collective{10}; ///< until its loop ends a small one nobody waits for
 
     [[nodiscard]] static constexpr time_constants lan() noexcept { return {}; }
 };
 
 /// Exit codes of every program built with skein.
 namespace exit_code {
-inline constexpr int done = 0, failed = 1, usage = 2; // 128 + n: ended by signal n
+/// It did what was asked; it failed; its command line is wrong. 128 + n: ended by signal n.
+inline constexpr int done = 0, failed = 1, usage = 2;
 } // namespace exit_code
 
 /// Default size limits; each has an option where it is used.
@@ -4934,6 +4958,7 @@ private:
 // ======== skein/core/event.hpp, continued
 namespace skein {
 
+/// A flag that tasks of one loop wait for; set until reset(). Neither copyable nor movable.
 class event {
 public:
     /// Wakes all who wait, and lets later waits pass until reset().
@@ -5283,6 +5308,7 @@ enum class keep_alive_mode : std::uint8_t {
     on,
     off,
 };
+/// How long a peer may be silent before it is asked, suspected and given up.
 struct keep_alive {
     keep_alive_mode mode = keep_alive_mode::automatic;
     duration ping_after = time_constants::lan().agent_heartbeat; ///< of silence
@@ -5336,6 +5362,7 @@ struct group_outcome {
     bool reported = false; ///< the culprit said so itself; otherwise it fell silent or died
 };
 
+/// What a group's server knows before the first rank joins.
 struct group_options {
     int world_size = 1;
     int generation = 0;
@@ -5762,9 +5789,8 @@ struct crc32c_shift {
 };
 
 /// The instruction has latency 3 and throughput 1: three streams side by side, joined by shifts.
-__attribute__((target("sse4.2"))) SKEIN_INLINE std::uint32_t crc32c_sse42(std::uint32_t crc,
-                                                                          const std::byte* p,
-                                                                          std::size_t n) noexcept {
+__attribute__((target("sse4.2,crc32"))) SKEIN_INLINE std::uint32_t crc32c_sse42(
+    std::uint32_t crc, const std::byte* p, std::size_t n) noexcept {
     constexpr std::size_t lane = 1024;
     static const crc32c_shift shift(lane);
     std::uint64_t c = crc;
@@ -5824,6 +5850,7 @@ struct frame {
     byte_buffer body;
 };
 
+/// Kinds from here on belong to the connection itself.
 inline constexpr std::uint16_t first_reserved_kind = 0xff00;
 inline constexpr std::uint16_t body_crc_flag = 0x8000; ///< the body's CRC is in the header
 
@@ -6839,6 +6866,7 @@ SKEIN_INLINE void connection::on_control(std::uint16_t kind) {
 
 namespace skein::logging {
 
+/// How grave a line is; `off` is above all of them.
 enum class level : std::uint8_t { trace, debug, info, warn, error, off };
 
 /// key=value of a line. Numbers stay numbers in JSON; everything else is text.
@@ -6890,30 +6918,39 @@ void append_json_string(std::string& to, std::string_view text);
 
 /// True if a line of this level would be written: ask before building something expensive.
 [[nodiscard]] bool enabled(level l) noexcept;
+/// Lines below this level are not written. Any thread.
 void set_level(level l) noexcept;
+/// The level in force: that of set_level(), or of SKEIN_LOG_LEVEL.
 [[nodiscard]] level get_level() noexcept;
 
 /// Replaces where lines go (empty: standard error again). The sink is called from any thread.
 using sink = std::function<void(const record&)>;
+/// See sink. Any thread.
 void set_sink(sink to);
 
 /// Writes one line.
 void write(level severity, std::string_view component, std::string_view text,
            std::span<const field> with);
 
+/// The key=value pairs of a line, as `{{"peer", name}, {"bytes", n}}`.
 using fields = std::initializer_list<field>;
+/// write() for what only the author of the component wants to read.
 inline void trace(std::string_view component, std::string_view text, fields f = {}) {
     write(level::trace, component, text, {f.begin(), f.size()});
 }
+/// write() for what helps to find a fault.
 inline void debug(std::string_view component, std::string_view text, fields f = {}) {
     write(level::debug, component, text, {f.begin(), f.size()});
 }
+/// write() for what happens in the normal course of things.
 inline void info(std::string_view component, std::string_view text, fields f = {}) {
     write(level::info, component, text, {f.begin(), f.size()});
 }
+/// write() for what went wrong and was dealt with.
 inline void warn(std::string_view component, std::string_view text, fields f = {}) {
     write(level::warn, component, text, {f.begin(), f.size()});
 }
+/// write() for what went wrong and was not.
 inline void error(std::string_view component, std::string_view text, fields f = {}) {
     write(level::error, component, text, {f.begin(), f.size()});
 }
@@ -7150,6 +7187,7 @@ template <class T>
 
 namespace skein::net {
 
+/// Both ends must have the same one, or the handshake refuses.
 inline constexpr std::uint16_t protocol_version = 2;
 
 /// Which end of the stream this is.
@@ -9051,6 +9089,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 
 namespace skein::cluster {
 
+/// How long a rank waits for the others, and what it compares with them.
 struct membership_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
@@ -9451,6 +9490,7 @@ namespace skein::net {
 
 /// "what: Connection refused", with the kind from the code.
 [[nodiscard]] error code_error(const std::error_code& code, std::string what);
+/// The same from an errno value.
 [[nodiscard]] error system_error(int system, std::string what);
 
 } // namespace skein::net
@@ -10634,6 +10674,7 @@ SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
 
 namespace skein::cluster {
 
+/// How many ranks a supervisor starts, with what, and how patient it is with them.
 struct supervisor_options {
     int workers = 2;
     int max_failures = 3;                                       ///< restarts before it gives up
@@ -10914,6 +10955,7 @@ struct restart_rules {
     duration longest_pause = time_constants::lan().child_restart_most;
     bool (*is_lasting)(errc) = [](errc) { return false; }; ///< failures that would only come again
 };
+/// Counts failures in a row and says when to try again, by restart_rules.
 class restart_policy {
 public:
     explicit restart_policy(restart_rules rules) noexcept : rules_(rules) {}
@@ -11817,6 +11859,7 @@ template <task_like A, task_like... As>
 
 namespace skein {
 
+/// A queue of at most `capacity` values between tasks of one loop. Neither copyable nor movable.
 template <class T>
 class channel {
 public:
@@ -12139,6 +12182,7 @@ SKEIN_INLINE int available_cores() {
 
 namespace skein {
 
+/// Where code asks for the time that does not ask its loop. Not owned by those who ask.
 class clock {
 public:
     virtual ~clock() = default;
@@ -12195,6 +12239,7 @@ private:
 
 namespace skein {
 
+/// What open() expects of a file, and what may be done with it.
 enum class open_mode : std::uint8_t {
     read,       ///< an existing file, for reading
     write,      ///< created or emptied, for writing (and reading back)
@@ -12226,6 +12271,7 @@ public:
     virtual result<void> close() = 0;
 };
 
+/// One name in a folder.
 struct dir_entry {
     std::string name; ///< without the folder
     bool is_directory = false;
@@ -12355,6 +12401,7 @@ SKEIN_INLINE result<void> disk::remove_tree(const std::string& path) {
 
 namespace skein {
 
+/// A lock that tasks of one loop wait for; no thread is blocked. Neither copyable nor movable.
 class mutex {
 public:
     mutex() noexcept = default;
@@ -12429,6 +12476,7 @@ private:
 
 namespace skein {
 
+/// One shuffled order of n items, chosen by a key. Small, copyable, without state.
 class keyed_permutation {
 public:
     /// n: number of items, 1 <= n <= 2^62. Equal (n, key) give the equal order on every machine.
@@ -12793,6 +12841,7 @@ SKEIN_INLINE result<dir_entry> posix_disk::status(const std::string& path) {
 
 namespace skein {
 
+/// A number of units that tasks of one loop take and give back. Neither copyable nor movable.
 class semaphore {
 public:
     explicit semaphore(std::size_t available) noexcept : available_(available) {}
@@ -12866,6 +12915,7 @@ namespace skein {
 /// The name behind a mangled one; a text that is no mangled name comes back as it is.
 [[nodiscard]] std::string readable_name(const char* mangled);
 
+/// The name of a type as people write it.
 [[nodiscard]] inline std::string type_name(const std::type_info& type) {
     return readable_name(type.name());
 }

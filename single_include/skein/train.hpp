@@ -43,9 +43,12 @@
 // and end with a ticket. Buffers stay with the caller and must live until the ticket is done.
 //
 // When nothing is queued or running, a small collective of a model that can (communicator::prompt)
-// begins in the call itself. It looks for the other ranks for some microseconds; if they come, the
-// ticket is done at once and no thread was woken. Else, and for larger ones, whoever is first goes on
-// with it: the communicator's thread, or a thread that waits for the ticket.
+// begins in the call itself: what this rank brings is there for the others when it returns. It looks
+// for them for a microsecond or two; if they have come, the ticket is done at once. Else a thread that
+// waits for the ticket ends it, and the communicator's thread is not woken; that one does it if the
+// ticket is asked (done()), if something is submitted behind it, or after some milliseconds. Larger
+// collectives, whose other ranks wait for this one's work, go to that thread at once, and whoever is
+// first does them: it, or a thread that waits for the ticket.
 //
 //     ticket t = comm.all_reduce(bucket, reduce_op::mean);   // returns at once
 //     ... more backward ...
@@ -219,6 +222,7 @@ struct buffer_view {
     }
 };
 
+/// Whether T is a type that collectives reduce; see dtype.
 template <class T>
 inline constexpr bool is_element = false;
 template <>
@@ -438,6 +442,7 @@ struct buffer_view;
 class shm_communicator;
 class group_memory;
 
+/// Whose memory allocate() gives.
 enum class memory_kind : std::uint8_t {
     own,   ///< every rank has its own; the ranks of its host have it mapped too
     common ///< one memory for all ranks of a host
@@ -647,6 +652,12 @@ struct collective_options {
     duration deadline = time_constants::lan().collective_timeout;
 };
 
+/// A collective that stopped on the thread which began it. `rest` blocks the thread that resumes it.
+struct suspended_start {
+    std::coroutine_handle<> rest; ///< null: it ended
+    bool others_wait = false;     ///< for what this rank does in `rest`; else it has done its part
+};
+
 /// What a model offers whose small collectives can begin on the thread that submits them (comm_thread
 /// uses it). One thread at a time calls the communicator; who lets another one call it synchronizes the
 /// two.
@@ -654,9 +665,8 @@ class prompt_start {
 public:
     /// From here on, a task that must wait for longer than a look, or is not small, is suspended.
     virtual void begin_here() noexcept = 0;
-    /// No more of that. Gives the coroutine that was suspended, or null: it wants to be resumed on the
-    /// loop's thread, before anything else is called, and blocks that one.
-    [[nodiscard]] virtual std::coroutine_handle<> end_here() noexcept = 0;
+    /// No more of that. What was suspended wants to be resumed before anything else is called.
+    [[nodiscard]] virtual suspended_start end_here() noexcept = 0;
 
 protected:
     prompt_start() = default;
@@ -775,7 +785,9 @@ public:
     ticket() = default;
 
     [[nodiscard]] bool done() const noexcept {
-        return !state_ || state_->phase.load(std::memory_order_acquire) != running;
+        if (!state_ || state_->phase.load(std::memory_order_acquire) != running) return true;
+        hand_over(); // for the next time
+        return false;
     }
     /// Blocks until the operation has ended; throws its error. May be called again.
     void wait() const;
@@ -792,6 +804,7 @@ private:
         comm_thread* owner = nullptr; // lives until the phase has changed
     };
     explicit ticket(std::shared_ptr<state> s) : state_(std::move(s)) {}
+    void hand_over() const noexcept;
     std::shared_ptr<state> state_;
 };
 
@@ -868,7 +881,11 @@ private:
     static skein::detail::self_owned run_here(comm_thread* self);
     ticket end_here();
     static bool go_on(ticket::state& end);
+    static void go_on_with(void* rest, ticket::state& end);
     void finish_here(ticket::state& end);
+    void hand_over(std::shared_ptr<ticket::state> end);
+    task<void> look_after();
+    void forget_here();
     void hand_on();
     void record(const operation& op, time_point begin);
     static void tell(ticket::state& end, const result<void>& outcome);
@@ -897,7 +914,9 @@ private:
     mutable std::mutex guard_; // the fields below
     std::deque<operation> queue_;
     bool driving_ = false;
-    std::condition_variable idle_; // driving_ became false
+    std::shared_ptr<ticket::state> waiting_; // began here, for who waits for it; null: handed over
+    bool looking_after_ = false;             // the loop does
+    std::condition_variable idle_;           // driving_ became false
     comm_stats stats_;
 };
 
@@ -925,12 +944,14 @@ private:
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 
 namespace skein::dist {
 
 /// The system's monotonic clock: shared memory exists only in the real world.
 [[nodiscard]] inline time_point steady_now() noexcept { return system_clock().now(); }
 
+/// Tells the processor that this thread spins.
 inline void cpu_pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -955,14 +976,27 @@ struct alignas(128) doorbell {
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(doorbell) == 128);
 
 /// How long to look before sleeping: long while waits turn out to be short, else hardly at all,
-/// since looking costs a core that somebody may compute on.
+/// since looking costs a core that somebody may compute on. Two sides that both sleep make each
+/// other's waits long, as each wakes late; so now and then a wait looks for longer than waking takes.
 class spin_budget {
 public:
     [[nodiscard]] int rounds() const noexcept { return rounds_; }
-    /// Tells how long a wait took that needed more than a look.
-    void waited(duration length) noexcept {
+    /// For a wait that begins now.
+    [[nodiscard]] int next() noexcept {
+        if (rounds_ > least || --until_trial_ > 0) return rounds_;
+        between_trials_ = std::min(2 * between_trials_, rarest);
+        until_trial_ = between_trials_;
+        return trial;
+    }
+    /// Looking was enough.
+    void paid() noexcept {
+        rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+        between_trials_ = until_trial_ = often;
+    }
+    /// Tells how long a wait took that was slept through in the end.
+    void slept(duration length) noexcept {
         if (length < worthwhile)
-            rounds_ = std::min(rounds_ + rounds_ / 2 + 16, most);
+            paid();
         else
             rounds_ = std::max(rounds_ / 2, least);
     }
@@ -971,38 +1005,44 @@ private:
     static constexpr duration worthwhile =
         std::chrono::microseconds(60);            // a sleep costs about 10-50 us
     static constexpr int least = 32, most = 2048; // a pause takes about 20-40 ns
-    int rounds_ = 512;
+    static constexpr int trial = 8192;            // two idle cores wake each other in 60-90 us
+    static constexpr int often = 16, rarest = 512;
+    int rounds_ = 512, until_trial_ = often, between_trials_ = often;
 };
 
+/// The core this thread runs on; negative: the system does not say.
+[[nodiscard]] int this_core() noexcept;
+
 /// Blocks the thread until ready(). Between sleeps of at most `slice`, still_good() may throw.
-template <class Ready, class Check>
-void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
+///   worth_looking  false: sleep at once, as when the other side needs this core to come
+template <class Ready, class Check, class Look>
+void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good,
+             Look worth_looking) {
     if (ready()) return;
+    const bool look = worth_looking();
     const time_point begin = steady_now();
-    for (int i = spin.rounds(); i > 0; --i) {
+    for (int i = look ? spin.next() : 0; i > 0; --i) {
         cpu_pause();
-        if (ready()) {
-            spin.waited(steady_now() - begin);
-            return;
-        }
+        if (ready()) return spin.paid();
     }
     struct awake_again {
         doorbell& bell;
-        spin_budget& spin;
-        time_point begin;
-        ~awake_again() {
-            bell.asleep.store(0, std::memory_order_relaxed);
-            spin.waited(steady_now() - begin);
-        }
-    } guard{bell, spin, begin};
+        ~awake_again() { bell.asleep.store(0, std::memory_order_relaxed); }
+    } guard{bell};
     for (;;) {
         bell.asleep.store(1, std::memory_order_seq_cst);
         std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
-        if (ready()) return;
+        if (ready()) break;
         still_good();
         bell.sleep(seen, slice);
     }
+    if (look) spin.slept(steady_now() - begin);
+}
+
+template <class Ready, class Check>
+void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Check still_good) {
+    wait_at(bell, spin, slice, std::move(ready), std::move(still_good), [] { return true; });
 }
 
 } // namespace skein::dist
@@ -1016,6 +1056,7 @@ void wait_at(doorbell& bell, spin_budget& spin, duration slice, Ready ready, Che
 #include <ctime>
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -1035,6 +1076,8 @@ SKEIN_INLINE void doorbell::sleep(std::uint32_t seen, duration longest) noexcept
     ::syscall(SYS_futex, word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
+SKEIN_INLINE int this_core() noexcept { return ::sched_getcpu(); }
+
 } // namespace skein::dist
 
 
@@ -1052,6 +1095,14 @@ SKEIN_INLINE void ticket::wait() const {
     for (int spin = 0; spin < spins && !done(); ++spin) cpu_pause();
     while (!done()) state_->phase.wait(running, std::memory_order_acquire);
     if (state_->phase.load(std::memory_order_acquire) == failed) throw *state_->why;
+}
+
+/// To the loop's thread, if nobody has taken it.
+SKEIN_INLINE void ticket::hand_over() const noexcept {
+    void* const rest = state_->rest.exchange(nullptr, std::memory_order_acq_rel);
+    if (rest == nullptr) return;
+    auto& loop = state_->owner->worker_->loop(); // it cannot go away before the rest has run
+    loop.post_from_any_thread([s = state_, rest] { comm_thread::go_on_with(rest, *s); });
 }
 
 SKEIN_INLINE comm_thread::comm_thread(std::unique_ptr<net::loop_thread> worker,
@@ -1074,12 +1125,15 @@ SKEIN_INLINE ticket comm_thread::submit(std::size_t bytes,
                                         unique_function<task<void>(communicator&)> start,
                                         collective_tag tag) {
     auto end = std::make_shared<ticket::state>();
+    std::shared_ptr<ticket::state> before;
     bool wake = false;
     {
         const std::lock_guard lock(guard_);
         queue_.push_back(operation{end, std::move(start), bytes, tag});
         wake = !std::exchange(driving_, true);
+        before = std::move(waiting_);
     }
+    if (before) hand_over(std::move(before));
     if (wake) worker_->loop().post_from_any_thread([this] { tasks_.spawn(drive()); });
     return ticket(std::move(end));
 }
@@ -1100,12 +1154,42 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     prompt_->begin_here();
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
-    if (!parked) return end_here();
+    if (!parked.rest) return end_here();
     auto state = std::make_shared<ticket::state>();
     state->owner = this;
-    state->rest.store(parked.address(), std::memory_order_release);
-    worker_->loop().post_from_any_thread([state] { (void)go_on(*state); });
+    state->rest.store(parked.rest.address(), std::memory_order_release);
+    if (parked.others_wait) {
+        hand_over(state);
+        return ticket(std::move(state));
+    }
+    bool look = false;
+    {
+        const std::lock_guard lock(guard_);
+        waiting_ = state;
+        look = !std::exchange(looking_after_, true);
+    }
+    if (look) worker_->loop().post_from_any_thread([this] { tasks_.spawn(look_after()); });
     return ticket(std::move(state));
+}
+
+/// The loop's thread goes on with it, or a thread that waits for the ticket before.
+SKEIN_INLINE void comm_thread::hand_over(std::shared_ptr<ticket::state> end) {
+    worker_->loop().post_from_any_thread([end = std::move(end)] { (void)go_on(*end); });
+}
+
+/// Ends what began in its call if nobody waits for it, so that errors and deadlines are noticed.
+SKEIN_INLINE task<void> comm_thread::look_after() {
+    std::shared_ptr<ticket::state> seen;
+    for (bool again = false; !again;) {
+        auto pause = sleep_for(time_constants::lan().unwaited_collective);
+        co_await pause;
+        const std::lock_guard lock(guard_);
+        again = waiting_ == seen; // null: nothing to look after any more
+        seen = again ? std::exchange(waiting_, nullptr) : waiting_;
+        if (again || !seen) looking_after_ = false;
+        if (!seen) co_return;
+    }
+    (void)go_on(*seen);
 }
 
 /// It has an owner: begin_here() or finish_here() see it end before anything else runs.
@@ -1122,11 +1206,6 @@ SKEIN_INLINE ticket comm_thread::end_here() {
         end = ticket(std::make_shared<ticket::state>());
         tell(*end.state_, *here_ended_);
     }
-    {
-        const std::lock_guard lock(guard_);
-        record(*here_, here_since_);
-    }
-    here_.reset();
     hand_on();
     return end;
 }
@@ -1135,22 +1214,32 @@ SKEIN_INLINE ticket comm_thread::end_here() {
 SKEIN_INLINE bool comm_thread::go_on(ticket::state& end) {
     void* const rest = end.rest.exchange(nullptr, std::memory_order_acq_rel);
     if (rest == nullptr) return false;
-    auto* const owner = end.owner;
-    loop::resume(std::coroutine_handle<>::from_address(rest));
-    owner->finish_here(end);
+    go_on_with(rest, end);
     return true;
 }
 
 /// driving_ is still true: the owner cannot go away before it is not.
+SKEIN_INLINE void comm_thread::go_on_with(void* rest, ticket::state& end) {
+    auto* const owner = end.owner;
+    loop::resume(std::coroutine_handle<>::from_address(rest));
+    owner->finish_here(end);
+}
+
 SKEIN_INLINE void comm_thread::finish_here(ticket::state& end) {
     SKEIN_CHECK(here_ended_, "a collective was suspended a second time");
     {
         const std::lock_guard lock(guard_);
-        record(*here_, here_since_);
-        here_.reset();
+        forget_here();
     }
     tell(end, *here_ended_);
     hand_on();
+}
+
+/// It has ended: nothing of the caller's is touched from here on. guard_ is held.
+SKEIN_INLINE void comm_thread::forget_here() {
+    record(*here_, here_since_);
+    here_.reset();
+    waiting_ = nullptr;
 }
 
 /// Lets the loop's thread go on with what is queued.
@@ -1158,6 +1247,7 @@ SKEIN_INLINE void comm_thread::hand_on() {
     bool more = false;
     {
         const std::lock_guard lock(guard_);
+        if (here_) forget_here();
         more = driving_ = !queue_.empty();
         if (!more) idle_.notify_all();
     }
@@ -1210,6 +1300,7 @@ SKEIN_INLINE task<void> comm_thread::drive() {
 }
 
 SKEIN_INLINE task<void> comm_thread::leave() {
+    tasks_.cancel(); // look_after(): everything else has ended
     auto joined = as_result(tasks_.join());
     auto ignored = co_await std::move(joined);
     (void)ignored;
@@ -1284,6 +1375,7 @@ SKEIN_INLINE void comm_thread::abort(error why) noexcept { comm_->abort(std::mov
 
 SKEIN_INLINE void comm_thread::drain() noexcept {
     std::unique_lock lock(guard_);
+    if (waiting_) hand_over(std::exchange(waiting_, nullptr));
     idle_.wait(lock, [this] { return !driving_; });
 }
 
@@ -3715,6 +3807,7 @@ struct alignas(128) shm_rank {
     std::atomic<std::uint32_t> fetched; ///< steps in which it has read all `out` slots
     std::atomic<std::int32_t> pid;      ///< 0 until it has joined
     std::atomic<std::uint32_t> left;    ///< 1 after an orderly close
+    std::atomic<std::int32_t> core;     ///< 1 + that on which it last did a step, 0 unknown
     alignas(128) signature doing[2];    ///< by parity of the sequence; valid once arrived says so
 };
 
@@ -3893,8 +3986,9 @@ private:
     struct meeting;
     struct own_loop;
     void begin_here() noexcept override { here_ = true; }
-    [[nodiscard]] std::coroutine_handle<> end_here() noexcept override;
+    [[nodiscard]] suspended_start end_here() noexcept override;
     [[nodiscard]] bool all_come_soon() noexcept;
+    [[nodiscard]] bool needs_this_core(int r) const noexcept;
 
     // waiting (detail/shm_waiting.ipp)
     template <class Reached>
@@ -3923,9 +4017,9 @@ private:
     time_point until_{};
     spin_budget spin_;
 
-    bool here_ = false;                // between begin_here() and end_here()
-    std::coroutine_handle<> parked_;   // what waits to go on at the loop
-    std::optional<time_point> late_{}; // since when it has waited for others
+    bool short_ = false;     // one exchange: a look would cost more than what the other has to do
+    bool here_ = false;      // between begin_here() and end_here()
+    suspended_start parked_; // what waits to go on elsewhere
 };
 
 } // namespace skein::dist
@@ -3981,7 +4075,9 @@ void shm_communicator::wait_until(Reached reached) {
         return all_reached() || aborted;
     };
     constexpr duration look = time_constants::lan().shm_look;
-    wait_at(me().bell, spin_, look, ready, [&] { still_good(behind, ready, reached); });
+    const auto worth_looking = [&] { return !short_ || !needs_this_core(behind); };
+    const auto check = [&] { still_good(behind, ready, reached); };
+    wait_at(me().bell, spin_, look, ready, check, worth_looking);
     if (!all_reached()) throw_if_aborted();
 }
 
@@ -3989,13 +4085,10 @@ void shm_communicator::wait_until(Reached reached) {
 struct shm_communicator::meeting {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_ || comm.all_come_soon(); }
-    void await_suspend(std::coroutine_handle<> h) const noexcept {
-        comm.late_ = steady_now();
-        comm.parked_ = h;
-    }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = {h, false}; }
     void await_resume() const {
+        comm.short_ = true; // until the next collective begins
         comm.wait_for_all_to_agree();
-        if (comm.late_) comm.spin_.waited(steady_now() - *std::exchange(comm.late_, std::nullopt));
     }
 };
 
@@ -4003,27 +4096,37 @@ struct shm_communicator::meeting {
 struct shm_communicator::own_loop {
     shm_communicator& comm;
     [[nodiscard]] bool await_ready() const noexcept { return !comm.here_; }
-    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = h; }
+    void await_suspend(std::coroutine_handle<> h) const noexcept { comm.parked_ = {h, true}; }
     void await_resume() const noexcept {}
 };
 
-SKEIN_INLINE std::coroutine_handle<> shm_communicator::end_here() noexcept {
+SKEIN_INLINE suspended_start shm_communicator::end_here() noexcept {
     here_ = false;
     return std::exchange(parked_, {});
 }
 
-/// Looks as long as the waits of late have been worth it. An abort is something to go on with, too.
+/// It last ran where this thread runs: while this one looks, that one cannot come.
+SKEIN_INLINE bool shm_communicator::needs_this_core(int r) const noexcept {
+    return at(r).core.load(std::memory_order_relaxed) == this_core() + 1;
+}
+
+/// A look of a microsecond or two: who submits may have work to do, and who has not waits for the
+/// ticket, and looks on there. An abort is something to go on with, too.
 SKEIN_INLINE bool shm_communicator::all_come_soon() noexcept {
+    constexpr int brief = 64;
     const auto now_at = static_cast<std::uint32_t>(doing_.sequence);
     int behind = 0;
-    for (int left = spin_.rounds();; --left) {
+    for (int left = brief;; --left) {
         while (behind < size_ &&
                (behind == rank_ ||
                 detail::at_least(at(behind).arrived.load(std::memory_order_acquire), now_at))) {
             ++behind;
         }
-        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) return true;
-        if (left <= 0) return false;
+        if (behind == size_ || head().aborted.load(std::memory_order_acquire) != 0) {
+            if (left < brief) spin_.paid();
+            return true;
+        }
+        if (left <= 0 || (left == brief && needs_this_core(behind))) return false;
         cpu_pause();
     }
 }
@@ -4380,6 +4483,7 @@ SKEIN_INLINE void shm_communicator::begin(detail::signature what) {
     what.outer = outer_;
     what.tag = tag_;
     doing_ = what;
+    short_ = false;
     throw_if_aborted();
 }
 
@@ -4405,6 +4509,7 @@ SKEIN_INLINE void shm_communicator::wait_for_all_to_agree() {
 }
 
 SKEIN_INLINE void shm_communicator::publish(counter which, std::uint32_t value) noexcept {
+    me().core.store(this_core() + 1, std::memory_order_relaxed); // travels with the counter
     (me().*which).store(value, std::memory_order_seq_cst);
     for (int r = 0; r < size_; ++r) {
         if (r != rank_) at(r).bell.ring();
@@ -4832,6 +4937,7 @@ SKEIN_INLINE void shm_communicator::begin_message(buffer_view io, int peer) {
     what.detail = static_cast<std::uint64_t>(label(peer));
     what.sequence = doing_.sequence;
     doing_ = what;
+    short_ = false;
     throw_if_aborted();
 }
 
@@ -4951,6 +5057,7 @@ struct comm_fit {
     std::string why_not; ///< empty: it can be used
 };
 
+/// A way to communicate under a name: whether it fits a site, and how one is made.
 struct comm_model {
     std::string name;
     std::function<comm_fit(const comm_site&)> fits;
@@ -6753,6 +6860,7 @@ enum class metric_kind : std::uint8_t {
 
 using skein::to_string; // the overload below must not hide those of the core
 
+/// The name of a kind, e.g. "mean".
 [[nodiscard]] constexpr std::string_view to_string(metric_kind kind) noexcept {
     switch (kind) {
     case metric_kind::mean: return "mean";
@@ -7055,6 +7163,7 @@ SKEIN_INLINE const double* find_metric(const std::vector<metric_value>& values,
 
 namespace skein::report {
 
+/// Who reads the progress: a person, a file, nobody, or a program.
 enum class progress_mode : std::uint8_t {
     automatic, ///< terminal if the output is one, else plain
     terminal,  ///< one line, rewritten
@@ -7074,6 +7183,7 @@ struct progress_update {
     std::vector<std::pair<std::string, double>> also{}; ///< for programs: JSON lines only
 };
 
+/// What a progress line says of its run, and how often it is written.
 struct progress_options {
     std::string name;        ///< in front of the line
     std::uint64_t total = 0; ///< steps of the whole run; 0: unknown
@@ -7396,6 +7506,7 @@ SKEIN_INLINE void progress::finish() {
 
 namespace skein::report {
 
+/// One point of a curve.
 struct curve_point {
     double x = 0.0; ///< step
     double y = 0.0; ///< not finite: the line has a gap there
@@ -7403,11 +7514,13 @@ struct curve_point {
     friend bool operator==(const curve_point&, const curve_point&) = default;
 };
 
+/// One line of a plot.
 struct curve {
     std::string label;
     std::vector<curve_point> points; ///< by ascending x
 };
 
+/// What a plot says beside its curves, and its size.
 struct plot_options {
     std::string title;
     std::string x_label = "step";
@@ -7672,6 +7785,7 @@ struct metrics_row {
     std::vector<metric_value> timings;
 };
 
+/// How a run's folder is opened.
 struct run_dir_options {
     bool resume = false; ///< go on in an existing folder; else a taken name gets ".2", ".3", ...
     /// How long a folder to resume may be in use: a run that was just killed needs a moment to end.
@@ -8367,6 +8481,7 @@ SKEIN_INLINE std::string settings::text() const {
 
 namespace skein::report {
 
+/// What the last screen is made of.
 struct run_summary {
     std::string name;        ///< in use
     std::string asked;       ///< the name that was asked for, when it was taken; or empty
@@ -8706,8 +8821,10 @@ struct tensor_entry {
 
     friend bool operator==(const tensor_entry&, const tensor_entry&) = default;
 };
+/// The tensors of a checkpoint by name.
 using tensor_table = std::map<std::string, tensor_entry>;
 
+/// What manifest.json holds.
 struct checkpoint_manifest {
     static constexpr std::string_view format = "skein-checkpoint-2";
     static constexpr std::string_view format_1 = "skein-checkpoint-1"; ///< still read
@@ -8820,6 +8937,7 @@ struct tensor_info {
     friend bool operator==(const tensor_info&, const tensor_info&) = default;
 };
 
+/// Text by name: the metadata of a file.
 using string_map = std::map<std::string, std::string>;
 
 /// Bytes of one element, or nothing for an unknown type (sub-byte types are not supported).
@@ -8869,6 +8987,7 @@ struct safetensors_header {
     [[nodiscard]] const tensor_info* find(std::string_view name) const noexcept;
 };
 
+/// Bytes; a longer header is refused as too large.
 inline constexpr std::uint64_t max_safetensors_header = 100'000'000;
 
 /// How many bytes of a file the header takes, its length included: errc::malformed or too_large when
@@ -8885,6 +9004,7 @@ struct safetensors_content {
     std::vector<tensor_view> tensors;
     string_map metadata;
 };
+/// Checks the whole file: malformed or too_large, with what is wrong.
 [[nodiscard]] result<safetensors_content> parse_safetensors(byte_span file);
 
 } // namespace skein::train
@@ -9373,6 +9493,7 @@ struct checkpoint_world {
     exchange_function exchange; ///< needed when size > 1; collective, called in the same order
 };
 
+/// Which checkpoints are kept, and how they are checked.
 struct checkpoint_options {
     std::size_t keep_last = 2;       ///< newest checkpoints kept, at least 1
     std::size_t keep_best = 0;       ///< besides those, the best by `metric`
@@ -10611,6 +10732,18 @@ public:
     /// Null in a single process.
     [[nodiscard]] dist::comm_thread* comm() const noexcept { return comm_; }
 
+    /// The same training goes on in another generation of its world: after ranks were lost, or came to
+    /// meet again. session::rebind() follows, on every rank. What was given before has to live until it
+    /// returns; control() of the old world is gone here. Job, attempt and stop flag stay.
+    void rebind(world_info where, cluster::rendezvous* world, dist::comm_thread* comm);
+
+    /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
+    /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
+    ///   errors  those of dist::make_comm_thread
+    [[nodiscard]] dist::comm_thread* control() const;
+    /// Fails every exchange of comm() and control(), here and at the peers.
+    void abort(const error& why) const noexcept;
+
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
     void use_options(const dist::comm_options& options);
     /// Those options, for a group that is made next; `what` it is goes into its name. The same on every rank
@@ -10637,6 +10770,7 @@ private:
     dist::comm_thread* comm_ = nullptr;
     std::shared_ptr<const dist::comm_options> options_;
     mutable int groups_ = 0; // made so far
+    mutable std::shared_ptr<dist::comm_thread> control_;
     const std::atomic<bool>* stop_ = nullptr;
     std::function<int()> which_;
 };
@@ -10648,17 +10782,54 @@ private:
 // Bodies of <skein/train/context.hpp>.
 
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 namespace skein::train {
 
+namespace detail {
+
+SKEIN_INLINE void check_place(const world_info& where, const dist::comm_thread* comm) {
+    SKEIN_CHECK(where.world_size >= 1, "world size {} < 1", where.world_size);
+    SKEIN_CHECK(where.rank >= 0 && where.rank < where.world_size, "rank {} of {}", where.rank,
+                where.world_size);
+    SKEIN_CHECK(comm != nullptr || where.world_size == 1,
+                "a world of {} ranks needs a communicator", where.world_size);
+}
+
+} // namespace detail
+
 SKEIN_INLINE context::context(world_info where, cluster::rendezvous* world, dist::comm_thread* comm)
     : where_(std::move(where)), world_(world), comm_(comm) {
-    SKEIN_CHECK(where_.world_size >= 1, "world size {} < 1", where_.world_size);
-    SKEIN_CHECK(where_.rank >= 0 && where_.rank < where_.world_size, "rank {} of {}", where_.rank,
-                where_.world_size);
-    SKEIN_CHECK(comm_ != nullptr || where_.world_size == 1,
-                "a world of {} ranks needs a communicator", where_.world_size);
+    detail::check_place(where_, comm_);
+}
+
+SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
+                                  dist::comm_thread* comm) {
+    detail::check_place(where, comm);
+    control_.reset();
+    groups_ = 0; // who joins later counts from the same number
+    world_ = world;
+    comm_ = comm;
+    where_ = std::move(where);
+}
+
+SKEIN_INLINE dist::comm_thread* context::control() const {
+    if (!control_ && where_.world_size > 1) {
+        auto options = group_options("control");
+        // Words, not tensors; and who writes a checkpoint may keep the others waiting.
+        options.shm.chunk_bytes = std::min(options.shm.chunk_bytes, options.shm.small_bytes);
+        options.limits.deadline =
+            std::max<duration>(options.limits.deadline, time_constants::lan().checkpoint_timeout);
+        control_ = dist::make_comm_thread(*world_, options);
+    }
+    return control_.get();
+}
+
+SKEIN_INLINE void context::abort(const error& why) const noexcept {
+    if (comm_ != nullptr) comm_->abort(why);
+    if (control_) control_->abort(why);
 }
 
 SKEIN_INLINE void context::use_options(const dist::comm_options& options) {
@@ -10717,6 +10888,7 @@ struct sampler_state {
     friend bool operator==(const sampler_state&, const sampler_state&) = default;
 };
 
+/// The data set and the batches that a sampler deals.
 struct sampler_options {
     std::uint64_t samples = 0; ///< N, samples in the data set
     std::uint64_t batch = 1;   ///< B, samples per global batch (all ranks, one step)
@@ -11068,6 +11240,7 @@ void all_reduce(const context& ctx, std::span<double> values, dist::reduce_op op
 
 /// The bytes of every rank, in rank order.
 [[nodiscard]] std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine);
+[[nodiscard]] std::vector<byte_buffer> gather_bytes(dist::comm_thread& comm, byte_span mine);
 
 /// Rank 0's text on every rank.
 [[nodiscard]] std::string from_first(const context& ctx, const std::string& text);
@@ -11088,11 +11261,10 @@ void require_same(const context& ctx, const std::vector<cluster::setting>& mine)
                                                       const report::metric_set& mine,
                                                       std::span<double> control = {});
 
-/// For the checkpointer: its exchange over this context. The context must outlive it.
-///   usual  the deadline that other collectives have. Around an exchange ranks read, verify and sync
-///          whole checkpoints, which takes minutes on a slow disk: there it is at least 30 minutes.
-///          Dead ranks are noticed without it.
-[[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx, duration usual);
+/// For the checkpointer: its exchange over this context's control group, whose deadline is at least 30
+/// minutes, since between exchanges ranks read, verify and sync whole checkpoints. Dead ranks are noticed
+/// without it. The context must outlive it; made by all ranks alike.
+[[nodiscard]] checkpoint_world make_checkpoint_world(const context& ctx);
 
 } // namespace skein::train
 
@@ -11114,24 +11286,23 @@ SKEIN_INLINE void all_reduce(const context& ctx, std::span<double> values, dist:
 }
 
 SKEIN_INLINE std::vector<byte_buffer> gather_bytes(const context& ctx, byte_span mine) {
-    const auto world = static_cast<std::size_t>(ctx.world_size());
+    if (ctx.world_size() == 1) return {byte_buffer(mine.begin(), mine.end())};
+    return gather_bytes(*ctx.comm(), mine);
+}
+
+SKEIN_INLINE std::vector<byte_buffer> gather_bytes(dist::comm_thread& comm, byte_span mine) {
+    const auto world = static_cast<std::size_t>(comm.world_size());
     std::vector<byte_buffer> all(world);
-    if (world == 1) {
-        all[0].assign(mine.begin(), mine.end());
-        return all;
-    }
     auto my_size = static_cast<std::int64_t>(mine.size());
     std::vector<std::int64_t> sizes(world);
-    ctx.comm()
-        ->all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes)))
-        .wait();
+    comm.all_gather(dist::view_of(std::span(&my_size, 1)), dist::view_of(std::span(sizes))).wait();
 
     std::vector<std::size_t> counts(sizes.begin(), sizes.end());
     std::size_t total = 0;
     for (auto n : counts) total += n;
     if (total == 0) return all;
     byte_buffer joined(total);
-    ctx.comm()->all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
+    comm.all_gather_v(dist::view_of(mine), dist::view_of(std::span(joined)), counts).wait();
     const auto* from = joined.data();
     for (std::size_t r = 0; r < world; ++r) {
         all[r].assign(from, from + counts[r]);
@@ -11220,15 +11391,12 @@ SKEIN_INLINE std::vector<report::metric_value> merge(const context& ctx,
     return mine.unpack(packed).value();
 }
 
-SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx, duration usual) {
+SKEIN_INLINE checkpoint_world make_checkpoint_world(const context& ctx) {
+    (void)ctx.control(); // made now, by all ranks alike
     return checkpoint_world{
-        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx, usual](byte_span mine) {
-            if (ctx.world_size() == 1) return gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(
-                std::max<duration>(usual, time_constants::lan().checkpoint_timeout));
-            auto all = gather_bytes(ctx, mine);
-            ctx.comm()->set_deadline(usual);
-            return all;
+        .rank = ctx.rank(), .size = ctx.world_size(), .exchange = [&ctx](byte_span mine) {
+            auto* const control = ctx.control();
+            return control != nullptr ? gather_bytes(*control, mine) : gather_bytes(ctx, mine);
         }};
 }
 
@@ -11987,7 +12155,7 @@ SKEIN_INLINE void forget_cuts(torch::nn::Module& module) {
 }
 
 SKEIN_INLINE void tell_peers(const context& ctx, std::exception_ptr why) {
-    if (ctx.comm() != nullptr) ctx.comm()->abort(to_error(why));
+    ctx.abort(to_error(why));
 }
 
 SKEIN_INLINE void tell_build_scope(torch::nn::Module& block, unit_mark& mark) {
@@ -12302,9 +12470,11 @@ template <class... Types>
 namespace skein {
 
 // Element types of parameters and sums.
+/// IEEE single, the type of masters and optimizer states.
 struct f32 {
     static constexpr at::ScalarType type = at::kFloat;
 };
+/// bfloat16: the exponents of float32 with eight bits of precision. It needs no loss scale.
 struct bf16 {
     static constexpr at::ScalarType type = at::kBFloat16;
 };
@@ -12635,6 +12805,12 @@ public:
     /// The parameters of a unit show their values, or nothing: an empty tensor that no layer takes.
     void show(const flat_unit& unit, bool visible);
 
+    /// Gradients lie there from now on, zeroed, laid out as before. Between steps.
+    ///   from  as store_options::gradient_memory
+    ///   saved_elsewhere  as in store_options
+    void move_gradients(const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from,
+                        bool saved_elsewhere);
+
     /// The module gets its parameters in memory of its own, with the values they have: the end of a store
     /// whose parameters several ranks share.
     void leave_shared_memory();
@@ -12692,6 +12868,121 @@ void cast_inputs(torch::nn::Module& module, const flat_store& store, bool on);
 // Bodies of <skein/train/flat.hpp>.
 
 
+// ======== skein/train/detail/square_sums.hpp
+// The sum of the squares of numbers that lie in many places, in one order.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace skein::train::detail {
+
+/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
+/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
+struct square_sums {
+    static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
+
+    std::vector<const float*> parts;
+    std::vector<std::int64_t> starts; // of the parts, and the end
+
+    /// The tensors must outlive it.
+    explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
+        for (const auto& part : all) {
+            parts.push_back(static_cast<const float*>(part.const_data_ptr()));
+            starts.push_back(starts.back() + part.numel());
+        }
+    }
+
+    /// Fetches the row a cache line at a time. Parts lie anywhere, in a store last before first, and short
+    /// ones are over before the processor sees that they are read in order: a block of them is fetched from
+    /// its last part to its first.
+    struct cursor {
+        static constexpr std::int64_t block = 1 << 14;
+        static constexpr std::int64_t lead = (block + 256) / lanes; // cache lines
+
+        const square_sums& of;
+        std::size_t begin, end, part; // of the block, and in it
+        std::int64_t at = 0;
+
+        cursor(const square_sums& all, std::size_t first) : of(all) {
+            start(first);
+            for (std::int64_t i = 0; i < lead; ++i) next();
+        }
+        void start(std::size_t first) {
+            begin = end = first;
+            while (end < of.parts.size() && of.starts[end] - of.starts[begin] < block) end += 1;
+            part = end - 1;
+        }
+        void next() {
+            if (begin == end) return;
+            __builtin_prefetch(of.parts[part] + at, /*write=*/0, /*locality=*/1);
+            at += lanes;
+            if (at < of.starts[part + 1] - of.starts[part]) return;
+            at = 0;
+            if (part == begin)
+                start(end);
+            else
+                part -= 1;
+        }
+    };
+
+    [[nodiscard]] std::size_t part_at(std::int64_t element) const {
+        return static_cast<std::size_t>(std::ranges::upper_bound(starts, element) - starts.begin() -
+                                        1);
+    }
+
+    [[nodiscard]] double of_piece(std::int64_t number, cursor* ahead) const {
+        const auto end = std::min((number + 1) * piece, starts.back());
+        double lane[lanes] = {};
+        auto at = number * piece;
+        for (auto p = part_at(at); at < end; ++p) {
+            const auto upto = std::min(end, starts[p + 1]);
+            add(parts[p] + (at - starts[p]), upto - at, lane, ahead);
+            at = upto;
+        }
+        double sum = 0;
+        for (const double part : lane) sum += part;
+        return sum;
+    }
+
+    [[nodiscard]] double of_all() const {
+        std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
+        const bool is_short = starts.back() < std::ssize(parts) * cursor::block;
+        at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
+                         [&](std::int64_t first, std::int64_t last) {
+                             std::optional<cursor> ahead;
+                             if (is_short) ahead.emplace(*this, part_at(first * piece));
+                             for (auto s = first; s < last; ++s)
+                                 sums[static_cast<std::size_t>(s)] =
+                                     of_piece(s, ahead ? &*ahead : nullptr);
+                         });
+        double sum = 0;
+        for (const double part : sums) sum += part;
+        return sum;
+    }
+
+    static void add(const float* x, std::int64_t count, double* lane, cursor* ahead) {
+        std::int64_t i = 0;
+        for (; i + lanes <= count; i += lanes) {
+            if (ahead != nullptr) ahead->next();
+            for (std::int64_t k = 0; k < lanes; ++k) {
+                const double v = x[i + k];
+                lane[k] += v * v;
+            }
+        }
+        for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
+    }
+};
+
+} // namespace skein::train::detail
+
+
+// ======== skein/train/detail/flat.ipp, continued
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -12727,66 +13018,6 @@ SKEIN_INLINE void keep_freed_memory() noexcept {
         ::mallopt(M_MMAP_THRESHOLD, 32 << 20); // older glibc
 #endif
 }
-
-namespace detail {
-
-/// Numbers of one row that is cut into parts, summed piece by piece: a piece begins in some part and ends
-/// in that or a later one. Sixteen lanes, each a sum of its own, so that the vector unit can work.
-struct square_sums {
-    static constexpr std::int64_t piece = 1 << 16, lanes = flat_alignment;
-
-    std::vector<const float*> parts;
-    std::vector<std::int64_t> starts; // of the parts, and the end
-
-    /// The tensors must outlive it.
-    explicit square_sums(std::span<const at::Tensor> all) : starts{0} {
-        for (const auto& part : all) {
-            parts.push_back(static_cast<const float*>(part.const_data_ptr()));
-            starts.push_back(starts.back() + part.numel());
-        }
-    }
-
-    [[nodiscard]] double of_piece(std::int64_t number) const {
-        const auto end = std::min((number + 1) * piece, starts.back());
-        double lane[lanes] = {};
-        auto at = number * piece;
-        auto p = static_cast<std::size_t>(std::upper_bound(starts.begin(), starts.end(), at) -
-                                          starts.begin() - 1);
-        for (; at < end; ++p) {
-            const auto upto = std::min(end, starts[p + 1]);
-            if (upto < end) __builtin_prefetch(parts[p + 1]); // it lies somewhere else
-            add(parts[p] + (at - starts[p]), upto - at, lane);
-            at = upto;
-        }
-        double sum = 0;
-        for (const double part : lane) sum += part;
-        return sum;
-    }
-
-    [[nodiscard]] double of_all() const {
-        std::vector<double> sums(static_cast<std::size_t>((starts.back() + piece - 1) / piece));
-        at::parallel_for(0, static_cast<std::int64_t>(sums.size()), 1,
-                         [&](std::int64_t first, std::int64_t last) {
-                             for (auto s = first; s < last; ++s)
-                                 sums[static_cast<std::size_t>(s)] = of_piece(s);
-                         });
-        double sum = 0;
-        for (const double part : sums) sum += part;
-        return sum;
-    }
-
-    static void add(const float* x, std::int64_t count, double* lane) {
-        std::int64_t i = 0;
-        for (; i + lanes <= count; i += lanes)
-            for (std::int64_t k = 0; k < lanes; ++k) {
-                const double v = x[i + k];
-                lane[k] += v * v;
-            }
-        for (; i < count; ++i) lane[0] += double(x[i]) * double(x[i]);
-    }
-};
-
-} // namespace detail
 
 SKEIN_INLINE double squared_norm(std::span<const at::Tensor> parts) {
     return detail::square_sums(parts).of_all();
@@ -13167,6 +13398,15 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
     return norm_->of_all();
 }
 
+SKEIN_INLINE void flat_store::move_gradients(
+    const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
+    const auto type = grads_P_.scalar_type();
+    norm_.reset(); // it looks into the old ones
+    grads_P_ = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    saved_elsewhere_ = saved_elsewhere;
+}
+
 SKEIN_INLINE void flat_store::expect_gradients() {
     for (auto& s : segments_) s.parameter.mutable_grad().reset();
     touched_.assign(segments_.size(), 0.0);
@@ -13460,6 +13700,7 @@ SKEIN_INLINE unit_plan plan_buckets(const std::vector<plan_parameter>& parameter
 // ======== skein/train/detail/sharded.hpp, continued
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -13497,6 +13738,8 @@ struct shard_groups {
 
     /// A further communicator of the ranks of `shard`, which is not null.
     [[nodiscard]] std::unique_ptr<dist::comm_thread> another(const context& ctx) const;
+    /// Other ranks own the same parts, and the first of them saves them.
+    [[nodiscard]] bool is_saved_elsewhere() const noexcept;
     /// The replica whose host is that of the first rank of the world.
     [[nodiscard]] int first_replica() const;
 
@@ -13535,6 +13778,9 @@ public:
     void end_evaluation();
     void abort(const error& why) noexcept;
     void finish();
+    /// Without shards any number of the ranks may go on; with shards as many of a group as before, each
+    /// with the part that it has.
+    void rebind();
 
     [[nodiscard]] std::size_t buckets() const noexcept;
     /// Units of the last step whose exchange began before the backward pass had ended.
@@ -13555,6 +13801,9 @@ private:
     void build(torch::nn::Module& module, const plan_function& plan);
     void find_marks(torch::nn::Module& module);
     void make_store(torch::nn::Module& module, const plan_function& plan);
+    [[nodiscard]] std::function<at::Tensor(std::int64_t, at::ScalarType)> gradient_memory() const;
+    void agree_on_origin();
+    void give_up_pass() noexcept;
     void spread_values();
     void broadcast(const at::Tensor& tensor);
     void ready(std::size_t segment);
@@ -13567,14 +13816,16 @@ private:
     void gather_all(bool masters);
     void return_masters();
     [[nodiscard]] bool reduces() const noexcept {
-        return groups_.shard != nullptr || groups_.replicas != nullptr;
+        return groups_->shard != nullptr || groups_->replicas != nullptr;
     }
     [[nodiscard]] dist::collective_tag tag(std::size_t unit, dist::tag_phase phase) const noexcept;
 
     const context* ctx_;
     torch::nn::Module* module_;
     shard_policy policy_;
-    shard_groups groups_;
+    std::unique_ptr<shard_groups> groups_;
+    int shards_ = 1, shard_ = 0; // ranks that everything is cut between, and this one's number
+    std::uint64_t origin_ = 0;   // the same on the ranks that were there when this was made
     std::unique_ptr<flat_store> store_;
     std::shared_ptr<unit_gatherer> gatherer_; // when parameters are gathered unit by unit
     bool one_copy_ = false, has_buffers_ = false, finished_ = false;
@@ -13750,6 +14001,23 @@ public:
         for (const auto u : order_) drop(u);
     }
 
+    /// Another communicator of the same ranks in the same order; a pass that was under way is over.
+    void rebind(std::unique_ptr<dist::comm_thread> comm) {
+        comm_->drain();
+        comm_ = std::move(comm);
+        idle_.clear();
+        in_pass_ = backwards_ = false;
+        for (const auto u : order_) {
+            auto& s = states_[u];
+            if (s.is == place::coming) { // its gather may have failed
+                s.gathered = {};
+                s.is = place::here;
+            }
+            drop(u);
+        }
+        whole_ = false;
+    }
+
     /// All gradients of the unit are there.
     void unit_done(std::size_t u) {
         if (states_[u].mark && !whole_) drop(u);
@@ -13878,6 +14146,7 @@ private:
 #include <exception>
 #include <map>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -13934,6 +14203,10 @@ SKEIN_INLINE std::unique_ptr<dist::comm_thread> shard_groups::another(const cont
     return dist::make_comm_thread(*ctx.world(), options);
 }
 
+SKEIN_INLINE bool shard_groups::is_saved_elsewhere() const noexcept {
+    return replicas != nullptr && replicas->rank() > 0;
+}
+
 SKEIN_INLINE int shard_groups::first_replica() const {
     std::int64_t root = host_ == 0 ? replicas->rank() : 0; // hosts are numbered by their first rank
     replicas->all_reduce(dist::view_of(std::span(&root, 1)), dist::reduce_op::max).wait();
@@ -13974,7 +14247,8 @@ SKEIN_INLINE build_plan plan_build(const context& ctx, const shard_policy& polic
 SKEIN_INLINE sharded_parallel::sharded_parallel(const context& ctx, torch::nn::Module& module,
                                                 const shard_policy& policy,
                                                 const plan_function& plan)
-    : ctx_(&ctx), module_(&module), policy_(policy), groups_(ctx, policy) {
+    : ctx_(&ctx), module_(&module), policy_(policy),
+      groups_(std::make_unique<shard_groups>(ctx, policy)) {
     try {
         build(module, plan);
     } catch (...) {
@@ -13995,7 +14269,7 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
 
     constexpr auto nobody = static_cast<std::size_t>(-1);
     turn_.assign(states_.size(), nobody);
-    if (policy_.shard_gradients && groups_.shard != nullptr) {
+    if (policy_.shard_gradients && groups_->shard != nullptr) {
         std::map<std::int64_t, std::size_t> latest; // by place
         for (std::size_t u = states_.size(); u-- > 0;) {
             const auto [seen, fresh] = latest.try_emplace(store_->units()[u].grads_at, u);
@@ -14009,10 +14283,11 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
-    if (groups_.world == nullptr) return;
+    if (groups_->world == nullptr) return;
+    agree_on_origin();
     spread_values();
-    if (!policy_.shard_parameters || groups_.shard == nullptr || one_copy_) return;
-    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_.another(*ctx_), policy_);
+    if (!policy_.shard_parameters || groups_->shard == nullptr || one_copy_) return;
+    gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_->another(*ctx_), policy_);
     gatherer_->drop_all();
     gatherer_->attach();
 }
@@ -14033,45 +14308,55 @@ SKEIN_INLINE void sharded_parallel::find_marks(torch::nn::Module& module) {
     }
 }
 
+/// A tensor that keeps the group's memory.
+SKEIN_INLINE at::Tensor adopt(std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
+                              at::ScalarType type) {
+    auto* const data = memory->data();
+    return at::from_blob(
+        data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
+        at::TensorOptions().dtype(type));
+}
+
+[[nodiscard]] SKEIN_INLINE std::size_t bytes_of(std::int64_t elements, at::ScalarType type) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) * c10::elementSize(type);
+}
+
+/// Where the group that reduces can work in place; none without such a group.
+SKEIN_INLINE std::function<at::Tensor(std::int64_t, at::ScalarType)> sharded_parallel::
+    gradient_memory() const {
+    auto* const reducing = groups_->shard != nullptr ? groups_->shard : groups_->replicas;
+    if (reducing == nullptr) return {};
+    return [reducing](std::int64_t elements, at::ScalarType type) {
+        auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
+        return memory->everywhere() ? adopt(std::move(memory), elements, type)
+                                    : make_flat_buffer(elements, type);
+    };
+}
+
 SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
                                                const plan_function& plan) {
-    const auto adopt = [](std::shared_ptr<dist::group_memory> memory, std::int64_t elements,
-                          at::ScalarType type) {
-        auto* const data = memory->data();
-        return at::from_blob(
-            data, {elements}, [held = std::move(memory)](void*) mutable { held.reset(); },
-            at::TensorOptions().dtype(type));
-    };
-    const auto bytes_of = [](std::int64_t elements, at::ScalarType type) {
-        return static_cast<std::size_t>(std::max<std::int64_t>(1, elements)) *
-               c10::elementSize(type);
-    };
     store_options options;
     options.plan = plan;
     options.precision = policy_.precision;
-    if (groups_.shard != nullptr) {
-        options.shards = groups_.shard->world_size();
-        options.shard = groups_.shard->rank();
+    if (groups_->shard != nullptr) {
+        options.shards = groups_->shard->world_size();
+        options.shard = groups_->shard->rank();
         if (policy_.shard_gradients) options.gradient_places = 2;
         // Asked for before the values are copied in, hence the reference to `options`.
         options.parameter_memory = [&](std::int64_t elements, at::ScalarType type) {
             auto memory =
-                groups_.shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
+                groups_->shard->allocate(bytes_of(elements, type), dist::memory_kind::common);
             one_copy_ = memory->everywhere();
             if (!one_copy_) return make_flat_buffer(elements, type);
-            options.brings_values = groups_.shard->rank() == 0;
+            options.brings_values = groups_->shard->rank() == 0;
             return adopt(std::move(memory), elements, type);
         };
     }
-    if (groups_.replicas != nullptr) options.saved_elsewhere = groups_.replicas->rank() > 0;
-    auto* const reducing = groups_.shard != nullptr ? groups_.shard : groups_.replicas;
-    if (reducing != nullptr)
-        options.gradient_memory = [&, reducing](std::int64_t elements, at::ScalarType type) {
-            auto memory = reducing->allocate(bytes_of(elements, type), dist::memory_kind::own);
-            return memory->everywhere() ? adopt(std::move(memory), elements, type)
-                                        : make_flat_buffer(elements, type);
-        };
-    if (groups_.world != nullptr) { // before anything is shared that depends on it
+    shards_ = options.shards;
+    shard_ = options.shard;
+    options.saved_elsewhere = groups_->is_saved_elsewhere();
+    options.gradient_memory = gradient_memory();
+    if (groups_->world != nullptr) { // before anything is shared that depends on it
         store_options only;
         only.plan = plan;
         only.precision = policy_.precision;
@@ -14088,19 +14373,19 @@ SKEIN_INLINE void sharded_parallel::make_store(torch::nn::Module& module,
 /// Rank 0's values on every rank.
 SKEIN_INLINE void sharded_parallel::spread_values() {
     if (one_copy_) {
-        groups_.shard->barrier().wait(); // its first rank has brought them
-        if (groups_.replicas != nullptr) {
-            const int root = groups_.first_replica();
+        groups_->shard->barrier().wait(); // its first rank has brought them
+        if (groups_->replicas != nullptr) {
+            const int root = groups_->first_replica();
             for (const auto& u : store_->units()) {
                 auto own = store_->params_P().narrow(0, u.own.begin, u.own.size());
                 if (own.numel() == 0) continue;
                 const dist::buffer_view view{own.mutable_data_ptr(), own.nbytes(), dist::dtype::u8};
-                groups_.replicas->broadcast(view, root).wait();
+                groups_->replicas->broadcast(view, root).wait();
             }
-            groups_.shard->barrier().wait();
+            groups_->shard->barrier().wait();
             if (store_->is_mixed()) {
                 store_->cast_owned();
-                groups_.shard->barrier().wait();
+                groups_->shard->barrier().wait();
             }
         }
     } else {
@@ -14128,20 +14413,20 @@ SKEIN_INLINE void sharded_parallel::broadcast(const at::Tensor& tensor) {
     auto flat = tensor.detach().contiguous();
     const dist::buffer_view bytes{flat.mutable_data_ptr(), flat.nbytes(), dist::dtype::u8};
     if (bytes.count == 0) return;
-    groups_.world->broadcast(bytes, 0).wait();
+    groups_->world->broadcast(bytes, 0).wait();
     if (!flat.is_same(tensor) && flat.data_ptr() != tensor.data_ptr()) tensor.detach().copy_(flat);
 }
 
 SKEIN_INLINE sharded_parallel::~sharded_parallel() {
     const bool whole = !gatherer_ || gatherer_->is_whole();
     if (gatherer_) gatherer_->detach();
-    if (groups_.world != nullptr) { // no exchange may outlive the memory it works on
+    if (groups_->world != nullptr) { // no exchange may outlive the memory it works on
         if (std::uncaught_exceptions() > 0 || (!finished_ && phase_ != phase::idle)) {
             const error why(errc::aborted,
                             fmt::format("rank {} leaves because of an exception", ctx_->rank()));
             abort(why);
         }
-        groups_.drain();
+        groups_->drain();
         if (gatherer_) gatherer_->comm().drain();
     }
     store_->when_final({});
@@ -14177,7 +14462,7 @@ SKEIN_INLINE void sharded_parallel::begin_step() {
 SKEIN_INLINE void sharded_parallel::begin_micro(bool last) {
     end_micro();
     if (!reduces()) return;
-    const bool each = policy_.shard_gradients && groups_.shard != nullptr;
+    const bool each = policy_.shard_gradients && groups_->shard != nullptr;
     phase_ = last || each ? phase::reducing : phase::passing;
     left_ = crossed_ = states_.size();
     for (std::size_t u = 0; u < states_.size(); ++u) {
@@ -14235,27 +14520,27 @@ SKEIN_INLINE void sharded_parallel::launch(std::size_t unit) {
     const auto view = view_of_flat(store_->grads_of(u));
     s.launched = true;
     left_ = unit;
-    if (groups_.shard == nullptr) {
-        s.reduced = groups_.replicas->all_reduce(view, dist::reduce_op::sum,
-                                                 tag(unit, dist::tag_phase::reduce));
+    if (groups_->shard == nullptr) {
+        s.reduced = groups_->replicas->all_reduce(view, dist::reduce_op::sum,
+                                                  tag(unit, dist::tag_phase::reduce));
         return;
     }
-    s.reduced = groups_.shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
-                                                tag(unit, dist::tag_phase::reduce));
+    s.reduced = groups_->shard->reduce_scatter_v(view, counts_of(u), dist::reduce_op::sum,
+                                                 tag(unit, dist::tag_phase::reduce));
 }
 
 /// What is reduced inside the shard group goes on to the replicas, in the order of units.
 ///   wait_until  waits for the units down to this one; the others go on if they are done
 SKEIN_INLINE void sharded_parallel::cross(std::size_t wait_until) {
-    if (groups_.shard == nullptr || groups_.replicas == nullptr) return;
+    if (groups_->shard == nullptr || groups_->replicas == nullptr) return;
     for (; crossed_ > left_; --crossed_) {
         auto& s = states_[crossed_ - 1];
         if (crossed_ - 1 < wait_until && !s.reduced.done()) return;
         s.reduced.wait();
         const auto& u = store_->units()[crossed_ - 1];
         auto own = store_->grads_of(u).narrow(0, u.own.begin - u.place.begin, u.own.size());
-        s.replicated = groups_.replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
-                                                    tag(crossed_ - 1, dist::tag_phase::reduce));
+        s.replicated = groups_->replicas->all_reduce(view_of_flat(own), dist::reduce_op::sum,
+                                                     tag(crossed_ - 1, dist::tag_phase::reduce));
     }
 }
 
@@ -14299,8 +14584,8 @@ SKEIN_INLINE void sharded_parallel::finish_backward() {
 }
 
 SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
-    if (groups_.shard == nullptr) return mine;
-    groups_.shard
+    if (groups_->shard == nullptr) return mine;
+    groups_->shard
         ->all_reduce(dist::view_of(std::span(&mine, 1)), dist::reduce_op::sum,
                      tag(0, dist::tag_phase::row))
         .wait();
@@ -14309,9 +14594,9 @@ SKEIN_INLINE double sharded_parallel::squared_norm(double mine) {
 
 SKEIN_INLINE void sharded_parallel::publish() {
     store_->cast_owned();
-    if (groups_.shard == nullptr) return;
+    if (groups_->shard == nullptr) return;
     if (one_copy_) {
-        groups_.shard->barrier(tag(0, dist::tag_phase::publish)).wait();
+        groups_->shard->barrier(tag(0, dist::tag_phase::publish)).wait();
     } else if (gatherer_) {
         gatherer_->publish(step_);
     } else {
@@ -14324,7 +14609,7 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
     std::vector<dist::ticket> ends;
     for (std::size_t u = 0; u < states_.size(); ++u) {
         const auto& unit = store_->units()[u];
-        ends.push_back(gather_unit(*groups_.shard,
+        ends.push_back(gather_unit(*groups_->shard,
                                    masters ? store_->params_P() : store_->values_of(unit), unit,
                                    tag(u, dist::tag_phase::publish)));
     }
@@ -14332,7 +14617,7 @@ SKEIN_INLINE void sharded_parallel::gather_all(bool masters) {
 }
 
 SKEIN_INLINE void sharded_parallel::sync_buffers() {
-    if (groups_.world == nullptr) return;
+    if (groups_->world == nullptr) return;
     for (const auto& f : store_->fixed())
         if (f.is_buffer) broadcast(f.tensor);
 }
@@ -14347,7 +14632,7 @@ SKEIN_INLINE void sharded_parallel::end_evaluation() {
 }
 
 SKEIN_INLINE void sharded_parallel::abort(const error& why) noexcept {
-    groups_.abort(why);
+    groups_->abort(why);
     if (gatherer_) gatherer_->comm().abort(why);
 }
 
@@ -14362,9 +14647,67 @@ SKEIN_INLINE void sharded_parallel::finish() {
     finished_ = true;
 }
 
+// ---- another generation --------------------------------------------------------------------------
+
+/// What a rank brings along into a new generation.
+struct rebind_word {
+    std::uint64_t origin = 0, step = 0;
+    std::int32_t shards = 1, shard = 0, now_shards = 1, now_shard = 0;
+};
+
+/// Nothing of an exchange that was under way is waited for, but for the threads that worked on it.
+SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
+    abort(error(errc::aborted,
+                fmt::format("rank {} goes on in another generation of the world", ctx_->rank())));
+    groups_->drain();
+    if (gatherer_) gatherer_->comm().drain();
+    for (auto& s : states_) s.reduced = s.replicated = {};
+    phase_ = phase::idle;
+}
+
+SKEIN_INLINE void sharded_parallel::agree_on_origin() {
+    std::random_device source;
+    auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
+    groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
+    origin_ = static_cast<std::uint64_t>(number);
+}
+
+SKEIN_INLINE void sharded_parallel::rebind() {
+    give_up_pass();
+    auto next = std::make_unique<shard_groups>(*ctx_, policy_);
+    rebind_word mine{.origin = origin_, .step = step_, .shards = shards_, .shard = shard_};
+    if (next->shard != nullptr) {
+        mine.now_shards = next->shard->world_size();
+        mine.now_shard = next->shard->rank();
+    }
+    const auto words = gather_bytes(*ctx_, wire::encode(mine));
+    for (std::size_t r = 0; r < words.size(); ++r) {
+        const auto word = wire::decode<rebind_word>(words[r]);
+        if (!word || word->origin != origin_)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} was not there when this training "
+                                    "began, and joins it",
+                                    r))
+                .with_hint("resume all ranks from the last checkpoint");
+        if (word->now_shards != word->shards || word->now_shard != word->shard)
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} has part {} of {}, and would have {} "
+                                    "of {}: the parts of lost ranks are lost",
+                                    r, word->shard, word->shards, word->now_shard,
+                                    word->now_shards))
+                .with_hint("resume from the last checkpoint, which fits any number of ranks");
+        step_ = std::max(step_, word->step); // tags agree again
+    }
+    const auto old =
+        std::exchange(groups_, std::move(next)); // its memory is used until the next line
+    store_->move_gradients(gradient_memory(), groups_->is_saved_elsewhere());
+    if (gatherer_) gatherer_->rebind(groups_->another(*ctx_));
+    if (one_copy_ && groups_->shard != nullptr) groups_->shard->barrier().wait();
+}
+
 /// The module has all float32 values.
 SKEIN_INLINE void sharded_parallel::return_masters() {
-    if (groups_.shard != nullptr) gather_all(/*masters=*/true);
+    if (groups_->shard != nullptr) gather_all(/*masters=*/true);
     store_->show_masters(/*whole=*/true);
 }
 
@@ -14405,6 +14748,10 @@ namespace skein::train {
 ///     likes, without gradients; the module's buffers are those of rank 0.
 ///  8. abort(why) fails every exchange of the strategy with this reason, here and at the peers.
 ///  9. After finish() every rank's module is whole and nobody else's business.
+/// 10. rebind(), after context::rebind() and on every rank of the new generation, makes the groups anew; store
+///     and values stay. A backward pass that was under way is given up; steps begin with begin_step()
+///     again. When ranks would own other parts than before: errc::not_supported on every rank, and the
+///     strategy is of no use any more.
 template <class S>
 concept strategy = requires(S s, bool last, double x, const error& why) {
     requires std::constructible_from<S, const context&, torch::nn::Module&>;
@@ -14419,6 +14766,7 @@ concept strategy = requires(S s, bool last, double x, const error& why) {
     s.end_evaluation();
     s.abort(why);
     s.finish();
+    s.rebind();
 };
 
 } // namespace skein::train
@@ -14530,6 +14878,7 @@ SKEIN_INLINE description& description::add(std::string what, std::string_view va
 
 namespace skein {
 
+/// Which number has to improve, and how many evaluations it may take.
 struct early_stopping_options {
     std::string metric =
         "val_loss";     ///< of an evaluation: "val_loss", "val_<what the loss reports>"
@@ -14538,6 +14887,7 @@ struct early_stopping_options {
     bool lower_is_better = true;
 };
 
+/// The callback: stops after `patience` evaluations in a row without an improvement.
 class early_stopping {
 public:
     explicit early_stopping(early_stopping_options options = {}) : options_(std::move(options)) {}
@@ -14862,6 +15212,7 @@ template <class D>
 template <class D>
 concept train_input = data_source<std::remove_cvref_t<D>> || batch_stream<std::remove_cvref_t<D>>;
 
+/// The type of the batches that a data set or stream gives.
 template <class D>
 using batch_of = typename detail::batch_type<std::remove_cvref_t<D>>::type;
 
@@ -15191,6 +15542,7 @@ struct weighted_loss {
 
 namespace skein::train {
 
+/// The scale of one run; every rank holds its own, and they stay equal.
 class loss_scale {
 public:
     /// What a loss is multiplied by.
@@ -15339,10 +15691,8 @@ struct update_values {
 ///  2. describe() names every setting that changes the update; the ranks compare them.
 ///  3. What it leaves in the gradients does not matter.
 /// Optional members: `weight_decay` and `decay_vectors` (what update_values::weight_decay is made of;
-/// without the second, parameters of fewer than 2 dimensions are not decayed); check(), which throws
-/// errc::usage for settings that make no sense; and `static constexpr bool decoupled_decay = true` where
-/// the decay multiplies the parameter by float(1 - lr * weight_decay) before all else: short parameters of
-/// different decay are then multiplied first and updated together, with a weight_decay of 0.
+/// without the second, parameters of fewer than 2 dimensions are not decayed), and check(), which throws
+/// errc::usage for settings that make no sense.
 template <class O>
 concept optimizer =
     std::copy_constructible<O> &&
@@ -15367,7 +15717,6 @@ struct AdamW {
     bool decay_vectors = false; ///< also decay parameters of fewer than 2 dimensions
 
     static constexpr std::string_view name = "adamw";
-    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -15433,7 +15782,6 @@ struct Lion {
     bool decay_vectors = false;
 
     static constexpr std::string_view name = "lion";
-    static constexpr bool decoupled_decay = true;
     [[nodiscard]] std::vector<train::optimizer_state> states() const;
     void check() const;
     void describe(train::description& to) const;
@@ -15460,7 +15808,6 @@ public:
     void check() const { held_->check(); }
     /// Of a parameter with so many dimensions.
     [[nodiscard]] double weight_decay(std::size_t dims) const { return held_->weight_decay(dims); }
-    [[nodiscard]] bool decoupled_decay() const { return held_->decoupled_decay(); }
     void update(const update_runs& runs, const update_values& values) const {
         held_->update(runs, values);
     }
@@ -15473,7 +15820,6 @@ private:
         virtual void describe(description& to) const = 0;
         virtual void check() const = 0;
         [[nodiscard]] virtual double weight_decay(std::size_t dims) const = 0;
-        [[nodiscard]] virtual bool decoupled_decay() const = 0;
         virtual void update(const update_runs& runs, const update_values& values) const = 0;
     };
     template <class O>
@@ -15494,12 +15840,6 @@ private:
                 return decays ? how.weight_decay : 0.0;
             else
                 return 0.0;
-        }
-        [[nodiscard]] bool decoupled_decay() const override {
-            if constexpr (requires { O::decoupled_decay; })
-                return O::decoupled_decay;
-            else
-                return false;
         }
         void update(const update_runs& runs, const update_values& values) const override {
             how.update(runs, values);
@@ -15777,6 +16117,7 @@ struct parameter_group {
     bool frozen = false;
 };
 
+/// In order of precedence: the first that matches a parameter counts.
 using parameter_groups = std::vector<parameter_group>;
 
 /// What the groups come to for one parameter.
@@ -16164,6 +16505,9 @@ public:
     void step(double lr, double grad_scale = 1.0, std::span<const double> present = {},
               double clip_value = 0.0);
 
+    /// After flat_store::move_gradients().
+    void rebind();
+
     [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
     void set_steps(std::uint64_t finished) noexcept { steps_ = finished; }
     /// By segment: in how many of the steps it was left out. Empty: none ever was.
@@ -16183,25 +16527,35 @@ public:
     [[nodiscard]] weight_average* average() noexcept { return average_ ? &*average_ : nullptr; }
 
 private:
-    /// Elements of a group that are decayed before the update.
-    struct decayed {
-        float* params;
-        std::int64_t size;
-        double weight_decay;
+    /// Elements amid a group whose decay is another.
+    struct patch {
+        std::int64_t begin, size; // in the group's only run
+        std::int64_t at;          // in the copy
     };
-    /// Neighbours that take the same update, as one long tensor each.
+    /// Patches of one decay, which are updated in a copy, side by side.
+    struct aside {
+        double weight_decay;
+        std::vector<patch> patches{};
+        std::int64_t size = 0; // of all
+        update_runs copies{};  // one run
+    };
+    static constexpr std::int64_t stretch = 1 << 18; // elements of a group with others
+
+    /// Neighbours that take the same update, as one long tensor each; but for those set aside.
     struct group {
         update_effect effect;
         std::uint64_t left_out = 0;
         update_runs runs{};
-        std::vector<decayed> before{};
+        std::vector<aside> others{};
     };
 
     [[nodiscard]] std::vector<update_effect> make_effects() const;
-    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present) const;
+    [[nodiscard]] std::vector<group> make_groups(std::span<const double> present);
     [[nodiscard]] bool joins_decays() const;
-    void join(std::vector<group>& groups, std::span<const owned_piece> run) const;
+    void join(std::vector<group>& groups, std::span<const owned_piece> run);
+    void set_aside(group& from);
     void push(group& to, const owned_piece& run) const;
+    static void copy(const update_runs& run, const aside& part, bool back);
     void update(const group& g, double lr, double grad_scale, double clip_value) const;
 
     optimizer_options options_;
@@ -16212,6 +16566,7 @@ private:
     std::vector<std::pair<std::string, at::Tensor>> states_;
     std::optional<weight_average> average_;
     std::vector<group> groups_; // while no parameter is or was left out
+    at::Tensor copies_;         // for what groups set aside, one group at a time
     std::vector<std::uint64_t> left_out_;
     std::uint64_t steps_ = 0;
 };
@@ -16229,6 +16584,7 @@ using train::optimizer_extras;
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -16291,6 +16647,8 @@ SKEIN_INLINE void flat_optimizer::step(double lr, double grad_scale,
     if (average_) average_->update(steps_);
 }
 
+SKEIN_INLINE void flat_optimizer::rebind() { groups_ = make_groups({}); }
+
 SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_scale,
                                          double clip_value) const {
     if (clip_value > 0.0) {
@@ -16300,14 +16658,55 @@ SKEIN_INLINE void flat_optimizer::update(const group& g, double lr, double grad_
             for (auto& x : part.grads) x = std::clamp(x / scale, -limit, limit);
         });
     }
-    for (const auto& part : g.before) {
-        const auto kept = static_cast<float>(1.0 - lr * g.effect.lr_scale * part.weight_decay);
-        for (std::int64_t i = 0; i < part.size; ++i) part.params[i] *= kept;
+    update_values values{.step = steps_ - g.left_out,
+                         .lr = lr * g.effect.lr_scale,
+                         .weight_decay = g.effect.weight_decay,
+                         .grad_scale = grad_scale};
+    for (const auto& other : g.others) copy(g.runs, other, /*back=*/false);
+    options_.how.update(g.runs, values);
+    for (const auto& other : g.others) {
+        values.weight_decay = other.weight_decay;
+        options_.how.update(other.copies, values);
+        copy(g.runs, other, /*back=*/true);
     }
-    options_.how.update(g.runs, {.step = steps_ - g.left_out,
-                                 .lr = lr * g.effect.lr_scale,
-                                 .weight_decay = g.effect.weight_decay,
-                                 .grad_scale = grad_scale});
+}
+
+/// Parameters, gradients and states of what is set aside, out of the run; or what changed of them back.
+SKEIN_INLINE void flat_optimizer::copy(const update_runs& run, const aside& part, bool back) {
+    struct pair {
+        float *run, *copy;
+    };
+    std::vector<pair> arrays;
+    const auto add = [&](const at::Tensor& of_run, const at::Tensor& of_copy) {
+        arrays.push_back({static_cast<float*>(of_run.mutable_data_ptr()),
+                          static_cast<float*>(of_copy.mutable_data_ptr())});
+    };
+    add(run.params[0], part.copies.params[0]);
+    if (!back) add(run.grads[0], part.copies.grads[0]);
+    for (std::size_t k = 0; k < run.states.size(); ++k)
+        add(run.states[k][0], part.copies.states[k][0]);
+    const auto count = static_cast<std::int64_t>(part.patches.size());
+    const auto fetch =
+        [&](const patch& p) { // the processor does not foresee where the next one lies
+            for (const auto& a : arrays)
+                for (std::int64_t k = 0; k < std::min<std::int64_t>(p.size, 128);
+                     k += flat_alignment)
+                    __builtin_prefetch(a.run + p.begin + k, /*write=*/1);
+        };
+    at::parallel_for(0, count, 64, [&](std::int64_t first, std::int64_t last) {
+        const auto patches = std::span(part.patches).first(static_cast<std::size_t>(last));
+        constexpr std::size_t ahead = 4;
+        for (auto i = static_cast<std::size_t>(first); i < patches.size(); ++i) {
+            const auto& p = patches[i];
+            if (i + ahead < patches.size()) fetch(patches[i + ahead]);
+            const auto bytes = static_cast<std::size_t>(p.size) * sizeof(float);
+            for (const auto& a : arrays) {
+                auto* const in_run = a.run + p.begin;
+                auto* const in_copy = a.copy + p.at;
+                std::memcpy(back ? in_run : in_copy, back ? in_copy : in_run, bytes);
+            }
+        }
+    });
 }
 
 SKEIN_INLINE void flat_optimizer::set_left_out(std::vector<std::uint64_t> steps) {
@@ -16332,16 +16731,14 @@ SKEIN_INLINE std::uint64_t flat_optimizer::effect_hash() const {
     return hash.value();
 }
 
-/// Kernels are called for every run, so that many short ones cost more than their elements. The same on all
-/// ranks, however the parameters are cut.
+/// Kernels are called for every run, so that many short ones cost more than their elements.
 SKEIN_INLINE bool flat_optimizer::joins_decays() const {
     constexpr std::int64_t short_parameter = 1 << 14;
     const auto count = static_cast<std::int64_t>(effects_.size());
     const bool differ = std::ranges::any_of(effects_, [&](const update_effect& e) {
         return e.weight_decay != effects_.front().weight_decay;
     });
-    return differ && options_.how.decoupled_decay() &&
-           store_->trainable() < count * short_parameter;
+    return differ && store_->trainable() < count * short_parameter;
 }
 
 SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const {
@@ -16352,11 +16749,11 @@ SKEIN_INLINE void flat_optimizer::push(group& to, const owned_piece& run) const 
                  std::move(states));
 }
 
-/// Neighbours of different decay, in stretches that are still in the cache when the update follows.
+/// Neighbours of different decay, in stretches that are still in a cache when what was set aside follows. Of
+/// each, the elements of the decay that most have are updated in place, and so are, wrongly, the others: what
+/// comes of these is replaced by the update of their copy.
 SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
-                                       std::span<const owned_piece> run) const {
-    constexpr std::int64_t stretch = 1 << 16;
-    auto* const params = static_cast<float*>(store_->params_P().mutable_data_ptr());
+                                       std::span<const owned_piece> run) {
     const auto begin = run.front().flat, end = run.back().flat + run.back().padded;
     auto piece = run.begin();
     for (auto first = begin; first < end; first += stretch) {
@@ -16364,25 +16761,47 @@ SKEIN_INLINE void flat_optimizer::join(std::vector<group>& groups,
         part.flat = first;
         part.at += first - begin;
         part.padded = std::min(stretch, end - first);
-        auto effect = effects_[part.segment];
-        effect.weight_decay = 0.0;
         auto& to = groups.emplace_back(
-            group{effect, left_out_.empty() ? 0 : left_out_[part.segment], {}, {}});
+            group{effects_[part.segment], left_out_.empty() ? 0 : left_out_[part.segment]});
         push(to, part);
         const auto last = first + part.padded;
         for (; piece != run.end() && piece->flat < last; ++piece) {
             const auto from = std::max(piece->flat, first);
             const auto upto = std::min(piece->flat + piece->padded, last);
             const double decay = effects_[piece->segment].weight_decay;
-            if (decay != 0.0) to.before.push_back({params + from, upto - from, decay});
+            auto of = std::ranges::find(to.others, decay, &aside::weight_decay);
+            if (of == to.others.end()) of = to.others.insert(of, aside{decay});
+            of->patches.push_back({from - first, upto - from, of->size});
+            of->size += upto - from;
             if (piece->flat + piece->padded > last) break; // the rest of it in the next stretch
         }
+        set_aside(to);
+    }
+}
+
+/// All but the most are set aside.
+SKEIN_INLINE void flat_optimizer::set_aside(group& from) {
+    const auto most = std::ranges::max_element(from.others, {}, &aside::size);
+    from.effect.weight_decay = most->weight_decay;
+    from.others.erase(most);
+    if (!copies_.defined() && !from.others.empty())
+        copies_ = make_flat_buffer(std::min(stretch, store_->owned()) *
+                                   static_cast<std::int64_t>(2 + own_states_));
+    std::int64_t at = 0;
+    for (auto& other : from.others) {
+        const auto next = [&] {
+            return copies_.narrow(0, std::exchange(at, at + other.size), other.size);
+        };
+        auto params = next(), grads = next();
+        std::vector<at::Tensor> states;
+        for (std::size_t k = 0; k < own_states_; ++k) states.push_back(next());
+        other.copies.push(std::move(params), std::move(grads), std::move(states));
     }
 }
 
 /// Neighbours of equal effect, and equally often left out, form one run; runs of a kind form a group.
 SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
-    std::span<const double> present) const {
+    std::span<const double> present) {
     const auto& pieces = store_->pieces();
     const auto idle = [&](std::size_t i) {
         return effects_[i].frozen || (!present.empty() && present[i] == 0.0);
@@ -16392,7 +16811,7 @@ SKEIN_INLINE std::vector<flat_optimizer::group> flat_optimizer::make_groups(
     const auto group_of = [&](std::size_t i) -> group& {
         for (auto& g : groups)
             if (g.effect == effects_[i] && g.left_out == missed(i)) return g;
-        return groups.emplace_back(group{effects_[i], missed(i), {}, {}});
+        return groups.emplace_back(group{effects_[i], missed(i)});
     };
     const auto alike = [&](const owned_piece& a, const owned_piece& b) {
         const auto i = a.segment, k = b.segment;
@@ -16438,6 +16857,7 @@ struct unit_sizes {
     std::int64_t blocks = 0;  ///< how many
 };
 
+/// The sizes of a model that has been grouped into units.
 [[nodiscard]] unit_sizes sizes_of(std::span<const flat_unit> units);
 
 /// Nothing is moved and nothing allocated.
@@ -17369,6 +17789,10 @@ public:
     /// is told once and tried again: training goes on.
     void step(const step_info& now, const std::vector<report::metric_value>& evaluated);
 
+    /// The context is in another generation of its world, whose first rank goes on with the run's files.
+    /// Collective.
+    void rebind(const start_info& start);
+
     void saved(const checkpoint_info& checkpoint);
     void note(const std::string& text);
     /// A note that also a quiet run shows.
@@ -17376,6 +17800,7 @@ public:
     void finish();
 
 private:
+    void show(const start_info& start);
     void greet(const start_info& start);
     void tell_start(const start_info& start, const std::string& name);
     void write_row(const step_info& now, const std::vector<report::metric_value>& evaluated);
@@ -17387,7 +17812,7 @@ private:
 
     const context* ctx_;
     const run_config* config_;
-    bool first_;
+    bool first_;                      ///< it writes and speaks
     std::vector<byte_buffer> places_; // "<pid> <host>" of every rank
     std::string path_, name_;
     std::string changed_;     // the user's settings that differ from those the run had before
@@ -17548,6 +17973,11 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
     if (!first_) return;
     if (dir_) dir_->truncate_after(start.first_step);
     if (dir_ && !config_text_.empty()) dir_->write_config(std::exchange(config_text_, {}));
+    show(start);
+    greet(start);
+}
+
+SKEIN_INLINE void reporter::show(const start_info& start) {
     report::progress_options options;
     options.name = name_.empty() ? config_->name : name_;
     options.total = start.total_steps;
@@ -17565,7 +17995,26 @@ SKEIN_INLINE void reporter::begin(const start_info& start) {
             std::fflush(stdout);
         };
     show_ = std::make_unique<report::progress>(std::move(options));
-    greet(start);
+}
+
+SKEIN_INLINE void reporter::rebind(const start_info& start) {
+    if (first_ && !ctx_->is_first()) { // another rank takes over; its lock wants to be free
+        dir_.reset();
+        show_.reset();
+        first_ = false;
+    }
+    const auto before = places_.size();
+    places_ = gather_bytes(*ctx_, as_bytes(fmt::format("{} {}", ::getpid(), ctx_->host())));
+    if (!ctx_->is_first()) return;
+    if (!std::exchange(first_, true)) {
+        if (!path_.empty())
+            dir_.emplace(report::run_dir::create(config_->runs_dir, name_, {.resume = true}));
+        show(start);
+    }
+    if (dir_) dir_->truncate_after(start.first_step);
+    show_->notice(fmt::format("after step {} the run goes on with {} worker{} instead of {}: {}",
+                              start.first_step, places_.size(), places_.size() == 1 ? "" : "s",
+                              before, places_text(places_)));
 }
 
 /// What fails here costs a curve, not the training: said once, tried again with the next call.
@@ -18055,6 +18504,7 @@ enum class step_phase : std::uint8_t {
 /// Thrown by a loss function under fit(), on every rank alike: the step is taken back and begins again.
 struct redo_step {};
 
+/// What a loss may be: a tensor, or a tensor with its weight.
 template <class R>
 concept loss_value = std::convertible_to<R, at::Tensor> || std::convertible_to<R, weighted_loss>;
 
@@ -18114,6 +18564,7 @@ public:
     virtual void end_evaluation() = 0;
     virtual void abort(const error& why) noexcept = 0;
     virtual void finish() = 0;
+    virtual void rebind() = 0;
 
     virtual void tell(const start_info& event) = 0;
     [[nodiscard]] virtual action tell(const step_info& event) = 0;
@@ -18313,6 +18764,18 @@ public:
     /// same bits as if it had run once: generators, the model's buffers and reported numbers included.
     /// Collective when the backward pass has begun: its exchanges come to an end first.
     void redo();
+
+    /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
+    /// for another generation, or end.
+    void abort(const error& why) noexcept;
+    /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
+    /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
+    /// is applied everywhere is published again and wants its commit(). With steps() in a loop: leave it,
+    /// rebind, and begin the same range anew.
+    ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
+    ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
+    ///           all are told, and a run resumes from its last checkpoint
+    void rebind();
 
     [[nodiscard]] step_phase phase() const noexcept;
     [[nodiscard]] std::uint64_t finished() const noexcept; ///< steps
@@ -18680,13 +19143,10 @@ struct drawn_batch {
 class feeder {
 public:
     feeder(const context& ctx, const run_config& config, input_source& source)
-        : ctx_(ctx), config_(config), source_(source) {
+        : ctx_(ctx), config_(config), source_(source), rank_(ctx.rank()),
+          world_size_(ctx.world_size()) {
         if (!source_.is_stream()) {
-            const sampler_options options{.samples = source_.size(),
-                                          .batch = static_cast<std::uint64_t>(config.global_batch),
-                                          .seed = config.seed,
-                                          .last = config.last};
-            order_.emplace(options, ctx.world_size());
+            order_.emplace(order_options(), world_size_);
             ahead_ = order_;
             total_ = total_steps(config, source_.size());
         } else {
@@ -18764,6 +19224,18 @@ public:
         }
     }
 
+    /// The world is another one: from the committed place on its ranks get their shares. Collective with a
+    /// stream.
+    void rebind() {
+        if (order_)
+            sampler::check(order_options(), ctx_.world_size()).value();
+        else
+            require_places();
+        rank_ = ctx_.rank();
+        world_size_ = ctx_.world_size();
+        rewind();
+    }
+
     /// For the checkpoint of a stream; collective.
     [[nodiscard]] json saved_stream() const {
         json states = json::array();
@@ -18802,6 +19274,30 @@ private:
         std::promise<void> done;
         std::future<void> end;
     };
+
+    [[nodiscard]] sampler_options order_options() const {
+        return {.samples = source_.size(),
+                .batch = static_cast<std::uint64_t>(config_.global_batch),
+                .seed = config_.seed,
+                .last = config_.last};
+    }
+
+    /// Every rank reads on where it was, or all are at one place of the whole stream.
+    void require_places() const {
+        const bool same = rank_ == ctx_.rank() && world_size_ == ctx_.world_size();
+        const auto all = gather_bytes(ctx_, as_bytes((same ? "same " : "moved ") + state_));
+        bool alike = true, moved = false;
+        for (const auto& each : all) {
+            const auto text = as_text(each), first = as_text(all[0]);
+            alike = alike && text.substr(text.find(' ')) == first.substr(first.find(' '));
+            moved = moved || !text.starts_with("same ");
+        }
+        if (alike || !moved) return;
+        throw error(errc::not_supported,
+                    fmt::format("not supported: the streams of {} ranks go on with {}", world_size_,
+                                ctx_.world_size()))
+            .with_hint("give streams one state for all: the place in the whole stream");
+    }
 
     [[nodiscard]] int parts() const noexcept { return static_cast<int>(config_.accumulation); }
 
@@ -18953,6 +19449,7 @@ private:
     const context& ctx_;
     const run_config& config_;
     input_source& source_;
+    int rank_, world_size_;                // as the shares were dealt
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
@@ -18969,8 +19466,8 @@ private:
 
 } // namespace skein::train::detail
 
-// ======== skein/train/detail/session_evaluation.ipp
-// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
+// ======== skein/train/detail/session_clock.ipp
+// Where the time of a step goes. Used by <skein/train/detail/session_core.ipp> alone.
 
 
 // ======== skein/train/detail/session_parts.ipp
@@ -19194,6 +19691,23 @@ private:
 
 // ---- what the ranks find out together -------------------------------------------------------------
 
+/// In another generation of the world: all have finished as many steps.
+SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished) {
+    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}", finished)));
+    for (std::size_t r = 0; r < all.size(); ++r) {
+        if (!as_text(all[r]).starts_with("step "))
+            throw error(errc::not_supported,
+                        fmt::format("not supported: rank {} begins anew in a world where others go "
+                                    "on",
+                                    r))
+                .with_hint("resume all ranks from the last checkpoint");
+        if (all[r] != all[0])
+            throw error(errc::mismatch, fmt::format("rank 0 comes with {}, rank {} with {}",
+                                                    as_text(all[0]), r, as_text(all[r])))
+                .with_hint("resume from the last checkpoint");
+    }
+}
+
 /// Collective: finds the first rank whose loss is broken, then throws on all of them.
 ///   mine  the loss of this rank
 [[noreturn]] SKEIN_INLINE void not_finite(const context& ctx, double mine, const step_info& now) {
@@ -19287,7 +19801,85 @@ SKEIN_INLINE void tell_state(reporter& to, const context& ctx, const run_config&
 } // namespace skein::train::detail
 
 
-// ======== skein/train/detail/session_evaluation.ipp, continued
+// ======== skein/train/detail/session_clock.ipp, continued
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace skein::train::detail {
+
+class step_clock {
+public:
+    explicit step_clock(const context& ctx) : ctx_(ctx) {}
+
+    /// Since the row before; all in seconds.
+    [[nodiscard]] step_timing& time() noexcept { return time_; }
+    /// Of the exchange with the backward pass, in [0, 1].
+    [[nodiscard]] double overlap() const noexcept { return overlap_; }
+
+    void begin_step() { begun_ = seconds_now(); }
+    void begin_compute() { busy_ = busy(); }
+    /// A forward pass begins with the batch in hand, or with the loss when nobody asked for one.
+    void begin_forward() {
+        if (forward_begun_ <= 0) forward_begun_ = seconds_now();
+    }
+    void end_forward() { time_.forward += seconds_now() - std::exchange(forward_begun_, 0.0); }
+
+    /// Runs what waits for other ranks; the seconds that took.
+    template <class Call>
+    double waiting(Call call) {
+        const auto begin = seconds_now();
+        call();
+        const auto seconds = seconds_now() - begin;
+        if (ctx_.world_size() > 1) time_.exposed += seconds;
+        return seconds;
+    }
+    void count_overlap(double waited) {
+        const double worked = busy() - busy_;
+        overlap_ = worked > 0 ? std::clamp(1.0 - waited / worked, 0.0, 1.0) : 0.0;
+    }
+
+    /// The row is agreed on: from here on the next one's time counts, that of the row itself first.
+    void begin_row(double waited) {
+        time_ = {};
+        if (ctx_.world_size() > 1) time_.exposed = waited;
+    }
+    /// What was computed is thrown away.
+    void forget_compute() noexcept {
+        time_.data = time_.forward = time_.backward = 0.0;
+        forward_begun_ = 0.0;
+    }
+
+    void end_step(step_info& now, std::uint64_t samples, std::int64_t tokens_per_sample) {
+        const double tokens = static_cast<double>(samples) *
+                              static_cast<double>(std::max<std::int64_t>(1, tokens_per_sample));
+        now.seconds = seconds_now() - begun_;
+        now.tokens_per_s = now.seconds > 0 ? tokens / now.seconds : 0.0;
+        seconds_ += now.seconds;
+        tokens_ += tokens;
+    }
+    /// Over all steps.
+    [[nodiscard]] double tokens_per_s() const noexcept {
+        return seconds_ > 0 ? tokens_ / seconds_ : 0.0;
+    }
+
+private:
+    [[nodiscard]] double busy() const {
+        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
+    }
+
+    const context& ctx_;
+    step_timing time_;
+    double begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
+    double seconds_ = 0.0, tokens_ = 0.0; // of all steps
+};
+
+} // namespace skein::train::detail
+
+// ======== skein/train/detail/session_evaluation.ipp
+// Evaluations of one session. Used by <skein/train/detail/session_core.ipp> alone.
+
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -19394,7 +19986,6 @@ private:
 
 // ======== skein/train/detail/session_core.ipp, continued
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -19418,15 +20009,18 @@ public:
             throw;
         } catch (...) {
             const auto why = to_error(std::current_exception());
-            if (parts_) parts_->abort(why);
-            if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+            abort(why);
             throw;
         }
+    }
+    void abort(const error& why) noexcept {
+        if (parts_) parts_->abort(why);
+        ctx_.abort(why);
     }
 
     session_core(const session_request& request, const make_parts& make)
         : ctx_(*request.ctx), config_(*request.config), described_(described_settings(request)),
-          reported_(*request.reported), rate_(request.rate) {
+          reported_(*request.reported), rate_(request.rate), clock_(ctx_) {
         guarded([&] {
             reported_.clear();
             require_same(ctx_, all_settings(request));
@@ -19449,8 +20043,7 @@ public:
         const error why(errc::aborted,
                         fmt::format("rank {} left its session in the middle of step {}",
                                     ctx_.rank(), step_ + 1));
-        parts_->abort(why);
-        if (ctx_.comm() != nullptr) ctx_.comm()->abort(why);
+        abort(why);
     }
     session_core(const session_core&) = delete;
     session_core& operator=(const session_core&) = delete;
@@ -19470,15 +20063,7 @@ public:
         report_.emplace(ctx_, config_, described_);
         const auto resumed_from = open_checkpoints();
         result_.first_step = step_;
-        start_info start{.rank = ctx_.rank(),
-                         .world_size = ctx_.world_size(),
-                         .first_step = step_,
-                         .total_steps = total_,
-                         .parameters = parts_->store().trainable(),
-                         .run_path = report_->path(),
-                         .resumed_from = resumed_from,
-                         .strategy = parts_->strategy_name(),
-                         .epochs = epochs_text(config_, *input_)};
+        const auto start = start_info_of(resumed_from);
         report_->begin(start);
         for (const auto& text : notices_) report_->notice(text);
         if (ctx_.is_first()) tell_state(*report_, ctx_, config_, *parts_, *optimizer_);
@@ -19531,7 +20116,7 @@ public:
         expect(step_phase::idle, "draw()");
         if (!input_) throw error(errc::usage, "a session draws before steps() or begin()");
         if (stopped_ || ended_) return false;
-        step_begun_ = seconds_now();
+        clock_.begin_step();
         if (!upcoming_) upcoming_ = draw_batch();
         if (!upcoming_) {
             ended_ = true;
@@ -19545,7 +20130,7 @@ public:
         reported_before_ = reported_;
         at::NoGradGuard no_grad;
         for (auto& [buffer, before] : buffers_) before = buffer.detach().clone();
-        busy_ = comm_busy();
+        clock_.begin_compute();
         parts_->begin_step();
         phase_ = step_phase::drawn;
         return true;
@@ -19594,13 +20179,12 @@ public:
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
                                     passed_, with_samples(), step_ + 1));
         feeder_->look_ahead(step_);
-        const double waited = waiting([&] { parts_->finish_backward(); });
-        overlap_ = overlap_of(waited);
+        clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
         const double global_batch = static_cast<double>(drawn_->global_batch);
         now_ = {.rank = ctx_.rank(), .step = step_ + 1, .lr = learning_rate(rate_, step_)};
         const double mine = parts_->store().own_squared_norm();
-        waiting([&] {
+        clock_.waiting([&] {
             divisor_ = scale();
             if (weighted_)
                 divisor_ *= weight_per_sample(ctx_, losses_.weight, global_batch, step_ + 1);
@@ -19618,9 +20202,9 @@ public:
         if (scale_) scale_->update(!overflowed());
         if (scale_ && scale_->overflows() >= loss_scale::most_overflows)
             always_overflows(*scale_, step_ + 1);
-        time_.optimizer = seconds_now() - begin;
-        waiting([&] { parts_->publish(); });
+        clock_.time().optimizer = seconds_now() - begin;
         phase_ = step_phase::applied;
+        clock_.waiting([&] { parts_->publish(); });
     }
 
     void commit() {
@@ -19631,7 +20215,8 @@ public:
         stopped_ = stop_agreed_;
         if (stop_signal_ > 0) result_.stop_signal = stop_signal_;
         now_.metrics = &merged_;
-        count_time(now_, seconds_now() - step_begun_, static_cast<double>(drawn_->global_batch));
+        result_.loss = now_.loss;
+        clock_.end_step(now_, drawn_->global_batch, config_.tokens_per_sample);
         drawn_.reset();
         phase_ = step_phase::idle;
         ask_stop(parts_->tell(now_));
@@ -19657,16 +20242,28 @@ public:
             while (micro_ < static_cast<std::size_t>(config_.accumulation)) (void)begin_micro();
             parts_->finish_backward(); // the others wait for our part of the exchange
         }
-        at::NoGradGuard no_grad;
-        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
-        reported_ = reported_before_;
-        drawn_.reset();
-        in_hand_ = nullptr;
-        feeder_->rewind();
-        time_.data = time_.forward = time_.backward = 0.0;
-        phase_ = step_phase::idle;
+        take_back();
     }
 
+    /// The context is in another generation of its world.
+    void rebind() {
+        if (!input_)
+            throw error(errc::usage, "a session that has not begun cannot go on in another world")
+                .with_hint("open it with the new context");
+        feeder_->quiet();
+        agree_on_step(ctx_, step_ + (phase_ == step_phase::applied ? 1 : 0));
+        parts_->rebind();
+        optimizer_->rebind();
+        if (phase_ == step_phase::applied)
+            parts_->publish(); // commit() is next, as it was
+        else if (phase_ != step_phase::idle || drawn_)
+            take_back();
+        upcoming_.reset();
+        feeder_->rebind();
+        if (saver_) open_saver();
+        report_->rebind(start_info_of({}));
+        ended_ = false; // the end of a stream is found again
+    }
     void use_evaluation(std::uint64_t samples, numbered_loss loss) {
         evaluator_->use(samples, std::move(loss));
     }
@@ -19680,6 +20277,30 @@ public:
     [[nodiscard]] double micro_loss() const noexcept { return losses_.mean(); }
 
 private:
+    /// The step that was drawn has not been.
+    void take_back() {
+        at::NoGradGuard no_grad;
+        for (auto& [buffer, before] : buffers_) buffer.copy_(before);
+        reported_ = reported_before_;
+        drawn_.reset();
+        in_hand_ = nullptr;
+        feeder_->rewind();
+        clock_.forget_compute();
+        phase_ = step_phase::idle;
+    }
+
+    [[nodiscard]] start_info start_info_of(const std::string& resumed_from) const {
+        return {.rank = ctx_.rank(),
+                .world_size = ctx_.world_size(),
+                .first_step = step_,
+                .total_steps = total_,
+                .parameters = parts_->store().trainable(),
+                .run_path = report_->path(),
+                .resumed_from = resumed_from,
+                .strategy = parts_->strategy_name(),
+                .epochs = epochs_text(config_, *input_)};
+    }
+
     void expect(step_phase wanted, const char* call) const {
         if (phase_ == wanted) return;
         const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
@@ -19691,16 +20312,15 @@ private:
     [[nodiscard]] std::optional<drawn_batch> draw_batch() {
         const auto begin = seconds_now();
         auto batch = feeder_->next(step_);
-        time_.data += seconds_now() - begin;
+        clock_.time().data += seconds_now() - begin;
         return batch;
     }
 
     [[nodiscard]] const void* batch_of(micro_batch& micro) {
         const auto begin = seconds_now();
         const void* const batch = feeder_->batch_of(micro);
-        const auto end = seconds_now();
-        time_.data += end - begin;
-        forward_begun_ = end;
+        clock_.time().data += seconds_now() - begin;
+        clock_.begin_forward();
         return batch;
     }
 
@@ -19713,17 +20333,17 @@ private:
     template <class Loss>
     void pass(const micro_batch& micro, Loss get) {
         const user_code here{ctx_.rank(), step_ + 1};
-        forward_begun_ = forward_begun_ > 0 ? forward_begun_ : seconds_now();
+        clock_.begin_forward();
         const auto loss = here.run("the loss", [&] { return checked_loss(get(), micro.samples); });
+        clock_.end_forward();
         const auto forward_end = seconds_now();
-        time_.forward += forward_end - std::exchange(forward_begun_, 0.0);
         // A mean is weighted by its share of the global batch, so that the sum over ranks is the
         // batch's mean. A sum over weights is divided by them when all are known.
         const double share = (loss.weighted ? 1.0 : static_cast<double>(micro.samples)) /
                              static_cast<double>(drawn_->global_batch) * scale();
         here.run("the backward pass",
                  [&] { loss.value.backward(at::full_like(loss.value, share)); });
-        time_.backward += seconds_now() - forward_end;
+        clock_.time().backward += seconds_now() - forward_end;
         losses_.add(loss);
         passed_ += 1;
     }
@@ -19743,21 +20363,21 @@ private:
         const double stop = ctx_.stop_requested() ? std::max(1.0, double(ctx_.stop_signal()))
                             : stop_wanted_        ? 1.0
                                                   : 0.0;
-        const auto& t = time_;
+        const auto& t = clock_.time();
         double control[] = {stop,           all_touched ? 0.0 : 1.0,
                             now_.grad_norm, -now_.grad_norm,
                             t.data,         t.forward,
                             t.backward,     t.exposed,
-                            t.optimizer,    -overlap_};
+                            t.optimizer,    -clock_.overlap()};
         merged_.clear();
-        const double waited = waiting([&] { merged_ = merge(ctx_, row, control); });
+        const double waited = clock_.waiting([&] { merged_ = merge(ctx_, row, control); });
         now_.loss = merged_[0].value;
         now_.timing = {control[4], control[5], control[6], control[7], control[8], -control[9]};
         if (!scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm)))
             not_finite(ctx_, losses_.mean(), now_);
         if (control[2] != -control[3] && !overflowed())
             come_apart(step_ + 1, -control[3], control[2]);
-        time_ = {.exposed = ctx_.world_size() > 1 ? waited : 0.0};
+        clock_.begin_row(waited);
 
         stop_agreed_ = control[0] > 0.0;
         stop_signal_ = control[0] > 1.0 ? static_cast<int>(control[0]) : 0;
@@ -19773,37 +20393,6 @@ private:
     [[nodiscard]] bool overflowed() const noexcept {
         return scale_ && !(std::isfinite(now_.loss) && std::isfinite(now_.grad_norm));
     }
-    // ---- time --------------------------------------------------------------------------------
-
-    /// Runs what waits for other ranks; the seconds that took.
-    template <class Call>
-    double waiting(Call call) {
-        const auto begin = seconds_now();
-        call();
-        const auto seconds = seconds_now() - begin;
-        if (ctx_.world_size() > 1) time_.exposed += seconds;
-        return seconds;
-    }
-
-    [[nodiscard]] double comm_busy() const {
-        return ctx_.comm() != nullptr ? to_seconds(ctx_.comm()->stats().busy) : 0.0;
-    }
-    [[nodiscard]] double overlap_of(double waited) const {
-        const double busy = comm_busy() - busy_;
-        return busy > 0 ? std::clamp(1.0 - waited / busy, 0.0, 1.0) : 0.0;
-    }
-
-    void count_time(step_info& now, double seconds, double samples) {
-        const double per_sample =
-            config_.tokens_per_sample > 0 ? double(config_.tokens_per_sample) : 1.0;
-        const double tokens = samples * per_sample;
-        now.seconds = seconds;
-        now.tokens_per_s = seconds > 0 ? tokens / seconds : 0.0;
-        result_.loss = now.loss;
-        train_seconds_ += seconds;
-        tokens_ += tokens;
-    }
-
     // ---- between steps -----------------------------------------------------------------------
 
     [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
@@ -19848,8 +20437,7 @@ private:
     /// Makes the checkpointer and, if asked for, goes on from the newest one; returns its path.
     std::string open_checkpoints() {
         if (!config_.checkpoints) return {};
-        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
-                       make_checkpoint_world(ctx_, config_.collective_timeout));
+        open_saver();
         if (auto text = cadence_notice(config_, evaluator_->samples()); !text.empty())
             notices_.push_back(std::move(text));
         if (config_.resume != resume_mode::latest && ctx_.attempt() == 0) return {};
@@ -19857,6 +20445,11 @@ private:
         if (!found) return {};
         restore(*found);
         return found->path();
+    }
+
+    void open_saver() {
+        saver_.emplace(disk_, report_->checkpoints(), checkpoint_options_of(config_),
+                       make_checkpoint_world(ctx_));
     }
 
     void restore(const loaded_checkpoint& found) {
@@ -19923,7 +20516,7 @@ private:
         result_.steps = step_;
         result_.total = total_;
         result_.seconds = seconds;
-        result_.tokens_per_s = train_seconds_ > 0 ? tokens_ / train_seconds_ : 0.0;
+        result_.tokens_per_s = clock_.tokens_per_s();
         result_.run_name = report_->name();
         result_.run_path = report_->path();
         result_.stopped = stopped_ && !is_last();
@@ -19966,9 +20559,8 @@ private:
     report::metric_set reported_before_;
     std::vector<std::pair<at::Tensor, at::Tensor>> buffers_; // and their values when it was drawn
 
-    double begun_ = 0.0, step_begun_ = 0.0, forward_begun_ = 0.0, busy_ = 0.0, overlap_ = 0.0;
-    step_timing time_; // since the row before
-    double train_seconds_ = 0.0, tokens_ = 0.0;
+    double begun_ = 0.0;
+    step_clock clock_;
     fit_result result_;
 };
 
@@ -20035,6 +20627,10 @@ SKEIN_INLINE void session::complete() {
 SKEIN_INLINE void session::redo() {
     core_->guarded([&] { core_->redo(); });
 }
+SKEIN_INLINE void session::abort(const error& why) noexcept { core_->abort(why); }
+SKEIN_INLINE void session::rebind() {
+    core_->guarded([&] { core_->rebind(); });
+}
 SKEIN_INLINE fit_result session::finish() {
     return core_->guarded([&] { return core_->finish(); });
 }
@@ -20076,8 +20672,11 @@ public:
     void end_evaluation() noexcept {}
     void abort(const error& /*why*/) noexcept {}
     void finish();
+    /// Throws errc::usage when the context has several ranks now.
+    void rebind() const;
 
 private:
+    const context* ctx_;
     torch::nn::Module* module_;
     flat_store store_;
 };
@@ -20097,6 +20696,7 @@ public:
         : single_process(ctx, module, used_precision()) {}
 };
 
+/// One process that computes and sums in float32.
 using Single = basic_single<>;
 
 static_assert(train::strategy<Single>);
@@ -20114,11 +20714,8 @@ namespace skein::train::detail {
 
 SKEIN_INLINE single_process::single_process(const context& ctx, torch::nn::Module& module,
                                             const precision_policy& policy)
-    : module_(&module), store_(module, {.precision = policy}) {
-    if (ctx.world_size() != 1)
-        throw error(errc::usage,
-                    fmt::format("strategy Single in a world of {} workers", ctx.world_size()))
-            .with_hint("use Trainer<DDP<>>, or one worker");
+    : ctx_(&ctx), module_(&module), store_(module, {.precision = policy}) {
+    rebind();
     cast_inputs(module, store_, /*on=*/true);
 }
 
@@ -20128,6 +20725,13 @@ SKEIN_INLINE void single_process::finish_backward() {
     store_.settle_gradients();
     if (store_.keeps_own_grads())
         for (const auto& u : store_.units()) store_.take_gradients(u, /*add=*/false);
+}
+
+SKEIN_INLINE void single_process::rebind() const {
+    if (ctx_->world_size() == 1) return;
+    throw error(errc::usage,
+                fmt::format("strategy Single in a world of {} workers", ctx_->world_size()))
+        .with_hint("use Trainer<DDP<>>, or one worker");
 }
 
 SKEIN_INLINE void single_process::finish() {
@@ -20216,6 +20820,7 @@ public:
     void end_evaluation() override { strategy_.end_evaluation(); }
     void abort(const error& why) noexcept override { strategy_.abort(why); }
     void finish() override { strategy_.finish(); }
+    void rebind() override { strategy_.rebind(); }
 
     void tell(const start_info& event) override { tell_all(event); }
     action tell(const step_info& event) override { return ask_all(event); }
@@ -20394,6 +20999,7 @@ private:
 
 namespace skein::train {
 
+/// How a checkpoint's tensors must fit the module, and which of its weights are wanted.
 struct weights_options {
     bool strict = true; ///< refuse a checkpoint with tensors that the module has not
     /// The averages of the weights in place of the weights; not_found when the run kept none.
