@@ -344,6 +344,18 @@ inline task<void> f(int n) {
         self.put("include/skein/core/a.hpp", HEAD + "#include <skein/core/config.hpp>\nint new_thing();\n")
         self.found("single_include", "single_include/skein/skein.hpp:1")
 
+    def test_single_include_names_the_file_of_every_line(self):
+        self.put("include/skein/core/z.hpp", HEAD + "int z;\n")
+        self.put("include/skein/core/y.hpp", HEAD + "int y;\n")
+        self.put("include/skein/core/a.hpp", HEAD + "int before;\n#include <skein/core/z.hpp>\n#include <skein/core/y.hpp>\n\nint after;\n")
+        self.put("include/skein/skein.hpp", HEAD + "#include <skein/core/a.hpp>\n")
+        self.run_script("amalgamate.py")
+        with open(os.path.join(self.tree, "single_include", "skein", "skein.hpp"), encoding="ascii") as file:
+            parts = [part.split("\n", 1) for part in file.read().split("\n// ======== ")[1:]]
+        stands_under = {line: name for name, text in parts for line in text.splitlines() if line.startswith("int ")}
+        self.assertEqual(stands_under, {"int before;": "skein/core/a.hpp", "int z;": "skein/core/z.hpp", "int y;": "skein/core/y.hpp",
+                                        "int after;": "skein/core/a.hpp, continued"})
+
     def test_single_include_refuses_conditions(self):
         self.put("include/skein/core/a.hpp", HEAD + "#if defined(X)\n#include <skein/core/z.hpp>\n#endif\n")
         self.put("include/skein/core/z.hpp", HEAD)

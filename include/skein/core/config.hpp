@@ -2,8 +2,8 @@
 #pragma once
 // First in every include chain: version, compiler floor, and the macros that change a layout.
 //
-// A macro that changes a class layout must have the same value in every translation unit of a
-// program. They are checked here by value, so that a mix is an error at compile time.
+// What changes a layout must be the same in every file of a program. Files that disagree do not link, or the
+// program stops at its start, and both say how either was compiled (detail/configuration.hpp).
 
 #define SKEIN_VERSION_MAJOR 0
 #define SKEIN_VERSION_MINOR 1
@@ -39,4 +39,19 @@
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif
 
-#include <skein/core/detail/form.hpp>
+// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under AddressSanitizer (clang's
+// ThreadSanitizer, too), so that a use after free is found. One program, one value: see detail/configuration.hpp.
+#if !defined(SKEIN_FRAME_POOL)
+#if defined(__SANITIZE_ADDRESS__)
+#define SKEIN_FRAME_POOL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SKEIN_FRAME_POOL 0
+#endif
+#endif
+#endif
+#if !defined(SKEIN_FRAME_POOL)
+#define SKEIN_FRAME_POOL 1
+#endif
+
+#include <skein/core/detail/configuration.hpp>

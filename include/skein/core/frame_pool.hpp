@@ -3,7 +3,7 @@
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
 // A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
-// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
+// are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer does.
 
 #include <skein/core/config.hpp>
 
@@ -11,17 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SKEIN_FRAME_POOL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SKEIN_FRAME_POOL 0
-#endif
-#endif
-#ifndef SKEIN_FRAME_POOL
-#define SKEIN_FRAME_POOL 1
-#endif
 
 namespace skein::detail {
 
