@@ -15,7 +15,9 @@
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/read.hpp>
 #include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
 
 #include <memory>
 #include <thread>

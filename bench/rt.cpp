@@ -18,7 +18,9 @@
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/read.hpp>
 #include <asio/use_awaitable.hpp>
+#include <asio/write.hpp>
 
 #include <array>
 #include <cstdlib>

@@ -8,6 +8,9 @@
 #include <skein/net/real_loop.hpp>
 #include <skein/net/use_task.hpp>
 
+#include <asio/read_until.hpp>
+#include <asio/write.hpp>
+
 #include <cstdio>
 #include <string>
 

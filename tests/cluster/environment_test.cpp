@@ -149,6 +149,17 @@ TEST_CASE("SageMaker's host list gives the rank of this host") {
     CHECK(e.rank == 1);
     CHECK(e.world_size == 2);
     CHECK(e.master_host == "algo-1");
+    CHECK(
+        discover_in({{"SM_HOSTS", " [ \"a\" ,\n\"b\" ] "}, {"SM_CURRENT_HOST", "a"}}).world_size ==
+        2);
+}
+
+TEST_CASE("a host list of SageMaker that is no list of names is refused") {
+    for (const char* text : {"", "a", "[]", "[", "[\"a\"", "[\"a\",]", "[\"a\" \"b\"]", "[\"a\"] x",
+                             "[\"a]", "[\"a\", 1]", "[\"a\\n\", \"a\"]", "{\"a\": 1}"}) {
+        CAPTURE(text);
+        CHECK_THROWS_AS(discover_in({{"SM_HOSTS", text}, {"SM_CURRENT_HOST", "a"}}), skein::error);
+    }
 }
 
 TEST_CASE("SkyPilot's node list gives the rank of this node") {

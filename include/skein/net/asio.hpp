@@ -2,7 +2,8 @@
 #pragma once
 // The door to Asio: the only header that includes it, with every shim for its versions.
 //
-// Standalone Asio >= 1.22. Includes pieces, not <asio.hpp> (0.9 s of compile time).
+// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones, <asio/write.hpp> and the
+// like, go after this header.
 
 #include <skein/core/config.hpp>
 
@@ -26,7 +27,6 @@
 #include <asio/async_result.hpp>
 #include <asio/buffer.hpp>
 #include <asio/cancellation_signal.hpp>
-#include <asio/connect.hpp>
 #include <asio/error.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -35,8 +35,5 @@
 #include <asio/local/stream_protocol.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <asio/read.hpp>
-#include <asio/read_until.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
-#include <asio/write.hpp>

@@ -8,8 +8,8 @@
 #include <skein/core/fnv.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/wire/decode.hpp>
-#include <skein/wire/json.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <initializer_list>
@@ -237,18 +237,43 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
+/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else. Host names need
+/// no escapes, and this layer no JSON library.
+SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
+    std::vector<std::string> out;
+    const auto skip = [&] {
+        text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    };
+    const auto take = [&](char wanted) {
+        skip();
+        if (!text.starts_with(wanted)) return false;
+        text.remove_prefix(1);
+        return true;
+    };
+    if (!take('[')) return {};
+    do {
+        if (!take('"')) return {};
+        const auto end = text.find_first_of("\"\\");
+        if (end == std::string_view::npos || text[end] != '"') return {};
+        out.emplace_back(text.substr(0, end));
+        text.remove_prefix(end + 1);
+    } while (take(','));
+    const bool closed = take(']');
+    skip();
+    if (!closed || !text.empty()) out.clear();
+    return out;
+}
+
 SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
     const variables v(read, "SageMaker");
     if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto hosts = json_names(v.need("SM_HOSTS"));
     const auto here = v.need("SM_CURRENT_HOST");
     launch_environment e;
     e.source = "sagemaker";
     e.rank = -1;
-    if (hosts.is_array() && !hosts.empty()) {
-        for (std::size_t i = 0; i < hosts.size(); ++i) {
-            if (hosts[i] == here) e.rank = static_cast<int>(i);
-        }
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+        if (hosts[i] == here) e.rank = static_cast<int>(i);
     }
     if (e.rank < 0) {
         throw error(
@@ -257,7 +282,7 @@ SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_rea
                         v.text("SM_HOSTS"), here));
     }
     e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0].get<std::string>();
+    e.master_host = hosts[0];
     e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
     e.job_id = v.text("TRAINING_JOB_NAME");
     return e;
