@@ -40,7 +40,7 @@
     SKEIN_DETAIL_NAME(SKEIN_VERSION_MAJOR, SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH,               \
                       SKEIN_DETAIL_POOL, SKEIN_DETAIL_FORM, SKEIN_DETAIL_HEADERS)
 
-namespace skein::configuration {
+namespace skein::detail::configuration {
 
 /// The configuration that was the first to register. Its name and type are the same in every version.
 inline const char* of_the_program = nullptr;
@@ -93,7 +93,7 @@ namespace SKEIN_CONFIGURATION {
 inline const bool registered = registers();
 } // namespace SKEIN_CONFIGURATION
 
-} // namespace skein::configuration
+} // namespace skein::detail::configuration
 
 #undef SKEIN_CONFIGURATION
 #undef SKEIN_DETAIL_TEXT_OF
