@@ -25,10 +25,21 @@ if(SKEIN_HAVE_TORCH)
   skein_export(train skein_torch skein_train_header_only skein_train)
 endif()
 
+if(SKEIN_HAVE_MODULE)
+  install(TARGETS skein_module EXPORT skein-module ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          FILE_SET CXX_MODULES DESTINATION "${CMAKE_INSTALL_DATADIR}/skein/modules")
+  install(EXPORT skein-module NAMESPACE skein:: DESTINATION ${config_folder} CXX_MODULES_DIRECTORY module)
+endif()
+
 set(skein_header_only_exports "header_only")
 if(SKEIN_COMPILED)
   set(skein_header_only_exports "runtime;header_only")   # skein::headers is in the first
 endif()
+set(skein_module_exports runtime module)
+if(NOT SKEIN_COMPILED)
+  set(skein_module_exports header_only runtime module)
+endif()
+list(JOIN skein_module_exports " " skein_module_exports)
 configure_package_config_file(cmake/skein-config.cmake.in skein-config.cmake INSTALL_DESTINATION ${config_folder})
 if(SKEIN_COMPILED)
   write_basic_package_version_file(skein-config-version.cmake COMPATIBILITY SameMinorVersion)
@@ -36,7 +47,7 @@ else()
   write_basic_package_version_file(skein-config-version.cmake COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 endif()
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/skein-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/skein-config-version.cmake"
-              cmake/FindAsio.cmake cmake/FindSkeinBoost.cmake cmake/FindLibTorch.cmake cmake/SkeinCompiler.cmake
+              cmake/FindAsio.cmake cmake/FindSkeinBoost.cmake cmake/FindLibTorch.cmake cmake/SkeinCompiler.cmake cmake/SkeinModule.cmake
         DESTINATION ${config_folder})
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/skein")
 install(PROGRAMS scripts/check_await.py DESTINATION "${CMAKE_INSTALL_DATADIR}/skein")

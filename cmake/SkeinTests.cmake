@@ -283,8 +283,8 @@ foreach(source IN LISTS docs_tests)
   string(REGEX REPLACE "_test$" "" name "${file}")
   skein_test(docs.${name} "docs" 900 "${Python3_EXECUTABLE}" "${source}")
 endforeach()
-# Both compile the library with the same flags: one after the other, the second finds it in the compiler cache.
-set_property(TEST consume.add_subdirectory consume.find_package APPEND PROPERTY RESOURCE_LOCK skein_library_of_consumers)
+# They compile the library with the same flags: one after the other, the later ones find it in the compiler cache.
+set_property(TEST consume.add_subdirectory consume.find_package consume.module APPEND PROPERTY RESOURCE_LOCK skein_library_of_consumers)
 
 # The longest first, so that none of them runs alone at the end.
 foreach(long train.matrix consume.arm64 consume.compiler_line consume.conan consume.find_package consume.add_subdirectory

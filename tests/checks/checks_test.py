@@ -362,6 +362,25 @@ inline task<void> f(int n) {
         self.put("include/skein/core.hpp", HEAD + "#include <skein/core/a.hpp>\n")
         self.found("single_include", "a.hpp:5", "under #if")
 
+    @unittest.skipUnless(shutil.which("clang++-19"), "no clang++-19")
+    def test_modules(self):
+        self.put("include/skein/core/a.hpp", HEAD + "#include <skein/core/config.hpp>\nnamespace skein {\ntemplate <class T>\nstruct box {\n"
+                 "    int inside = 0;\n    friend bool operator==(const box&, const box&) = default;\n};\n"
+                 "template <auto F>\ninline constexpr int variable = 1;\nvoid declared(int a);\nnamespace detail {\nint hidden();\n}\n} // namespace skein\n")
+        self.put("include/skein/net/b.hpp", HEAD + "#include <skein/core/a.hpp>\nnamespace skein::net {\nstruct unlike {};\n"
+                 "bool operator<(unlike, unlike);\nenum class kind { one };\n} // namespace skein::net\n")
+        self.found("modules", "modules/skein.cppm:1: is missing")
+        self.run_script("check_modules.py", "--write")
+        self.clean("modules")
+        with open(os.path.join(self.tree, "modules", "skein.cppm"), encoding="ascii") as file:
+            text = file.read()
+        self.assertEqual([line for line in text.splitlines() if line.startswith("using skein")],
+                         ["using skein::box;", "using skein::declared;", "using skein::variable;", "using skein::net::kind;",
+                          "using skein::net::operator<;", "using skein::net::unlike;"])
+        self.put("modules/skein.cppm", text.replace("using skein::variable;", "using skein::gone;"))
+        self.found("modules", "skein::variable is public and not exported", "skein::gone is exported and not public")
+        self.assertNotIn("skein::box", self.run_script("check_modules.py").stdout)
+
     def test_docs(self):
         self.put("examples/010_x.cpp", "// SPDX\nint main() {\n    // [tag]\n    int a;\n    // [/tag]\n}\n")
         self.put("examples/010_x.expected", "")
