@@ -11,7 +11,9 @@
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/log.hpp>
+#include <skein/core/loop.hpp>
 #include <skein/core/posix_disk.hpp>
+#include <skein/core/scope.hpp>
 #include <skein/core/type_name.hpp>
 
 #include <skein/core/detail/available_cores.ipp>
@@ -20,5 +22,7 @@
 #include <skein/core/detail/disk.ipp>
 #include <skein/core/detail/error.ipp>
 #include <skein/core/detail/log.ipp>
+#include <skein/core/detail/loop.ipp>
 #include <skein/core/detail/posix_disk.ipp>
+#include <skein/core/detail/scope.ipp>
 #include <skein/core/detail/type_name.ipp>

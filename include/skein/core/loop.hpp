@@ -231,22 +231,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
     *done = true;
 }
 
-inline self_owned run_adopted(task<void> work, std::size_t* running) {
-    try {
-        co_await work;
-    } catch (...) { // nobody is left to be told
-    }
-    work = {};
-    --*running;
-}
-
 } // namespace detail
-
-inline void loop::adopt(task<void> work) {
-    ++adopted_;
-    auto adopted = detail::run_adopted(std::move(work), &adopted_);
-    post(adopted.frame);
-}
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
@@ -267,3 +252,7 @@ T loop::run(task<T> work, cancel_token token) {
 }
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/core/detail/loop.ipp>
+#endif

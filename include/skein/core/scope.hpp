@@ -44,19 +44,7 @@ public:
 
     /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
     /// or cancelled if the joining task was cancelled (then all children were).
-    [[nodiscard]] task<void> join() {
-        auto* outer = co_await detail::current_cancel{};
-        parent_link link(*this);
-        if (outer != nullptr) outer->add(link);
-        while (running_ != 0) {
-            auto ended = idle_.wait_uncancellable();
-            co_await ended;
-        }
-        link.unlink();
-        if (auto failure = std::exchange(failure_, nullptr))
-            std::rethrow_exception(std::move(failure));
-        if (outer != nullptr && outer->requested()) throw cancelled_error();
-    }
+    [[nodiscard]] task<void> join();
 
     /// Cancels all children, running and future ones. They still have to be joined.
     void cancel() noexcept { cancel_.request(); }
@@ -73,35 +61,11 @@ private:
         scope& owner;
     };
 
-    static detail::self_owned run_child(scope* owner, task<void> work) {
-        std::exception_ptr failure;
-        try {
-            co_await work;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        work = {};
-        owner->child_ended(std::move(failure));
-    }
-    void child_ended(std::exception_ptr failure) noexcept {
-        if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
-            failure_ = std::move(failure);
-            cancel_.request();
-            if (body_ != nullptr) body_->request();
-        }
-        if (--running_ == 0) idle_.wake_all();
-    }
+    static detail::self_owned run_child(scope* owner, task<void> work);
+    void child_ended(std::exception_ptr failure) noexcept;
     template <class Body, class... Args>
     friend task<void> with_scope(Body body, Args... args);
-    static bool is_cancelled(const std::exception_ptr& failure) noexcept {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const error& e) {
-            return e.code() == errc::cancelled;
-        } catch (...) {
-            return false;
-        }
-    }
+    static bool is_cancelled(const std::exception_ptr& failure) noexcept;
 
     std::size_t running_ = 0;
     std::exception_ptr failure_;
@@ -139,3 +103,7 @@ template <class Body, class... Args>
 }
 
 } // namespace skein
+
+#if SKEIN_HEADER_ONLY
+#include <skein/core/detail/scope.ipp>
+#endif
