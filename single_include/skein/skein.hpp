@@ -16,8 +16,8 @@
 // ======== skein/core/config.hpp
 // First in every include chain: version, compiler floor, and the macros that change a layout.
 //
-// A macro that changes a class layout must have the same value in every translation unit of a
-// program. They are checked here by value, so that a mix is an error at compile time.
+// What changes a layout must be the same in every file of a program. Files that disagree do not link, or the
+// program stops at its start, and both say how either was compiled (detail/configuration.hpp).
 
 #define SKEIN_VERSION_MAJOR 0
 #define SKEIN_VERSION_MINOR 1
@@ -53,27 +53,126 @@
 #error "skein: do not mix single_include/ with the split headers in one program"
 #endif
 
+// Coroutine frames come from free lists per thread (core/frame_pool.hpp), but not under AddressSanitizer (clang's
+// ThreadSanitizer, too), so that a use after free is found. One program, one value: see detail/configuration.hpp.
+#if !defined(SKEIN_FRAME_POOL)
+#if defined(__SANITIZE_ADDRESS__)
+#define SKEIN_FRAME_POOL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SKEIN_FRAME_POOL 0
+#endif
+#endif
+#endif
+#if !defined(SKEIN_FRAME_POOL)
+#define SKEIN_FRAME_POOL 1
+#endif
 
-// ======== skein/core/detail/form.hpp
-// A program of which one part is header-only and another part compiled does not link.
+
+// ======== skein/core/detail/configuration.hpp
+// Files of one program that were compiled in different ways do not link, or the program stops at its start.
 //
-// Each object file brings a section group of one name with the symbol of its form in it, and refers to that
-// symbol. The linker keeps one group of a name: when both forms come together, the symbol of one of them is
-// gone, and the error names it. (Weak and strong definitions of the same function would link without a word,
-// and two copies of one static variable would be two runtimes.) ELF only; link-time optimisation may drop it.
+// Two versions, a frame pool that is on in one file and off in another, header-only files beside compiled ones,
+// single_include/ beside the split headers: all of it would link without a word, and corrupt memory. So every
+// object file says how it was compiled, twice:
+//   - to the linker: one strong symbol in a section group that is named after the configuration. Files alike share
+//     the group; files that differ define the symbol twice, and the error names both sections (ELF only).
+//   - at the start of the program, for what the linker does not see: shared libraries, link-time optimisation.
 
-#if defined(__ELF__)
-#if defined(SKEIN_COMPILED)
-#define SKEIN_FORM "skein_compiled_form__cannot_be_mixed_with_the_header_only_form_in_one_program"
+#include <cstdio>
+#include <cstdlib>
+
+#define SKEIN_DETAIL_TEXT_OF(x) #x
+#define SKEIN_DETAIL_TEXT(x) SKEIN_DETAIL_TEXT_OF(x)
+#define SKEIN_DETAIL_NAME_OF(major, minor, patch, pool, form, headers)                             \
+    skein_##major##_##minor##_##patch##_##pool##_##form##_##headers
+#define SKEIN_DETAIL_NAME(major, minor, patch, pool, form, headers)                                \
+    SKEIN_DETAIL_NAME_OF(major, minor, patch, pool, form, headers)
+
+#if SKEIN_FRAME_POOL
+#define SKEIN_DETAIL_POOL frame_pool_on
 #else
-#define SKEIN_FORM "skein_header_only_form__cannot_be_mixed_with_the_compiled_form_in_one_program"
+#define SKEIN_DETAIL_POOL frame_pool_off
 #endif
-asm(".pushsection .rodata.skein_form,\"aG\",%progbits,skein_form,comdat\n"
-    ".globl " SKEIN_FORM "\n" SKEIN_FORM ": .byte 0\n.popsection\n"
-    ".pushsection .data.rel.ro.skein_form,\"aw\",%progbits\n"
-    ".balign 8\n.quad " SKEIN_FORM "\n.popsection\n");
-#undef SKEIN_FORM
+#if defined(SKEIN_COMPILED)
+#define SKEIN_DETAIL_FORM compiled
+#else
+#define SKEIN_DETAIL_FORM header_only
 #endif
+#if defined(SKEIN_AMALGAMATED)
+#define SKEIN_DETAIL_HEADERS single_include
+#else
+#define SKEIN_DETAIL_HEADERS split_headers
+#endif
+
+// How this file was compiled, as an identifier: skein_0_1_0_frame_pool_on_compiled_split_headers.
+#define SKEIN_CONFIGURATION                                                                        \
+    SKEIN_DETAIL_NAME(SKEIN_VERSION_MAJOR, SKEIN_VERSION_MINOR, SKEIN_VERSION_PATCH,               \
+                      SKEIN_DETAIL_POOL, SKEIN_DETAIL_FORM, SKEIN_DETAIL_HEADERS)
+
+namespace skein::detail::configuration {
+
+/// The configuration that was the first to register. Its name and type are the same in every version.
+inline const char* of_the_program = nullptr;
+
+/// Stops the program when another configuration has registered before.
+inline bool agree(const char* mine) {
+    if (of_the_program == nullptr) of_the_program = mine;
+    if (__builtin_strcmp(of_the_program, mine) == 0) return true;
+    std::fprintf(stderr,
+                 "skein: files of this program were compiled in different ways, which corrupts "
+                 "memory:\n  %s\n  %s\n"
+                 "compile all of them with one version, one SKEIN_FRAME_POOL, one form and one "
+                 "kind of headers\n",
+                 of_the_program, mine);
+    std::abort();
+}
+
+// Both have the configuration in their names, so a program runs this once for each that is in it. Not inlined: with
+// link-time optimisation the one copy of the function makes the one copy of the symbol.
+namespace SKEIN_CONFIGURATION {
+#define SKEIN_DETAIL_SYMBOL                                                                        \
+    "skein_files_compiled_in_different_ways__the_names_of_these_sections_say_how"
+[[gnu::noinline]] inline bool registers() {
+#if defined(__ELF__)
+    asm volatile(
+        ".ifndef " SKEIN_DETAIL_SYMBOL "\n"
+        ".pushsection .rodata." SKEIN_DETAIL_TEXT(
+            SKEIN_CONFIGURATION) ",\"aG\",%progbits," SKEIN_DETAIL_TEXT(SKEIN_CONFIGURATION) ",comd"
+                                                                                             "at\n"
+                                                                                             ".glob"
+                                                                                             "l"
+                                                                                             " " SKEIN_DETAIL_SYMBOL
+                                                                                             "\n."
+                                                                                             "hidde"
+                                                                                             "n"
+                                                                                             " " SKEIN_DETAIL_SYMBOL
+                                                                                             "\n" SKEIN_DETAIL_SYMBOL
+                                                                                             ": "
+                                                                                             ".byte"
+                                                                                             " 0\n"
+                                                                                             ".pops"
+                                                                                             "ectio"
+                                                                                             "n\n."
+                                                                                             "endif"
+                                                                                             "\n");
+#endif
+    return agree(SKEIN_DETAIL_TEXT(SKEIN_CONFIGURATION));
+}
+#undef SKEIN_DETAIL_SYMBOL
+inline const bool registered = registers();
+} // namespace SKEIN_CONFIGURATION
+
+} // namespace skein::detail::configuration
+
+#undef SKEIN_CONFIGURATION
+#undef SKEIN_DETAIL_TEXT_OF
+#undef SKEIN_DETAIL_TEXT
+#undef SKEIN_DETAIL_NAME_OF
+#undef SKEIN_DETAIL_NAME
+#undef SKEIN_DETAIL_POOL
+#undef SKEIN_DETAIL_FORM
+#undef SKEIN_DETAIL_HEADERS
 
 // ======== skein/skein.hpp
 // The torch-free part of skein: tasks, bytes, sockets, remote functions and actors, launching.
@@ -2360,134 +2459,9 @@ SKEIN_INLINE std::optional<boot> take_boot(std::string_view role) {
 
 } // namespace skein::rt
 
-// ======== skein/wire/json.hpp
-// The one door to nlohmann-json: bounded parsing into result<json>, and text that is always the same.
-//
-//     auto manifest = parse_json(bytes, {.max_bytes = 16 << 20});
-//     if (!manifest) return manifest.error();
-//     auto step = json_uint(*manifest, "step");       // result<std::uint64_t>
-//
-// `json` keeps its keys sorted, so equal values give equal bytes. Doubles survive a round trip.
-
-
-#include <cmath>
-#include <cstdint>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/core.h>
-#include <nlohmann/json.hpp>
-
-namespace skein {
-
-using json = nlohmann::json;                 ///< keys sorted
-using ordered_json = nlohmann::ordered_json; ///< keys in order of insertion, for lines people read
-
-/// What parse_json() accepts from outside.
-struct json_limits {
-    std::size_t max_bytes = 16u << 20;
-    int max_depth = 32;
-};
-
-/// Parses text from outside. errc::too_large above the limits, errc::malformed for anything that is
-/// not JSON or names a key twice in one object. Never throws.
-[[nodiscard]] inline result<json> parse_json(std::string_view text, json_limits limits = {}) {
-    if (text.size() > limits.max_bytes)
-        return error(errc::too_large, fmt::format("JSON of {} bytes is longer than the limit of {}",
-                                                  text.size(), limits.max_bytes));
-    std::vector<std::set<std::string>> keys; // of the objects that are open
-    auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-        if (depth > limits.max_depth)
-            throw error(errc::too_large,
-                        fmt::format("JSON is nested deeper than {}", limits.max_depth));
-        if (event == json::parse_event_t::object_start) keys.emplace_back();
-        if (event == json::parse_event_t::object_end) keys.pop_back();
-        if (event == json::parse_event_t::key &&
-            !keys.back().insert(parsed.get<std::string>()).second)
-            throw error(errc::malformed, fmt::format("JSON names the key '{}' twice",
-                                                     parsed.get_ref<const std::string&>()));
-        return true;
-    };
-    try {
-        return json::parse(text.begin(), text.end(), watch);
-    } catch (const error& refused) {
-        return refused;
-    } catch (const std::exception& broken) {
-        // "[json.exception.parse_error.101] parse error at line 1, column 3: ...": keep the sentence.
-        std::string_view what = broken.what();
-        if (auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-        return error(errc::malformed, fmt::format("not JSON: {}", what));
-    }
-}
-
-[[nodiscard]] inline result<json> parse_json(byte_span bytes, json_limits limits = {}) {
-    return parse_json(as_text(bytes), limits);
-}
-
-/// The text of a value: one line, or indented. NaN and infinity become null; bytes that are not
-/// UTF-8 become U+FFFD.
-template <class Json>
-[[nodiscard]] std::string dump_json(const Json& value, int indent = -1) {
-    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-namespace detail {
-inline error json_member_error(std::string_view key, std::string_view wanted) {
-    return error(errc::malformed, fmt::format("'{}' is missing or is not {}", key, wanted));
-}
-/// A parsed 3 is unsigned, a 3 put in by a program is a signed integer; both are whole numbers >= 0.
-inline bool is_uint(const json& value) {
-    return value.is_number_unsigned() ||
-           (value.is_number_integer() && value.get<std::int64_t>() >= 0);
-}
-} // namespace detail
-
-/// The member `key` of an object as an unsigned integer; errc::malformed if it is anything else.
-[[nodiscard]] inline result<std::uint64_t> json_uint(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && detail::is_uint(*it))
-            return it->get<std::uint64_t>();
-    return detail::json_member_error(key, "a whole number >= 0");
-}
-
-/// The member `key` as a number.
-[[nodiscard]] inline result<double> json_double(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_number())
-            return it->get<double>();
-    return detail::json_member_error(key, "a number");
-}
-
-/// The member `key` as text.
-[[nodiscard]] inline result<std::string> json_string(const json& object, const std::string& key) {
-    if (object.is_object())
-        if (auto it = object.find(key); it != object.end() && it->is_string())
-            return it->get<std::string>();
-    return detail::json_member_error(key, "text");
-}
-
-/// The member `key` as an array of unsigned integers, at most max_items of them.
-[[nodiscard]] inline result<std::vector<std::uint64_t>> json_uints(
-    const json& object, const std::string& key, std::size_t max_items = SIZE_MAX) {
-    std::vector<std::uint64_t> out;
-    auto it = object.is_object() ? object.find(key) : object.end();
-    if (!object.is_object() || it == object.end() || !it->is_array() || it->size() > max_items)
-        return detail::json_member_error(key, "an array of whole numbers >= 0");
-    out.reserve(it->size());
-    for (auto& item : *it) {
-        if (!detail::is_uint(item))
-            return detail::json_member_error(key, "an array of whole numbers >= 0");
-        out.push_back(item.get<std::uint64_t>());
-    }
-    return out;
-}
-
-} // namespace skein
-
 
 // ======== skein/cluster/detail/environment.ipp, continued
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <initializer_list>
@@ -2715,18 +2689,43 @@ SKEIN_INLINE std::optional<launch_environment> from_pmi(const variable_reader& r
     return e;
 }
 
+/// The texts of a JSON list of host names, ["algo-1", "algo-2"]; empty when it is anything else. Host names need
+/// no escapes, and this layer no JSON library.
+SKEIN_INLINE std::vector<std::string> json_names(std::string_view text) {
+    std::vector<std::string> out;
+    const auto skip = [&] {
+        text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    };
+    const auto take = [&](char wanted) {
+        skip();
+        if (!text.starts_with(wanted)) return false;
+        text.remove_prefix(1);
+        return true;
+    };
+    if (!take('[')) return {};
+    do {
+        if (!take('"')) return {};
+        const auto end = text.find_first_of("\"\\");
+        if (end == std::string_view::npos || text[end] != '"') return {};
+        out.emplace_back(text.substr(0, end));
+        text.remove_prefix(end + 1);
+    } while (take(','));
+    const bool closed = take(']');
+    skip();
+    if (!closed || !text.empty()) out.clear();
+    return out;
+}
+
 SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_reader& read) {
     const variables v(read, "SageMaker");
     if (!v.has("SM_HOSTS")) return std::nullopt;
-    const auto hosts = json::parse(v.need("SM_HOSTS"), nullptr, false);
+    const auto hosts = json_names(v.need("SM_HOSTS"));
     const auto here = v.need("SM_CURRENT_HOST");
     launch_environment e;
     e.source = "sagemaker";
     e.rank = -1;
-    if (hosts.is_array() && !hosts.empty()) {
-        for (std::size_t i = 0; i < hosts.size(); ++i) {
-            if (hosts[i] == here) e.rank = static_cast<int>(i);
-        }
+    for (std::size_t i = 0; i < hosts.size(); ++i) {
+        if (hosts[i] == here) e.rank = static_cast<int>(i);
     }
     if (e.rank < 0) {
         throw error(
@@ -2735,7 +2734,7 @@ SKEIN_INLINE std::optional<launch_environment> from_sagemaker(const variable_rea
                         v.text("SM_HOSTS"), here));
     }
     e.world_size = static_cast<int>(hosts.size());
-    e.master_host = hosts[0].get<std::string>();
+    e.master_host = hosts[0];
     e.master_port = v.number("SKEIN_MASTER_PORT", 29500);
     e.job_id = v.text("TRAINING_JOB_NAME");
     return e;
@@ -4018,24 +4017,13 @@ private:
 // Coroutine frames come from per-thread free lists by size class: about 5 ns instead of a malloc.
 //
 // A frame may be freed on another thread than it was made on; it then joins that thread's lists, which
-// are bounded. Under AddressSanitizer the pool is off, so that a use after free is found.
+// are bounded. SKEIN_FRAME_POOL (core/config.hpp) turns the pool off, as AddressSanitizer does.
 
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <new>
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SKEIN_FRAME_POOL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SKEIN_FRAME_POOL 0
-#endif
-#endif
-#ifndef SKEIN_FRAME_POOL
-#define SKEIN_FRAME_POOL 1
-#endif
 
 namespace skein::detail {
 
@@ -4805,22 +4793,7 @@ self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
     *done = true;
 }
 
-inline self_owned run_adopted(task<void> work, std::size_t* running) {
-    try {
-        co_await work;
-    } catch (...) { // nobody is left to be told
-    }
-    work = {};
-    --*running;
-}
-
 } // namespace detail
-
-inline void loop::adopt(task<void> work) {
-    ++adopted_;
-    auto adopted = detail::run_adopted(std::move(work), &adopted_);
-    post(adopted.frame);
-}
 
 template <class T>
 T loop::run(task<T> work, cancel_token token) {
@@ -4838,6 +4811,35 @@ T loop::run(task<T> work, cancel_token token) {
     post(root.frame);
     while (!is_over()) turn(true);
     return outcome.take();
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/loop.ipp
+// Tasks that a loop ends itself.
+
+#include <utility>
+
+namespace skein {
+
+namespace detail {
+
+SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
+    try {
+        co_await work;
+    } catch (...) { // nobody is left to be told
+    }
+    work = {};
+    --*running;
+}
+
+} // namespace detail
+
+SKEIN_INLINE void loop::adopt(task<void> work) {
+    ++adopted_;
+    auto adopted = detail::run_adopted(std::move(work), &adopted_);
+    post(adopted.frame);
 }
 
 } // namespace skein
@@ -5031,19 +5033,7 @@ public:
 
     /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
     /// or cancelled if the joining task was cancelled (then all children were).
-    [[nodiscard]] task<void> join() {
-        auto* outer = co_await detail::current_cancel{};
-        parent_link link(*this);
-        if (outer != nullptr) outer->add(link);
-        while (running_ != 0) {
-            auto ended = idle_.wait_uncancellable();
-            co_await ended;
-        }
-        link.unlink();
-        if (auto failure = std::exchange(failure_, nullptr))
-            std::rethrow_exception(std::move(failure));
-        if (outer != nullptr && outer->requested()) throw cancelled_error();
-    }
+    [[nodiscard]] task<void> join();
 
     /// Cancels all children, running and future ones. They still have to be joined.
     void cancel() noexcept { cancel_.request(); }
@@ -5060,35 +5050,11 @@ private:
         scope& owner;
     };
 
-    static detail::self_owned run_child(scope* owner, task<void> work) {
-        std::exception_ptr failure;
-        try {
-            co_await work;
-        } catch (...) {
-            failure = std::current_exception();
-        }
-        work = {};
-        owner->child_ended(std::move(failure));
-    }
-    void child_ended(std::exception_ptr failure) noexcept {
-        if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
-            failure_ = std::move(failure);
-            cancel_.request();
-            if (body_ != nullptr) body_->request();
-        }
-        if (--running_ == 0) idle_.wake_all();
-    }
+    static detail::self_owned run_child(scope* owner, task<void> work);
+    void child_ended(std::exception_ptr failure) noexcept;
     template <class Body, class... Args>
     friend task<void> with_scope(Body body, Args... args);
-    static bool is_cancelled(const std::exception_ptr& failure) noexcept {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const error& e) {
-            return e.code() == errc::cancelled;
-        } catch (...) {
-            return false;
-        }
-    }
+    static bool is_cancelled(const std::exception_ptr& failure) noexcept;
 
     std::size_t running_ = 0;
     std::exception_ptr failure_;
@@ -5123,6 +5089,60 @@ template <class Body, class... Args>
         if (!failure || scope::is_cancelled(failure)) failure = std::current_exception();
     }
     if (failure) std::rethrow_exception(std::move(failure));
+}
+
+} // namespace skein
+
+
+// ======== skein/core/detail/scope.ipp
+// The coroutines of a scope: g++ would put them into every object file that sees them.
+
+#include <exception>
+#include <utility>
+
+namespace skein {
+
+SKEIN_INLINE task<void> scope::join() {
+    auto* outer = co_await detail::current_cancel{};
+    parent_link link(*this);
+    if (outer != nullptr) outer->add(link);
+    while (running_ != 0) {
+        auto ended = idle_.wait_uncancellable();
+        co_await ended;
+    }
+    link.unlink();
+    if (auto failure = std::exchange(failure_, nullptr)) std::rethrow_exception(std::move(failure));
+    if (outer != nullptr && outer->requested()) throw cancelled_error();
+}
+
+SKEIN_INLINE detail::self_owned scope::run_child(scope* owner, task<void> work) {
+    std::exception_ptr failure;
+    try {
+        co_await work;
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    work = {};
+    owner->child_ended(std::move(failure));
+}
+
+SKEIN_INLINE void scope::child_ended(std::exception_ptr failure) noexcept {
+    if (failure && !failure_ && !(cancel_.requested() && is_cancelled(failure))) {
+        failure_ = std::move(failure);
+        cancel_.request();
+        if (body_ != nullptr) body_->request();
+    }
+    if (--running_ == 0) idle_.wake_all();
+}
+
+SKEIN_INLINE bool scope::is_cancelled(const std::exception_ptr& failure) noexcept {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const error& e) {
+        return e.code() == errc::cancelled;
+    } catch (...) {
+        return false;
+    }
 }
 
 } // namespace skein
@@ -9207,7 +9227,8 @@ private:
 // ======== skein/net/asio.hpp
 // The door to Asio: the only header that includes it, with every shim for its versions.
 //
-// Standalone Asio >= 1.22. Includes pieces, not <asio.hpp> (0.9 s of compile time).
+// Standalone Asio >= 1.22. Includes the pieces that skein uses, not <asio.hpp>; further ones, <asio/write.hpp> and the
+// like, go after this header.
 
 
 #include <asio/version.hpp> // includes nothing, so the shims below still come first
@@ -9230,7 +9251,6 @@ private:
 #include <asio/async_result.hpp>
 #include <asio/buffer.hpp>
 #include <asio/cancellation_signal.hpp>
-#include <asio/connect.hpp>
 #include <asio/error.hpp>
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -9239,11 +9259,8 @@ private:
 #include <asio/local/stream_protocol.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <asio/read.hpp>
-#include <asio/read_until.hpp>
 #include <asio/signal_set.hpp>
 #include <asio/steady_timer.hpp>
-#include <asio/write.hpp>
 
 
 // ======== skein/net/detail/asio_context.hpp, continued
