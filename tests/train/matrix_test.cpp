@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <future>
 #include <map>
 #include <string>
 #include <tuple>
@@ -28,6 +29,10 @@ using namespace train_test;
 namespace {
 
 constexpr int steps = 20;
+
+/// Worlds that train at the same time, each with its share of the columns: ranks of one world mostly wait for
+/// each other, the more the busier the machine is.
+constexpr std::size_t lanes = 4;
 
 /// One column of the matrix.
 struct column {
@@ -63,10 +68,30 @@ struct keep_losses {
     void on_step(const step_info& s) const { losses->push_back(s.loss); }
 };
 
+/// The initial weights of a shape. Drawn before the lanes begin: a step of one lane seeds the generator that
+/// another lane's model would draw from.
+const std::vector<torch::Tensor>& first_weights(shape kind) {
+    static const auto known = [] {
+        std::map<shape, std::vector<torch::Tensor>> all;
+        for (const auto k : all_shapes) all[k] = make_zoo(k)->parameters();
+        return all;
+    }();
+    return known.at(kind);
+}
+
+Zoo zoo_with_first_weights(shape kind) {
+    const auto& values = first_weights(kind);
+    auto model = make_zoo(kind);
+    const at::NoGradGuard no_grad;
+    const auto parameters = model->parameters();
+    for (std::size_t i = 0; i < values.size(); ++i) parameters.at(i).copy_(values[i]);
+    return model;
+}
+
 template <class Strategy>
 matrix_run train_one(context& ctx, const column& c, bool adam, int accumulation) {
     matrix_run out;
-    auto model = make_zoo(c.kind);
+    auto model = zoo_with_first_weights(c.kind);
     if (c.recompute > 0) (void)checkpoint_activations(*model, c.recompute);
     auto config = quiet_config("unused");
     config.max_steps = steps;
@@ -106,18 +131,23 @@ table train_all(int world, const std::string& transport, again rerun) {
                 const bool twice = rerun == (adam ? again::adam : again::sgd);
                 all[{c, adam, s}].resize(static_cast<std::size_t>(world * (twice ? 2 : 1)));
             }
-    run_world(
-        world,
-        [&](context& ctx) {
-            for (auto& [k, outcomes] : all)
-                for (auto i = static_cast<std::size_t>(ctx.rank()); i < outcomes.size();
-                     i += static_cast<std::size_t>(world)) {
-                    const auto& c = columns[std::get<0>(k)];
-                    outcomes[i] =
-                        strategies[std::get<2>(k)].second(ctx, c, std::get<1>(k), c.accumulation);
-                }
-        },
-        transport);
+    const auto train_lane = [&](context& ctx, std::size_t lane) {
+        for (auto& [k, outcomes] : all) {
+            const auto [number, adam, strategy] = k;
+            if (number % lanes != lane) continue;
+            const auto& c = columns[number];
+            for (auto i = static_cast<std::size_t>(ctx.rank()); i < outcomes.size();
+                 i += static_cast<std::size_t>(world))
+                outcomes[i] = strategies[strategy].second(ctx, c, adam, c.accumulation);
+        }
+    };
+    (void)first_weights(shape::plain);
+    std::vector<std::future<void>> worlds;
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+        worlds.push_back(std::async(std::launch::async, [&, lane] {
+            run_world(world, [&](context& ctx) { train_lane(ctx, lane); }, transport);
+        }));
+    for (auto& w : worlds) w.get();
     return all;
 }
 
