@@ -390,6 +390,15 @@ inline task<void> f(int n) {
         self.put("examples/020_y.cpp", "")
         self.found("docs", "README.md:2", "not in examples/010_x.cpp", "README.md:6", "020_y.expected")
 
+    def test_docs_show_regions_that_exist(self):
+        self.put("examples/010_x.cpp", "// SPDX\n// [tag]\nint a;\n// [/tag]\n")
+        self.put("examples/010_x.expected", "")
+        page = "# P\n\n```{literalinclude} ../examples/010_x.cpp\n:language: cpp\n:start-after: \"[tag]\"\n:end-before: \"// [/tag]\"\n```\n"
+        self.put("docs/page.md", page)
+        self.clean("docs")
+        self.put("docs/page.md", page.replace("[tag]", "[lost]") + page.replace("010_x", "020_y"))
+        self.found("docs", "docs/page.md:3: examples/010_x.cpp has no line with [lost]", "docs/page.md:10: examples/020_y.cpp does not exist")
+
     def test_comments(self):
         declared = "void send(int kind, bytes body, flags f = flags(1, 2));\nstruct maker { template <class... T> int make(T... v); };\n"
         head = "// SPDX-License-Identifier: Apache-2.0\n#pragma once\n// A thing.\n//\n"
