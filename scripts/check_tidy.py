@@ -5,7 +5,8 @@
 Changed is what differs from the merge base with main (SKEIN_TIDY_BASE names another commit), on main itself from the
 commit before; files that git does not know yet count. Headers and bodies are looked at through the file of src/ that
 compiles their layer, one compilation each. SKEIN_TIDY_SECONDS (0: none) limits the time: what is left over is named,
-and does not fail; scripts/check tidy has no limit, as one of all checks nothing is begun after 30 s.
+and does not fail; scripts/check tidy has no limit. As one of all checks nothing is begun after 30 s, and no file with
+LibTorch, which takes one to three minutes each.
 """
 import concurrent.futures
 import os
@@ -75,6 +76,10 @@ def command(tool: str, source: str, seen: list) -> list:
             f"-I{checks.ROOT}/include", f"-I{checks.ROOT}", f"-I{checks.ROOT}/tests", *compiling.libtorch_flags()]
 
 
+def with_torch(source: str) -> bool:
+    return "train" in source or "torch" in source
+
+
 def main() -> int:
     tool = shutil.which("clang-tidy-19") or shutil.which("clang-tidy")
     version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout if tool else ""
@@ -85,12 +90,12 @@ def main() -> int:
     begin, problems, left, count = time.monotonic(), {}, [], 0
 
     def one(item):
-        if limit and time.monotonic() - begin > limit:
+        if limit and (time.monotonic() - begin > limit or with_torch(item[0])):
             return item[0], None
         return item[0], subprocess.run(command(tool, *item), capture_output=True, text=True, check=False, cwd=checks.ROOT)
 
     # Those with LibTorch last: the most files for the time.
-    order = sorted(compilations(changed).items(), key=lambda item: ("train" in item[0] or "torch" in item[0], len(item[1]), item[0]))
+    order = sorted(compilations(changed).items(), key=lambda item: (with_torch(item[0]), len(item[1]), item[0]))
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("SKEIN_JOBS") or os.cpu_count() or 1)) as pool:
         results = list(pool.map(one, order))
     for source, done in results:
