@@ -23,8 +23,8 @@ struct counter {
         return n /= k;
     }
     // A coroutine method suspends without blocking the actor: other calls run meanwhile.
-    skein::task<std::string> report_later() {
-        co_await skein::sleep_for(std::chrono::milliseconds(10));
+    skein::task<std::string> report_at(int wanted) {
+        while (n != wanted) co_await skein::sleep_for(std::chrono::milliseconds(1));
         co_return fmt::format("{} is at {}", name, n);
     }
 };
@@ -36,9 +36,9 @@ int twice(int x) { return 2 * x; }
 skein::task<int> app() {
     auto c = co_await skein::actor<counter>("apples", 10); // constructor (or field) values
 
-    auto report = c.call<&counter::report_later>(); // starts first, ends last
-    auto a = c.call<&counter::add>(5);              // returns a ref at once: 15
-    auto b = skein::remote<&twice>(a);              // a ref stands for its value: 30, on any worker
+    auto report = c.call<&counter::report_at>(40); // starts first, ends last
+    auto a = c.call<&counter::add>(5);             // returns a ref at once: 15
+    auto b = skein::remote<&twice>(a);             // a ref stands for its value: 30, on any worker
     auto sum = c.call<&counter::add>(b); // waits for b; later calls wait their turn behind it
     c.call<&counter::add>(-5);           // for its effect alone; a failure would be logged
     auto now = c.call<&counter::get>();
