@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libskein-dev, the header-only form, made by CPack: docs/consuming.md has the commands. A package for all machines
 # holds no static library, and nothing that names a LibTorch of the machine it was made on.
-if(SKEIN_COMPILED OR SKEIN_HAVE_TORCH OR SKEIN_DEVELOPER_MODE)
+if(SKEIN_COMPILED OR SKEIN_HAVE_MODULE OR SKEIN_HAVE_TORCH OR SKEIN_DEVELOPER_MODE)
   return()
 endif()
 find_program(SKEIN_GZIP gzip)

@@ -94,8 +94,8 @@ def under(folder, prefix):
 
 
 class Release:
-    def __init__(self, tree, out):
-        self.tree, self.out = tree, out  # the files of the commit, and where the parts go
+    def __init__(self, tree, files, out):
+        self.tree, self.files, self.out = tree, files, out  # the commit's files, their names, where the parts go
         self.version = version_of(tree)
         self.when = int(git("log", "-1", "--format=%ct"))
         self.environment = dict(os.environ, SOURCE_DATE_EPOCH=str(self.when), LC_ALL="C", TZ="UTC",
@@ -103,7 +103,7 @@ class Release:
 
     def source(self):
         base = f"skein-{self.version}"
-        pack(self.out / f"{base}.tar.gz", under(self.tree, base), self.when)
+        pack(self.out / f"{base}.tar.gz", [(f"{base}/{f}", self.tree / f) for f in self.files], self.when)
 
     def single_include(self):
         base = f"skein-single-include-{self.version}"
@@ -113,7 +113,7 @@ class Release:
     def deb(self):
         build = self.tree / "build-deb"
         run("cmake", "-S", self.tree, "-B", build, "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF",
-            "-DSKEIN_COMPILED=OFF", "-DCMAKE_INSTALL_PREFIX=/usr", env=self.environment)
+            "-DSKEIN_COMPILED=OFF", "-DSKEIN_MODULE=OFF", "-DCMAKE_INSTALL_PREFIX=/usr", env=self.environment)
         run("cpack", cwd=build, env=self.environment)
         made = sorted(build.glob("*.deb"))
         if len(made) != 1:
@@ -122,11 +122,11 @@ class Release:
         shutil.rmtree(build)
 
     def site(self):
-        run("scripts/docs", "--output", self.tree / "build/site", cwd=self.tree, env=self.environment)
+        venv = Path(os.environ.get("SKEIN_BUILD_ROOT", ROOT / "build")) / "docs/venv"
+        run("scripts/docs", cwd=self.tree,
+            env=dict(self.environment, SKEIN_BUILD_ROOT=str(self.tree / "build"), SKEIN_DOCS_VENV=str(venv)))
         base = f"skein-docs-{self.version}"
-        # Sphinx keeps what it has read for the next build: no part of the site.
-        files = [f for f in under(self.tree / "build/site", base)
-                 if "/.doctrees/" not in f[0] and not f[0].endswith(("/.buildinfo", "/environment.pickle"))]
+        files = [f for f in under(self.tree / "build/docs/site", base) if not f[0].endswith("/.buildinfo")]
         pack(self.out / f"{base}.tar.gz", files, self.when)
 
     def programs(self):
@@ -205,7 +205,6 @@ def main():
     for old in options.output.iterdir():
         if not re.match(r"(lib)?skein[-_]|SHA256SUMS$", old.name):
             fail(f"{options.output} holds {old.name}, which is no part of a release: give another folder")
-        old.unlink()
     with tempfile.TemporaryDirectory(prefix="skein-release-") as folder:
         # At a path of the same length and name every time: what is built there may spell it.
         tree = Path(folder) / "skein"
@@ -213,6 +212,7 @@ def main():
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
             files.extractall(tree)
+            names = [f.name for f in files.getmembers() if f.isfile()]
         wrong = version_errors(tree)
         if wrong:
             fail("versions differ:\n  " + "\n  ".join(wrong))
@@ -220,8 +220,10 @@ def main():
         if options.tag and unreleased:
             fail("the newest section of CHANGELOG.md is called unreleased: give it a date")
         check_generated(tree)
-        release = Release(tree, options.output)
-        for part in options.only or PARTS:
+        for old in options.output.iterdir():  # nothing is wrong: the parts of before may go
+            old.unlink()
+        release = Release(tree, sorted(names), options.output)
+        for part in [p for p in PARTS if p in (options.only or PARTS)]:
             say(f"{part}")
             getattr(release, part)()
         release.spdx()

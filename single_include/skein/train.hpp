@@ -1155,7 +1155,8 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
     if (!parked.rest) return end_here();
-    auto state = std::make_shared<ticket::state>();
+    // Without memory for it there is no way back: the collective has begun.
+    auto state = []() noexcept { return std::make_shared<ticket::state>(); }();
     state->owner = this;
     state->rest.store(parked.rest.address(), std::memory_order_release);
     if (parked.others_wait) {
@@ -4107,7 +4108,8 @@ SKEIN_INLINE suspended_start shm_communicator::end_here() noexcept {
 
 /// It last ran where this thread runs: while this one looks, that one cannot come.
 SKEIN_INLINE bool shm_communicator::needs_this_core(int r) const noexcept {
-    return at(r).core.load(std::memory_order_relaxed) == this_core() + 1;
+    const auto mine = this_core();
+    return mine >= 0 && at(r).core.load(std::memory_order_relaxed) == mine + 1;
 }
 
 /// A look of a microsecond or two: who submits may have work to do, and who has not waits for the
@@ -10867,9 +10869,10 @@ public:
 
     /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
     /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
+    /// comm() itself where there is no rendezvous to make one with.
     ///   errors  those of dist::make_comm_thread
     [[nodiscard]] dist::comm_thread* control() const;
-    /// Fails every exchange of comm() and control(), here and at the peers.
+    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that trains.
     void abort(const error& why) const noexcept;
 
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.
@@ -10944,6 +10947,7 @@ SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
 }
 
 SKEIN_INLINE dist::comm_thread* context::control() const {
+    if (world_ == nullptr) return comm_;
     if (!control_ && where_.world_size > 1) {
         auto options = group_options("control");
         // Words, not tensors; and who writes a checkpoint may keep the others waiting.
@@ -13528,10 +13532,11 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
 
 SKEIN_INLINE void flat_store::move_gradients(
     const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
-    for (auto& s : segments_) s.parameter.mutable_grad().reset();
     const auto type = grads_P_.scalar_type();
+    auto next = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
     norm_.reset(); // it looks into the old ones
-    grads_P_ = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    grads_P_ = std::move(next);
     saved_elsewhere_ = saved_elsewhere;
 }
 
@@ -14411,8 +14416,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
-    if (groups_->world == nullptr) return;
     agree_on_origin();
+    if (groups_->world == nullptr) return;
     spread_values();
     if (!policy_.shard_parameters || groups_->shard == nullptr || one_copy_) return;
     gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_->another(*ctx_), policy_);
@@ -14796,7 +14801,8 @@ SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
 SKEIN_INLINE void sharded_parallel::agree_on_origin() {
     std::random_device source;
     auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
-    groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
+    if (groups_->world != nullptr)
+        groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
     origin_ = static_cast<std::uint64_t>(number);
 }
 
@@ -16384,6 +16390,8 @@ public:
     /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may share the
     /// weights: nobody may read them meanwhile, and strategy::publish() comes after it.
     void swap();
+    /// The averages are in the place of the weights.
+    [[nodiscard]] bool is_shown() const noexcept { return shown_; }
     /// Begins again from the weights.
     void restart();
 
@@ -16395,6 +16403,7 @@ private:
     average_options options_;
     at::Tensor values_;
     update_runs runs_; // parameters, and as their only state the averages
+    bool shown_ = false;
 };
 
 } // namespace skein::train
@@ -16555,6 +16564,7 @@ SKEIN_INLINE void weight_average::update(std::uint64_t step) {
 }
 
 SKEIN_INLINE void weight_average::swap() {
+    shown_ = !shown_;
     runs_.for_each([](const run_part& part) {
         std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
     });
@@ -18894,12 +18904,12 @@ public:
     void redo();
 
     /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
-    /// for another generation, or end.
+    /// for another generation, or end. From the session's thread; another one calls ctx.comm()->abort().
     void abort(const error& why) noexcept;
     /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
     /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
-    /// is applied everywhere is published again and wants its commit(). With steps() in a loop: leave it,
-    /// rebind, and begin the same range anew.
+    /// is applied everywhere wants its commit(); an evaluation or checkpoint that broke is made here. With
+    /// steps() in a loop: leave it, rebind, and begin the same range anew.
     ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
     ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
     ///           all are told, and a run resumes from its last checkpoint
@@ -18938,6 +18948,7 @@ double step_view<Batch>::loss() const {
 }
 template <class Batch>
 typename step_range<Batch>::iterator step_range<Batch>::begin() {
+    if (of_->phase() == step_phase::applied) of_->commit(); // applied before a rebind()
     more_ = of_->draw();
     return iterator(*this);
 }
@@ -19236,6 +19247,7 @@ SKEIN_INLINE std::vector<training_state::owned_tensor> training_state::tensors()
 
 
 // ======== skein/train/detail/feeder.ipp, continued
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -19266,6 +19278,11 @@ struct drawn_batch {
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
     bool ends_epoch = false; ///< of a stream
+
+    [[nodiscard]] std::size_t with_samples() const {
+        return static_cast<std::size_t>(
+            std::ranges::count_if(micros, [](const micro_batch& m) { return m.samples > 0; }));
+    }
 };
 
 class feeder {
@@ -19431,7 +19448,7 @@ private:
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
-        auto slice = ahead_->next(ctx_.rank(), ctx_.world_size());
+        auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
@@ -19477,18 +19494,16 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] = rank_range(static_cast<std::uint64_t>(config_.global_batch),
-                                              ctx_.rank(), ctx_.world_size());
+        const auto [first, last] =
+            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
         out.epoch = epoch;
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
-            const stream_share share{.rank = ctx_.rank(),
-                                     .world_size = ctx_.world_size(),
-                                     .samples = to - from,
-                                     .epoch = epoch};
+            const stream_share share{
+                .rank = rank_, .world_size = world_size_, .samples = to - from, .epoch = epoch};
             micro_batch micro;
             try {
-                if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                if (step) seed_step(~config_.seed, *step, rank_ * parts() + part);
                 decltype(source_.next(share)) got;
                 const auto get = [&] { got = source_.next(share); };
                 step ? watched(get) : get();
@@ -19577,7 +19592,7 @@ private:
     const context& ctx_;
     const run_config& config_;
     input_source& source_;
-    int rank_, world_size_;                // as the shares were dealt
+    int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;
@@ -19819,9 +19834,24 @@ private:
 
 // ---- what the ranks find out together -------------------------------------------------------------
 
+SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {
+    if (now == wanted) return;
+    const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
+    throw error(errc::usage,
+                fmt::format("{} needs a step that is {}, this one is {}", call,
+                            names[static_cast<int>(wanted)], names[static_cast<int>(now)]));
+}
+
+SKEIN_INLINE void restore_scale(loss_scale& scale, const json& extra) {
+    if (extra.contains("loss_scale"))
+        scale.restore(extra.at("loss_scale").value("value", scale.value()),
+                      extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+}
+
 /// In another generation of the world: all have finished as many steps.
-SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished) {
-    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}", finished)));
+///   state  what of it is still to be done
+SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished, const char* state) {
+    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}{}", finished, state)));
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (!as_text(all[r]).starts_with("step "))
             throw error(errc::not_supported,
@@ -20302,10 +20332,10 @@ public:
     /// Everything is summed over the ranks and decided; nothing is changed yet.
     void agree() {
         if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
-        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < with_samples())
+        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < drawn_->with_samples())
             throw error(errc::usage,
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
-                                    passed_, with_samples(), step_ + 1));
+                                    passed_, drawn_->with_samples(), step_ + 1));
         feeder_->look_ahead(step_);
         clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
@@ -20352,7 +20382,7 @@ public:
             upcoming_ = draw_batch();
             ended_ = !upcoming_.has_value();
         }
-        end_of_step(now_);
+        finish_step();
     }
 
     void complete() {
@@ -20379,18 +20409,25 @@ public:
             throw error(errc::usage, "a session that has not begun cannot go on in another world")
                 .with_hint("open it with the new context");
         feeder_->quiet();
-        agree_on_step(ctx_, step_ + (phase_ == step_phase::applied ? 1 : 0));
+        const bool applied = phase_ == step_phase::applied;
+        agree_on_step(ctx_, step_, applied ? ", not committed" : end_due_ ? ", its end to do" : "");
         parts_->rebind();
         optimizer_->rebind();
-        if (phase_ == step_phase::applied)
-            parts_->publish(); // commit() is next, as it was
+        auto* const average = optimizer_->average(); // an evaluation broke with it in place
+        if (average != nullptr && average->is_shown()) average->swap();
+        parts_->publish(); // some ranks may not have seen the last values
+        if (applied)
+            feeder_->commit(*drawn_); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
         upcoming_.reset();
         feeder_->rebind();
         if (saver_) open_saver();
-        report_->rebind(start_info_of({}));
+        auto start = start_info_of({});
+        if (end_due_) start.first_step -= 1; // its row is written again
+        report_->rebind(start);
         ended_ = false; // the end of a stream is found again
+        if (end_due_) finish_step();
     }
     void use_evaluation(std::uint64_t samples, numbered_loss loss) {
         evaluator_->use(samples, std::move(loss));
@@ -20429,13 +20466,7 @@ private:
                 .epochs = epochs_text(config_, *input_)};
     }
 
-    void expect(step_phase wanted, const char* call) const {
-        if (phase_ == wanted) return;
-        const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
-        throw error(errc::usage,
-                    fmt::format("{} needs a step that is {}, this one is {}", call,
-                                names[static_cast<int>(wanted)], names[static_cast<int>(phase_)]));
-    }
+    void expect(step_phase wanted, const char* call) const { require_phase(phase_, wanted, call); }
 
     [[nodiscard]] std::optional<drawn_batch> draw_batch() {
         const auto begin = seconds_now();
@@ -20450,11 +20481,6 @@ private:
         clock_.time().data += seconds_now() - begin;
         clock_.begin_forward();
         return batch;
-    }
-
-    [[nodiscard]] std::size_t with_samples() const {
-        return static_cast<std::size_t>(std::ranges::count_if(
-            drawn_->micros, [](const micro_batch& m) { return m.samples > 0; }));
     }
 
     /// Loss and backward pass of one micro-batch.
@@ -20525,6 +20551,13 @@ private:
 
     [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
 
+    /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
+    void finish_step() {
+        end_due_ = true;
+        end_of_step(now_);
+        end_due_ = false;
+    }
+
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
@@ -20537,7 +20570,6 @@ private:
 
     std::vector<metric_value> evaluate() {
         const auto begin = seconds_now();
-        evaluated_at_ = step_;
         feeder_->quiet();
         auto* const average = optimizer_->average();
         const bool averaged =
@@ -20551,6 +20583,7 @@ private:
                 throw;
             }
         }();
+        evaluated_at_ = step_;
         if (averaged) swap_average(ctx_, *average, *parts_);
         if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;
@@ -20594,9 +20627,7 @@ private:
             feeder_->rewind();
         stop_wanted_ = extra.value("stop_wanted", false);
         restore_callbacks(*parts_, extra, found.path());
-        if (scale_ && extra.contains("loss_scale"))
-            scale_->restore(extra.at("loss_scale").value("value", scale()),
-                            extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+        if (scale_) restore_scale(*scale_, extra);
         if (total_ > 0 && step_ > total_)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
                                                  step_, total_))
@@ -20628,11 +20659,7 @@ private:
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        const checkpoint_info info{.rank = ctx_.rank(),
-                                   .step = step_,
-                                   .path = saved.path,
-                                   .bytes = saved.bytes,
-                                   .seconds = saved.seconds};
+        const checkpoint_info info{ctx_.rank(), step_, saved.path, saved.bytes, saved.seconds};
         report_->saved(info);
         parts_->tell(info);
     }
@@ -20669,6 +20696,7 @@ private:
     std::uint64_t step_ = 0;  // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
+    bool end_due_ = false;             // of the step that was committed last
     std::vector<std::string> notices_; // to be told when the run begins
 
     // The step that is not committed

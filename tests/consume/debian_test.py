@@ -16,7 +16,7 @@ CLEAN = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UT
 def make_package(folder: str) -> str:
     build = os.path.join(folder, "build")
     consume.run(consume.CMAKE, "-S", consume.SOURCE, "-B", build, *consume.GENERATOR, f"-DCMAKE_CXX_COMPILER={consume.COMPILER}",
-                "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF", "-DSKEIN_COMPILED=OFF", "-DCMAKE_INSTALL_PREFIX=/usr")
+                "-DSKEIN_DEVELOPER_MODE=OFF", "-DSKEIN_TORCH=OFF", "-DSKEIN_COMPILED=OFF", "-DSKEIN_MODULE=OFF", "-DCMAKE_INSTALL_PREFIX=/usr")
     cpack = os.path.join(os.path.dirname(shutil.which(consume.CMAKE)), "cpack")
     consume.run(cpack, "--config", os.path.join(build, "CPackConfig.cmake"), "-B", os.path.join(folder, "dist"))
     made = [name for name in os.listdir(os.path.join(folder, "dist")) if name.endswith(".deb")]

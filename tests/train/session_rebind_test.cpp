@@ -16,7 +16,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 /// Where the rank that breaks the world does so.
-enum class breaks { nowhere, in_the_middle, computed, agreed, one_agreed };
+enum class breaks { nowhere, in_the_middle, computed, agreed, one_agreed, applied };
 
 struct change {
     std::vector<std::string> before; ///< hosts of the ranks
@@ -51,6 +51,9 @@ void train_on(Range& steps, Session& session, Zoo& net, const change& c, bool br
         if (all && !std::exchange(out->broke, true)) throw std::runtime_error("broken");
         if (now && c.where == breaks::one_agreed) throw std::runtime_error("broken");
         out->order.insert(out->order.end(), ids.begin(), ids.end());
+        if (c.where != breaks::applied || step.number() != c.step) continue;
+        session.apply();
+        if (!std::exchange(out->broke, true)) throw std::runtime_error("broken");
     }
 }
 
@@ -147,12 +150,14 @@ void same_ranks(const std::vector<std::string>& hosts, const std::string& model)
     c.where = breaks::nowhere;
     const auto whole = change_worlds<Strategy>(short_config(dir), c);
     for (const auto& e : whole.errors) CHECK(!e);
-    for (const auto where : {breaks::in_the_middle, breaks::computed, breaks::agreed}) {
+    for (const auto where :
+         {breaks::in_the_middle, breaks::computed, breaks::agreed, breaks::applied}) {
         INFO(model << " x" << hosts.size() << ", broken at " << static_cast<int>(where));
         c.where = where;
         const auto again = change_worlds<Strategy>(short_config(dir), c);
         for (const auto& e : again.errors) CHECK((e ? std::string(e->what()) : "") == "");
         CHECK(again.weights == whole.weights);
+        CHECK(again.order == whole.order);
         CHECK(again.steps == 9);
     }
 }
@@ -275,6 +280,126 @@ TEST_CASE("a rank that was not there from the beginning is refused, with the ran
     INFO(errors[0]->what() << " | " << errors[1]->what());
     CHECK(errors[0]->code() == sk::errc::not_supported);
     CHECK_THAT(errors[0]->what(), ContainsSubstring("rank 1 begins anew"));
+}
+
+namespace {
+
+/// Breaks once, in the place and at the rank that a test chose.
+struct break_once {
+    bool* armed;
+    void on_eval(const eval_info& e) {
+        if (e.rank == 1 && e.step == 4 && std::exchange(*armed, false))
+            throw sk::error(sk::errc::io, "broken after an evaluation");
+    }
+};
+
+} // namespace
+
+TEST_CASE("an evaluation of the averaged weights, or a checkpoint, that broke is made up for") {
+    struct outcome {
+        std::vector<float> weights;
+        std::string rows;
+        bool saved = false;
+    };
+    const auto run = [](bool breaks_loss, bool breaks_after) {
+        scratch dir;
+        auto config = short_config(dir, 4);
+        config.write_files = config.checkpoints = true;
+        config.eval_every = config.checkpoint_every = 2;
+        sk::sim::local_world first(2), second(2);
+        outcome out;
+        std::vector<std::optional<sk::error>> errors(2);
+        const auto body = [&](int r) {
+            auto comm = meet(first.at(r), "shm");
+            std::unique_ptr<sk::dist::comm_thread> again;
+            context ctx(place_of(r, 2), &first.at(r), comm.get());
+            auto net = make_zoo(shape::plain);
+            const numbers data{64}, held_out{10};
+            bool loss_breaks = breaks_loss && r == 1, armed = breaks_after;
+            int evaluated = 0;
+            auto loss = [&](Zoo& m, const sample_batch& b) {
+                // In the second evaluation, with the averages in place of the weights.
+                if (!m->is_training() && ++evaluated == 2 && std::exchange(loss_breaks, false))
+                    throw sk::error(sk::errc::io, "broken in an evaluation");
+                return zoo_loss(m, b);
+            };
+            sk::Trainer<sk::Zero1<>, break_once> trainer(ctx, config, break_once{&armed});
+            optimizer_options options = sk::AdamW{};
+            options.more.average = sk::average_options{.decay = 0.9, .evaluate = true};
+            auto session = trainer.open(net, options, constant_rate{1e-2});
+            session.evaluate_on(net, loss, held_out);
+            auto steps = session.steps(data);
+            const auto all = [&] {
+                for (auto& step : steps)
+                    for (auto& micro : step) session.backward(zoo_loss(net, micro));
+            };
+            try {
+                all();
+            } catch (const sk::error& why) {
+                session.abort(why);
+                again = meet(second.at(r), "shm");
+                ctx.rebind(place_of(r, 2), &second.at(r), again.get());
+                session.rebind();
+                all();
+            }
+            const auto result = session.finish();
+            if (r != 0) return;
+            out.weights = weights(*net);
+            out.rows = dir.text("run/metrics.csv");
+            out.saved = result.checkpoint.ends_with("step-00000004");
+        };
+        std::vector<std::thread> threads;
+        for (int r = 0; r < 2; ++r)
+            threads.emplace_back([&, r] {
+                try {
+                    at::set_num_threads(1);
+                    body(r);
+                } catch (...) {
+                    errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+                }
+            });
+        for (auto& t : threads) t.join();
+        for (const auto& e : errors) CHECK((e ? std::string(e->what()) : "") == "");
+        return out;
+    };
+    const auto whole = run(false, false);
+    CHECK(whole.saved);
+    for (const bool in_the_loss : {true, false}) {
+        INFO("broken in the evaluation: " << in_the_loss);
+        const auto again = run(in_the_loss, !in_the_loss);
+        CHECK(again.weights == whole.weights);
+        CHECK(again.rows == whole.rows);
+        CHECK(again.saved);
+    }
+}
+
+TEST_CASE("two trainings that began apart do not become one") {
+    scratch dir;
+    sk::sim::local_world second(2);
+    std::vector<std::optional<sk::error>> errors(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                auto comm = meet(second.at(r), "shm");
+                const auto config = short_config(dir);
+                const numbers data{64};
+                auto net = make_zoo(shape::plain);
+                context ctx = context::single();
+                sk::Trainer<sk::DDP<>> trainer(ctx, config);
+                auto session = trainer.open(net, sk::AdamW{}, constant_rate{1e-2});
+                const auto steps = session.steps(data);
+                (void)steps;
+                ctx.rebind(place_of(r, 2), &second.at(r), comm.get());
+                session.rebind();
+            } catch (...) {
+                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+            }
+        });
+    for (auto& t : threads) t.join();
+    for (const auto& why : errors) REQUIRE(why);
+    CHECK((errors[0]->code() == sk::errc::not_supported ||
+           errors[1]->code() == sk::errc::not_supported));
 }
 
 TEST_CASE("a session that has not begun has nothing to go on with") {

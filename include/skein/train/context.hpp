@@ -72,9 +72,10 @@ public:
 
     /// A further communicator of all ranks, for small exchanges that keep out of the way of comm()'s order
     /// and deadline (checkpoints). Null in a single process. The first call makes it, on all ranks alike.
+    /// comm() itself where there is no rendezvous to make one with.
     ///   errors  those of dist::make_comm_thread
     [[nodiscard]] dist::comm_thread* control() const;
-    /// Fails every exchange of comm() and control(), here and at the peers.
+    /// Fails every exchange of comm() and control(), here and at the peers. From the thread that trains.
     void abort(const error& why) const noexcept;
 
     /// How comm() was made: groups of its ranks are made likewise. None: by the defaults.

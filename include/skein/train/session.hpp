@@ -199,12 +199,12 @@ public:
     void redo();
 
     /// Fails every exchange of the session, here and at the peers, with this reason: so that all ranks leave
-    /// for another generation, or end.
+    /// for another generation, or end. From the session's thread; another one calls ctx.comm()->abort().
     void abort(const error& why) noexcept;
     /// After context::rebind(), on every rank of the new generation: goes on with its groups. A step that is
     /// not applied is given up, without the ranks of before, and drawn again by the ranks of now; one that
-    /// is applied everywhere is published again and wants its commit(). With steps() in a loop: leave it,
-    /// rebind, and begin the same range anew.
+    /// is applied everywhere wants its commit(); an evaluation or checkpoint that broke is made here. With
+    /// steps() in a loop: leave it, rebind, and begin the same range anew.
     ///   errors  mismatch when some ranks have applied a step and others have not; not_supported for ranks
     ///           that were not there from the beginning, and when a shard or a place in a stream is lost:
     ///           all are told, and a run resumes from its last checkpoint
@@ -243,6 +243,7 @@ double step_view<Batch>::loss() const {
 }
 template <class Batch>
 typename step_range<Batch>::iterator step_range<Batch>::begin() {
+    if (of_->phase() == step_phase::applied) of_->commit(); // applied before a rebind()
     more_ = of_->draw();
     return iterator(*this);
 }

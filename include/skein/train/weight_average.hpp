@@ -36,6 +36,8 @@ public:
     /// Exchanges averages and weights of what this rank owns; twice changes nothing. Ranks may share the
     /// weights: nobody may read them meanwhile, and strategy::publish() comes after it.
     void swap();
+    /// The averages are in the place of the weights.
+    [[nodiscard]] bool is_shown() const noexcept { return shown_; }
     /// Begins again from the weights.
     void restart();
 
@@ -47,6 +49,7 @@ private:
     average_options options_;
     at::Tensor values_;
     update_runs runs_; // parameters, and as their only state the averages
+    bool shown_ = false;
 };
 
 } // namespace skein::train

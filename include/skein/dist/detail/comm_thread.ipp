@@ -81,7 +81,8 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
     if (!parked.rest) return end_here();
-    auto state = std::make_shared<ticket::state>();
+    // Without memory for it there is no way back: the collective has begun.
+    auto state = []() noexcept { return std::make_shared<ticket::state>(); }();
     state->owner = this;
     state->rest.store(parked.rest.address(), std::memory_order_release);
     if (parked.others_wait) {

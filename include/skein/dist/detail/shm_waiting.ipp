@@ -71,7 +71,8 @@ SKEIN_INLINE suspended_start shm_communicator::end_here() noexcept {
 
 /// It last ran where this thread runs: while this one looks, that one cannot come.
 SKEIN_INLINE bool shm_communicator::needs_this_core(int r) const noexcept {
-    return at(r).core.load(std::memory_order_relaxed) == this_core() + 1;
+    const auto mine = this_core();
+    return mine >= 0 && at(r).core.load(std::memory_order_relaxed) == mine + 1;
 }
 
 /// A look of a microsecond or two: who submits may have work to do, and who has not waits for the

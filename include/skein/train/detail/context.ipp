@@ -42,6 +42,7 @@ SKEIN_INLINE void context::rebind(world_info where, cluster::rendezvous* world,
 }
 
 SKEIN_INLINE dist::comm_thread* context::control() const {
+    if (world_ == nullptr) return comm_;
     if (!control_ && where_.world_size > 1) {
         auto options = group_options("control");
         // Words, not tensors; and who writes a checkpoint may keep the others waiting.

@@ -14,6 +14,7 @@
 #include <skein/train/training_state.hpp>
 #include <skein/wire/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -44,6 +45,11 @@ struct drawn_batch {
     sampler_state place;     ///< behind it
     std::string stream;      ///< the stream's state behind it
     bool ends_epoch = false; ///< of a stream
+
+    [[nodiscard]] std::size_t with_samples() const {
+        return static_cast<std::size_t>(
+            std::ranges::count_if(micros, [](const micro_batch& m) { return m.samples > 0; }));
+    }
 };
 
 class feeder {
@@ -209,7 +215,7 @@ private:
 
     /// The next places of the order, cut into micro-batches.
     [[nodiscard]] drawn_batch deal() {
-        auto slice = ahead_->next(ctx_.rank(), ctx_.world_size());
+        auto slice = ahead_->next(rank_, world_size_);
         drawn_batch out;
         out.epoch = slice.epoch;
         out.global_batch = slice.global_batch;
@@ -255,18 +261,16 @@ private:
     /// This rank's share from the stream; an error becomes that of the micro-batch it belongs to.
     ///   step  seeds the generator, where that is allowed
     void ask(drawn_batch& out, std::uint64_t epoch, std::optional<std::uint64_t> step) noexcept {
-        const auto [first, last] = rank_range(static_cast<std::uint64_t>(config_.global_batch),
-                                              ctx_.rank(), ctx_.world_size());
+        const auto [first, last] =
+            rank_range(static_cast<std::uint64_t>(config_.global_batch), rank_, world_size_);
         out.epoch = epoch;
         for (int part = 0; part < parts(); ++part) {
             const auto [from, to] = rank_range(last - first, part, parts());
-            const stream_share share{.rank = ctx_.rank(),
-                                     .world_size = ctx_.world_size(),
-                                     .samples = to - from,
-                                     .epoch = epoch};
+            const stream_share share{
+                .rank = rank_, .world_size = world_size_, .samples = to - from, .epoch = epoch};
             micro_batch micro;
             try {
-                if (step) seed_step(~config_.seed, *step, ctx_.rank() * parts() + part);
+                if (step) seed_step(~config_.seed, *step, rank_ * parts() + part);
                 decltype(source_.next(share)) got;
                 const auto get = [&] { got = source_.next(share); };
                 step ? watched(get) : get();
@@ -355,7 +359,7 @@ private:
     const context& ctx_;
     const run_config& config_;
     input_source& source_;
-    int rank_, world_size_;                // as the shares were dealt
+    int rank_, world_size_;                // as the shares are dealt, on the worker too
     std::optional<sampler> order_, ahead_; // committed, and behind all that was dealt
     std::uint64_t total_ = 0;
     std::size_t depth_ = 0;

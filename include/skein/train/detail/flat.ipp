@@ -428,10 +428,11 @@ SKEIN_INLINE double flat_store::own_squared_norm() const {
 
 SKEIN_INLINE void flat_store::move_gradients(
     const std::function<at::Tensor(std::int64_t, at::ScalarType)>& from, bool saved_elsewhere) {
-    for (auto& s : segments_) s.parameter.mutable_grad().reset();
     const auto type = grads_P_.scalar_type();
+    auto next = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    for (auto& s : segments_) s.parameter.mutable_grad().reset();
     norm_.reset(); // it looks into the old ones
-    grads_P_ = from ? from(grads_size_, type) : make_flat_buffer(grads_size_, type);
+    grads_P_ = std::move(next);
     saved_elsewhere_ = saved_elsewhere;
 }
 

@@ -207,10 +207,10 @@ public:
     /// Everything is summed over the ranks and decided; nothing is changed yet.
     void agree() {
         if (phase_ != step_phase::drawn) expect(step_phase::computing, "agree()");
-        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < with_samples())
+        if (begin_micro() != nullptr || in_hand_ != nullptr || passed_ < drawn_->with_samples())
             throw error(errc::usage,
                         fmt::format("backward() was called for {} of {} micro-batches of step {}",
-                                    passed_, with_samples(), step_ + 1));
+                                    passed_, drawn_->with_samples(), step_ + 1));
         feeder_->look_ahead(step_);
         clock_.count_overlap(clock_.waiting([&] { parts_->finish_backward(); }));
 
@@ -257,7 +257,7 @@ public:
             upcoming_ = draw_batch();
             ended_ = !upcoming_.has_value();
         }
-        end_of_step(now_);
+        finish_step();
     }
 
     void complete() {
@@ -284,18 +284,25 @@ public:
             throw error(errc::usage, "a session that has not begun cannot go on in another world")
                 .with_hint("open it with the new context");
         feeder_->quiet();
-        agree_on_step(ctx_, step_ + (phase_ == step_phase::applied ? 1 : 0));
+        const bool applied = phase_ == step_phase::applied;
+        agree_on_step(ctx_, step_, applied ? ", not committed" : end_due_ ? ", its end to do" : "");
         parts_->rebind();
         optimizer_->rebind();
-        if (phase_ == step_phase::applied)
-            parts_->publish(); // commit() is next, as it was
+        auto* const average = optimizer_->average(); // an evaluation broke with it in place
+        if (average != nullptr && average->is_shown()) average->swap();
+        parts_->publish(); // some ranks may not have seen the last values
+        if (applied)
+            feeder_->commit(*drawn_); // what was applied is not drawn again; commit() is next
         else if (phase_ != step_phase::idle || drawn_)
             take_back();
         upcoming_.reset();
         feeder_->rebind();
         if (saver_) open_saver();
-        report_->rebind(start_info_of({}));
+        auto start = start_info_of({});
+        if (end_due_) start.first_step -= 1; // its row is written again
+        report_->rebind(start);
         ended_ = false; // the end of a stream is found again
+        if (end_due_) finish_step();
     }
     void use_evaluation(std::uint64_t samples, numbered_loss loss) {
         evaluator_->use(samples, std::move(loss));
@@ -334,13 +341,7 @@ private:
                 .epochs = epochs_text(config_, *input_)};
     }
 
-    void expect(step_phase wanted, const char* call) const {
-        if (phase_ == wanted) return;
-        const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
-        throw error(errc::usage,
-                    fmt::format("{} needs a step that is {}, this one is {}", call,
-                                names[static_cast<int>(wanted)], names[static_cast<int>(phase_)]));
-    }
+    void expect(step_phase wanted, const char* call) const { require_phase(phase_, wanted, call); }
 
     [[nodiscard]] std::optional<drawn_batch> draw_batch() {
         const auto begin = seconds_now();
@@ -355,11 +356,6 @@ private:
         clock_.time().data += seconds_now() - begin;
         clock_.begin_forward();
         return batch;
-    }
-
-    [[nodiscard]] std::size_t with_samples() const {
-        return static_cast<std::size_t>(std::ranges::count_if(
-            drawn_->micros, [](const micro_batch& m) { return m.samples > 0; }));
     }
 
     /// Loss and backward pass of one micro-batch.
@@ -430,6 +426,13 @@ private:
 
     [[nodiscard]] bool is_last() const noexcept { return total_ > 0 ? step_ == total_ : ended_; }
 
+    /// Evaluation, files and checkpoint, which a world that breaks meanwhile leaves to be done.
+    void finish_step() {
+        end_due_ = true;
+        end_of_step(now_);
+        end_due_ = false;
+    }
+
     void end_of_step(const step_info& now) {
         const auto due = [&](std::int64_t every) {
             return is_last() || (every > 0 && step_ % static_cast<std::uint64_t>(every) == 0);
@@ -442,7 +445,6 @@ private:
 
     std::vector<metric_value> evaluate() {
         const auto begin = seconds_now();
-        evaluated_at_ = step_;
         feeder_->quiet();
         auto* const average = optimizer_->average();
         const bool averaged =
@@ -456,6 +458,7 @@ private:
                 throw;
             }
         }();
+        evaluated_at_ = step_;
         if (averaged) swap_average(ctx_, *average, *parts_);
         if (merged.empty()) return merged;
         result_.val_loss = merged[0].value;
@@ -499,9 +502,7 @@ private:
             feeder_->rewind();
         stop_wanted_ = extra.value("stop_wanted", false);
         restore_callbacks(*parts_, extra, found.path());
-        if (scale_ && extra.contains("loss_scale"))
-            scale_->restore(extra.at("loss_scale").value("value", scale()),
-                            extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+        if (scale_) restore_scale(*scale_, extra);
         if (total_ > 0 && step_ > total_)
             throw error(errc::usage, fmt::format("the run has {} steps already, {} were asked for",
                                                  step_, total_))
@@ -533,11 +534,7 @@ private:
         for (const auto& m : evaluated) what.metrics[m.name] = m.value;
         const auto saved = saver_->save(what);
         result_.checkpoint = saved.path;
-        const checkpoint_info info{.rank = ctx_.rank(),
-                                   .step = step_,
-                                   .path = saved.path,
-                                   .bytes = saved.bytes,
-                                   .seconds = saved.seconds};
+        const checkpoint_info info{ctx_.rank(), step_, saved.path, saved.bytes, saved.seconds};
         report_->saved(info);
         parts_->tell(info);
     }
@@ -574,6 +571,7 @@ private:
     std::uint64_t step_ = 0;  // finished
     std::uint64_t evaluated_at_ = std::numeric_limits<std::uint64_t>::max();
     bool weighted_ = false, stopped_ = false, stop_wanted_ = false, ended_ = false;
+    bool end_due_ = false;             // of the step that was committed last
     std::vector<std::string> notices_; // to be told when the run begins
 
     // The step that is not committed

@@ -232,9 +232,24 @@ private:
 
 // ---- what the ranks find out together -------------------------------------------------------------
 
+SKEIN_INLINE void require_phase(step_phase now, step_phase wanted, const char* call) {
+    if (now == wanted) return;
+    const char* const names[] = {"idle", "drawn", "computing", "agreed", "applied"};
+    throw error(errc::usage,
+                fmt::format("{} needs a step that is {}, this one is {}", call,
+                            names[static_cast<int>(wanted)], names[static_cast<int>(now)]));
+}
+
+SKEIN_INLINE void restore_scale(loss_scale& scale, const json& extra) {
+    if (extra.contains("loss_scale"))
+        scale.restore(extra.at("loss_scale").value("value", scale.value()),
+                      extra.at("loss_scale").value("good_steps", std::uint64_t{0}));
+}
+
 /// In another generation of the world: all have finished as many steps.
-SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished) {
-    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}", finished)));
+///   state  what of it is still to be done
+SKEIN_INLINE void agree_on_step(const context& ctx, std::uint64_t finished, const char* state) {
+    const auto all = gather_bytes(ctx, as_bytes(fmt::format("step {}{}", finished, state)));
     for (std::size_t r = 0; r < all.size(); ++r) {
         if (!as_text(all[r]).starts_with("step "))
             throw error(errc::not_supported,

@@ -155,8 +155,8 @@ SKEIN_INLINE void sharded_parallel::build(torch::nn::Module& module, const plan_
     find_marks(module);
     cast_inputs(module, *store_, /*on=*/true);
     if (reduces()) store_->when_final([this](std::size_t segment) { ready(segment); });
-    if (groups_->world == nullptr) return;
     agree_on_origin();
+    if (groups_->world == nullptr) return;
     spread_values();
     if (!policy_.shard_parameters || groups_->shard == nullptr || one_copy_) return;
     gatherer_ = std::make_shared<unit_gatherer>(module, *store_, groups_->another(*ctx_), policy_);
@@ -540,7 +540,8 @@ SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
 SKEIN_INLINE void sharded_parallel::agree_on_origin() {
     std::random_device source;
     auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
-    groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
+    if (groups_->world != nullptr)
+        groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
     origin_ = static_cast<std::uint64_t>(number);
 }
 

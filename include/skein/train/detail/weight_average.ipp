@@ -46,6 +46,7 @@ SKEIN_INLINE void weight_average::update(std::uint64_t step) {
 }
 
 SKEIN_INLINE void weight_average::swap() {
+    shown_ = !shown_;
     runs_.for_each([](const run_part& part) {
         std::swap_ranges(part.params.begin(), part.params.end(), part.states[0].begin());
     });

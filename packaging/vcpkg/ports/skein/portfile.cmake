@@ -12,6 +12,7 @@ vcpkg_cmake_configure(
   OPTIONS
     -DSKEIN_DEVELOPER_MODE=OFF
     -DSKEIN_COMPILED=OFF
+    -DSKEIN_MODULE=OFF
     "-DSKEIN_TORCH=${skein_torch}"
 )
 vcpkg_cmake_install()
