@@ -14279,7 +14279,6 @@ private:
 #include <exception>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -14799,8 +14798,7 @@ SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
 }
 
 SKEIN_INLINE void sharded_parallel::agree_on_origin() {
-    std::random_device source;
-    auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
+    auto number = static_cast<std::int64_t>(system_random().next());
     if (groups_->world != nullptr)
         groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
     origin_ = static_cast<std::uint64_t>(number);

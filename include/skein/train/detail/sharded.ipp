@@ -6,6 +6,7 @@
 #include <skein/core/error.hpp>
 #include <skein/core/fnv.hpp>
 #include <skein/core/log.hpp>
+#include <skein/core/random.hpp>
 #include <skein/dist/bootstrap.hpp>
 #include <skein/dist/split.hpp>
 #include <skein/torch/torch.hpp>
@@ -18,7 +19,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -538,8 +538,7 @@ SKEIN_INLINE void sharded_parallel::give_up_pass() noexcept {
 }
 
 SKEIN_INLINE void sharded_parallel::agree_on_origin() {
-    std::random_device source;
-    auto number = static_cast<std::int64_t>(std::uint64_t{source()} << 32 | source());
+    auto number = static_cast<std::int64_t>(system_random().next());
     if (groups_->world != nullptr)
         groups_->world->broadcast(dist::view_of(std::span(&number, 1)), 0).wait();
     origin_ = static_cast<std::uint64_t>(number);
