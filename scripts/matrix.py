@@ -296,8 +296,8 @@ def main() -> None:
                 table.append(f"| {name} | {compiler} | {found} | {seconds:.0f} | passed |")
             except skipped as reason:
                 table.append(f"| {name} | - | - | - | skipped: {reason} |")
-            except AssertionError as error:
-                print(error, flush=True)
+            except Exception as error:      # a row must not hide those after it
+                print(f"{type(error).__name__}: {error}", flush=True)
                 table.append(f"| {name} | - | - | - | FAILED |")
                 failed.append(name)
         print(table[-1], flush=True)
