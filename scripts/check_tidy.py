@@ -105,6 +105,8 @@ def main() -> int:
         count += 1
         for path, line, text in WARNING.findall(done.stdout):
             name = os.path.relpath(os.path.join(checks.ROOT, path), checks.ROOT)
+            if name.startswith(".."):
+                continue    # the analyzer follows calls into other people's headers
             problems[f"{name}:{line}: {text}"] = None
         if done.returncode != 0 and not WARNING.search(done.stdout):
             problems[f"{source}:1: clang-tidy ended with {done.returncode}: {done.stderr[-400:]}"] = None
