@@ -21,7 +21,7 @@ function(skein_component name)
   add_library(skein_${name} STATIC ${arg_SOURCES})
   target_link_libraries(skein_${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++ takes a coroutine's frame for a type of the file that is compiled, and the .ipp for a header of many.
+    # src/ says so itself, but after what a precompiled header has brought.
     target_compile_options(skein_${name} PRIVATE -Wno-subobject-linkage)
   endif()
   if(NOT SKEIN_DEVELOPER_MODE)   # may end up in somebody's shared library
