@@ -57,6 +57,23 @@ void train_on(Range& steps, Session& session, Zoo& net, const change& c, bool br
     }
 }
 
+/// body(rank) on as many threads; the errors by rank.
+std::vector<std::optional<sk::error>> on_threads(int n, const std::function<void(int)>& body) {
+    std::vector<std::optional<sk::error>> errors(static_cast<std::size_t>(n));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < n; ++r)
+        threads.emplace_back([&, r] {
+            try {
+                at::set_num_threads(1);
+                body(r);
+            } catch (...) {
+                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
+            }
+        });
+    for (auto& t : threads) t.join();
+    return errors;
+}
+
 world_info place_of(int rank, int size) {
     world_info where;
     where.rank = where.local_rank = rank;
@@ -251,7 +268,6 @@ TEST_CASE("a world in which somebody has no part, or another step, is refused on
 TEST_CASE("a rank that was not there from the beginning is refused, with the rank") {
     scratch dir;
     sk::sim::local_world second(2);
-    std::vector<std::optional<sk::error>> errors(2);
     const auto join = [&](int r) {
         auto comm = meet(second.at(r), "shm");
         const auto config = short_config(dir);
@@ -266,16 +282,7 @@ TEST_CASE("a rank that was not there from the beginning is refused, with the ran
         ctx.rebind(place_of(r, 2), &second.at(r), comm.get());
         session.rebind();
     };
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 2; ++r)
-        threads.emplace_back([&, r] {
-            try {
-                join(r);
-            } catch (...) {
-                errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
-            }
-        });
-    for (auto& t : threads) t.join();
+    const auto errors = on_threads(2, join);
     for (const auto& why : errors) REQUIRE(why);
     INFO(errors[0]->what() << " | " << errors[1]->what());
     CHECK(errors[0]->code() == sk::errc::not_supported);
@@ -308,7 +315,6 @@ TEST_CASE("an evaluation of the averaged weights, or a checkpoint, that broke is
         config.eval_every = config.checkpoint_every = 2;
         sk::sim::local_world first(2), second(2);
         outcome out;
-        std::vector<std::optional<sk::error>> errors(2);
         const auto body = [&](int r) {
             auto comm = meet(first.at(r), "shm");
             std::unique_ptr<sk::dist::comm_thread> again;
@@ -348,17 +354,7 @@ TEST_CASE("an evaluation of the averaged weights, or a checkpoint, that broke is
             out.rows = dir.text("run/metrics.csv");
             out.saved = result.checkpoint.ends_with("step-00000004");
         };
-        std::vector<std::thread> threads;
-        for (int r = 0; r < 2; ++r)
-            threads.emplace_back([&, r] {
-                try {
-                    at::set_num_threads(1);
-                    body(r);
-                } catch (...) {
-                    errors[static_cast<std::size_t>(r)] = sk::to_error(std::current_exception());
-                }
-            });
-        for (auto& t : threads) t.join();
+        const auto errors = on_threads(2, body);
         for (const auto& e : errors) CHECK((e ? std::string(e->what()) : "") == "");
         return out;
     };
