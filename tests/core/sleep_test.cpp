@@ -35,6 +35,21 @@ TEST_CASE("sleeps take exactly their time, also nothing and the past") {
     world.run(body(&world));
 }
 
+TEST_CASE("a sleep counts from the call, not from the begin of a turn that computed for long") {
+    manual_loop world;
+    const auto body = [](manual_loop* l) -> task<void> {
+        l->spend(10s);
+        co_await skein::sleep_for(1s);
+        CHECK(l->elapsed() == 11s);
+        l->spend(10s);
+        const auto quick = [](skein::duration length) -> task<void> { co_await skein::sleep_for(length); };
+        auto timed = skein::with_timeout(quick(1s), 2s);
+        co_await timed;
+        CHECK(l->elapsed() == 22s);
+    };
+    world.run(body(&world));
+}
+
 TEST_CASE("sleepers wake in order of time, equal times in order of their calls") {
     manual_loop world;
     std::string order;

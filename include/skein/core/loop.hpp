@@ -84,6 +84,8 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+    /// The time now: what a length "from now on" counts from, however long this turn has taken already.
+    [[nodiscard]] time_point exact_now() noexcept { return std::max(now_, read_clock()); }
     /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
     /// work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }

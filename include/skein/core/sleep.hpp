@@ -21,7 +21,7 @@ public:
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!arm(h)) return false;
         auto& here = loop::current();
-        here.set_timer(*this, relative_ ? deadline_after(here.now(), length_) : until_);
+        here.set_timer(*this, relative_ ? deadline_after(here.exact_now(), length_) : until_);
         return true;
     }
     void await_resume() {

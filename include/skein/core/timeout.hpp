@@ -30,7 +30,7 @@ template <class T>
         bool passed = false;
         detail::cancel_state cancel_work;
     } timer(outer);
-    const auto begin = loop::current().now();
+    const auto begin = loop::current().exact_now();
     loop::current().set_timer(timer, until);
     detail::await_under<T> inner(std::move(work), &timer.cancel_work);
     try {
@@ -46,7 +46,7 @@ template <class T>
 /// The same with a length from now on.
 template <class T>
 [[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
-    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
     co_return co_await timed;
 }
 

@@ -98,7 +98,7 @@ SKEIN_INLINE bool node::prepare(detail::call_base& call) {
     }
     call.rare->deadline.emplace(call);
     auto& here = loop::current();
-    here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    here.set_timer(*call.rare->deadline, deadline_after(here.exact_now(), call.rare->limit));
     return true;
 }
 
