@@ -11,9 +11,9 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/real_loop.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/run.hpp>
+#include <skein/rt/runtime.hpp>
 
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
@@ -149,13 +149,13 @@ long square(long x) { return x * x; }
 /// A driver with one worker, over a socket pair or TCP. The loop runs only during measurements.
 struct worker_pool {
     net::real_loop& loop;
-    rt::node node;
+    rt::runtime driver;
     rt::local_workers workers;
     scope services;
     actor_handle<counter> actor;
 
     worker_pool(net::real_loop& l, bool over_tcp)
-        : loop(l), node(rt::node_options{}), workers(l, node, options(over_tcp)) {
+        : loop(l), driver(rt::runtime_options{}), workers(l, driver, options(over_tcp)) {
         loop.run(start(this));
     }
     ~worker_pool() { loop.run(stop(this)); }
@@ -168,13 +168,13 @@ struct worker_pool {
     }
     static task<void> start(worker_pool* self) {
         self->services.spawn(self->workers.serve());
-        const rt::node::use current(self->node);
+        const rt::runtime::use current(self->driver);
         self->actor = co_await skein::actor<counter>();
     }
     static task<void> stop(worker_pool* self) {
         self->actor = {};
         self->workers.stop();
-        auto bye = self->node.close();
+        auto bye = self->self.close();
         co_await bye;
         auto joined = self->services.join();
         co_await joined;
@@ -249,7 +249,7 @@ int main() {
     place(cores, cores, others);
 
     const auto actor = local.actor;
-    auto* node = &local.node;
+    auto* driver = &local.driver;
     const auto [methods, methods_tcp, coroutines, tasks] = bench::in_turns<4>(
         7, {[&] {
                 return calls_per_second(local, 300'000,
@@ -265,7 +265,7 @@ int main() {
             },
             [&] {
                 return calls_per_second(local, 100'000,
-                                        [&](long i) { return remote<&square>.on(*node)(i); });
+                                        [&](long i) { return remote<&square>.on(*driver)(i); });
             }});
     ok &= bench::figure("rt.actor_calls_1000_in_flight_unix", methods.median, "calls/s")
               .at_least(1e6)

@@ -16,12 +16,12 @@
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
 #include <skein/rt/local_workers.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
 #include <skein/rt/run.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <skein/rt/detail/boot.ipp>
@@ -30,13 +30,13 @@
 #include <skein/rt/detail/children.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
-#include <skein/rt/detail/node.ipp>
-#include <skein/rt/detail/node_frames.ipp>
-#include <skein/rt/detail/node_links.ipp>
-#include <skein/rt/detail/node_send.ipp>
 #include <skein/rt/detail/process.ipp>
 #include <skein/rt/detail/process_wait.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
 #include <skein/rt/detail/run.ipp>
+#include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_peers.ipp>
+#include <skein/rt/detail/runtime_send.ipp>
 #include <skein/rt/detail/standard_files.ipp>

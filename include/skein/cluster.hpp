@@ -7,7 +7,7 @@
 #include <skein/cluster/group.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
-#include <skein/cluster/membership.hpp>
+#include <skein/cluster/group_member.hpp>
 #include <skein/cluster/rendezvous.hpp>
 #include <skein/cluster/settings.hpp>
 #include <skein/cluster/supervisor.hpp>

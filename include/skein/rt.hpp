@@ -8,7 +8,7 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
-#include <skein/rt/node.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>

@@ -2837,7 +2837,7 @@ SKEIN_INLINE std::vector<std::string> expand_hostlist(std::string_view text) {
 // What a rank needs to know of its world before it can communicate: who is there, and a way to
 // exchange small blobs (addresses, shared-memory names, hashes).
 //
-// The training layers see only this interface. cluster::membership implements it over the control
+// The training layers see only this interface. cluster::group_member implements it over the control
 // connection of a rank; sim::local_world implements it for threads of one process.
 
 
@@ -4646,6 +4646,8 @@ public:
 
     /// The time of this turn.
     [[nodiscard]] time_point now() const noexcept { return now_; }
+    /// The time now: what a length "from now on" counts from, however long this turn has taken already.
+    [[nodiscard]] time_point exact_now() noexcept { return std::max(now_, read_clock()); }
     /// The time now, not that of this turn, to a few milliseconds: cheap enough to ask after each piece of
     /// work that may have been long.
     [[nodiscard]] virtual time_point coarse_now() noexcept { return read_clock(); }
@@ -6341,7 +6343,7 @@ public:
     bool await_suspend(std::coroutine_handle<Promise> h) {
         if (!arm(h)) return false;
         auto& here = loop::current();
-        here.set_timer(*this, relative_ ? deadline_after(here.now(), length_) : until_);
+        here.set_timer(*this, relative_ ? deadline_after(here.exact_now(), length_) : until_);
         return true;
     }
     void await_resume() {
@@ -7164,7 +7166,7 @@ template <class T>
         bool passed = false;
         detail::cancel_state cancel_work;
     } timer(outer);
-    const auto begin = loop::current().now();
+    const auto begin = loop::current().exact_now();
     loop::current().set_timer(timer, until);
     detail::await_under<T> inner(std::move(work), &timer.cancel_work);
     try {
@@ -7180,7 +7182,7 @@ template <class T>
 /// The same with a length from now on.
 template <class T>
 [[nodiscard]] task<T> with_timeout(task<T> work, duration limit) {
-    auto timed = with_deadline(std::move(work), deadline_after(loop::current().now(), limit));
+    auto timed = with_deadline(std::move(work), deadline_after(loop::current().exact_now(), limit));
     co_return co_await timed;
 }
 
@@ -9095,7 +9097,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 
 } // namespace skein::cluster
 
-// ======== skein/cluster/membership.hpp
+// ======== skein/cluster/group_member.hpp
 // One rank's place in its group, in the real world: the control thread with the group client, behind
 // the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
 //
@@ -9110,7 +9112,7 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
-struct membership_options {
+struct group_member_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
     duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
@@ -9121,12 +9123,12 @@ struct membership_options {
 
 /// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
 /// the destructor without either looks to the others like a crash.
-class membership final : public rendezvous {
+class group_member final : public rendezvous {
 public:
     ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
     ///           is in use
-    membership(launch_environment where, net::token secret, membership_options options = {});
-    ~membership() override;
+    group_member(launch_environment where, net::token secret, group_member_options options = {});
+    ~group_member() override;
 
     [[nodiscard]] int rank() const override;
     [[nodiscard]] int world_size() const override;
@@ -9157,8 +9159,8 @@ private:
 } // namespace skein::cluster
 
 
-// ======== skein/cluster/detail/membership.ipp
-// The control thread of a membership and what lives on it.
+// ======== skein/cluster/detail/group_member.ipp
+// The control thread of a group_member and what lives on it.
 
 
 // ======== skein/net/loop_thread.hpp
@@ -10464,7 +10466,7 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 } // namespace skein::net
 
 
-// ======== skein/cluster/detail/membership.ipp, continued
+// ======== skein/cluster/detail/group_member.ipp, continued
 #include <unistd.h>
 
 #include <exception>
@@ -10478,9 +10480,9 @@ SKEIN_INLINE std::unique_ptr<stream> adopt_unix_stream(real_loop& on, int fd, st
 
 namespace skein::cluster {
 
-class membership::impl {
+class group_member::impl {
 public:
-    impl(launch_environment place, net::token shared, membership_options options)
+    impl(launch_environment place, net::token shared, group_member_options options)
         : where(std::move(place)), secret(shared), host(rt::host_name()),
           options_(std::move(options)), control_("control") {
         control_.run([this] { return join_unless_stopped(); });
@@ -10641,35 +10643,35 @@ private:
         state_.reset();
     }
 
-    membership_options options_;
+    group_member_options options_;
     std::unique_ptr<on_thread> state_;
     net::loop_thread control_;
 };
 
-SKEIN_INLINE membership::membership(launch_environment where, net::token secret,
-                                    membership_options options)
+SKEIN_INLINE group_member::group_member(launch_environment where, net::token secret,
+                                        group_member_options options)
     : impl_(std::make_unique<impl>(std::move(where), secret, std::move(options))) {}
-SKEIN_INLINE membership::~membership() = default;
+SKEIN_INLINE group_member::~group_member() = default;
 
-SKEIN_INLINE int membership::rank() const { return impl_->where.rank; }
-SKEIN_INLINE int membership::world_size() const { return impl_->where.world_size; }
-SKEIN_INLINE int membership::local_rank() const { return impl_->where.local_rank; }
-SKEIN_INLINE int membership::local_size() const { return impl_->where.local_size; }
-SKEIN_INLINE int membership::generation() const { return impl_->generation; }
-SKEIN_INLINE std::string membership::host() const { return impl_->host; }
-SKEIN_INLINE net::token membership::secret() const { return impl_->secret; }
-SKEIN_INLINE const std::vector<member_info>& membership::members() const noexcept {
+SKEIN_INLINE int group_member::rank() const { return impl_->where.rank; }
+SKEIN_INLINE int group_member::world_size() const { return impl_->where.world_size; }
+SKEIN_INLINE int group_member::local_rank() const { return impl_->where.local_rank; }
+SKEIN_INLINE int group_member::local_size() const { return impl_->where.local_size; }
+SKEIN_INLINE int group_member::generation() const { return impl_->generation; }
+SKEIN_INLINE std::string group_member::host() const { return impl_->host; }
+SKEIN_INLINE net::token group_member::secret() const { return impl_->secret; }
+SKEIN_INLINE const std::vector<member_info>& group_member::members() const noexcept {
     return impl_->members;
 }
-SKEIN_INLINE std::vector<byte_buffer> membership::exchange(std::string_view key, byte_span mine) {
+SKEIN_INLINE std::vector<byte_buffer> group_member::exchange(std::string_view key, byte_span mine) {
     return impl_->exchange(std::string(key), to_buffer(mine));
 }
-SKEIN_INLINE subscription membership::on_lost(loss_listeners::listener lost) {
+SKEIN_INLINE subscription group_member::on_lost(loss_listeners::listener lost) {
     return impl_->losses.add(std::move(lost));
 }
-SKEIN_INLINE bool membership::wait_lost(duration limit) { return impl_->losses.wait(limit); }
-SKEIN_INLINE void membership::leave() { impl_->leave(std::nullopt); }
-SKEIN_INLINE void membership::fail(const error& why) { impl_->leave(why); }
+SKEIN_INLINE bool group_member::wait_lost(duration limit) { return impl_->losses.wait(limit); }
+SKEIN_INLINE void group_member::leave() { impl_->leave(std::nullopt); }
+SKEIN_INLINE void group_member::fail(const error& why) { impl_->leave(why); }
 
 } // namespace skein::cluster
 
@@ -13291,22 +13293,19 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 
 // ======== skein/rt/detail/remote.hpp
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in node.
+// call's arguments leave. All that does not depend on the function is in runtime.
 
 
-// ======== skein/rt/node.hpp
-// node: the runtime of one process. It turns calls into frames, frames into calls, and keeps the
-// books: which call is where, which actor lives on which worker, what was lost when one died.
+// ======== skein/rt/ref.hpp
+// ref<T>: the value of a remote call, now or later.
 //
-// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
-// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
-// through the driver. Both run unchanged on the real and on the simulated loop.
+// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
+// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
+// fails after its last ref was dropped, the error is logged as a warning.
 //
-//     rt::node driver(rt::node_options{"driver", "here", 1});
-//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
-//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current node
-//
-// Programs use skein::run, which makes the node and its workers.
+//     auto row = skein::remote<&load>(7);          // runs now
+//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
+//     float x = co_await s;
 
 
 // ======== skein/rt/detail/call.hpp
@@ -13318,7 +13317,7 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 //     started    the worker said that it is in the middle of it            (had started)
 //     done       value or failure is there; final
 //
-// A call is counted (not atomically: everything belongs to one loop). The node's slot table holds one
+// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
 // count from submit to done, refs hold the others.
 
 
@@ -13983,7 +13982,7 @@ struct failure {
 namespace detail {
 
 /// Who executes, as failures and messages name it.
-struct node_name {
+struct process_name {
     std::string name, host;
     std::int64_t pid = 0;
 
@@ -14008,7 +14007,7 @@ SKEIN_INLINE void failure::raise() const {
     throw what;
 }
 
-SKEIN_INLINE std::string detail::node_name::describe() const {
+SKEIN_INLINE std::string detail::process_name::describe() const {
     return fmt::format("{} (pid {} at {})", name, pid, host);
 }
 
@@ -14027,8 +14026,8 @@ SKEIN_INLINE std::string detail::node_name::describe() const {
 
 namespace skein::rt {
 
-class node;
-struct link;
+class runtime;
+struct peer;
 
 namespace detail {
 
@@ -14096,7 +14095,7 @@ public:
 /// The part of a call that knows nothing of its result type.
 class call_base {
 public:
-    /// What few calls have; in detail/node_books.hpp.
+    /// What few calls have; in detail/runtime_books.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -14140,9 +14139,9 @@ public:
     void add_dependent(counted<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
-    node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
+    runtime* owner = nullptr; ///< nullptr: the runtime is gone, or the call is done
     const function_record* fn = nullptr;
-    link* on = nullptr; ///< where it was sent
+    peer* on = nullptr; ///< where it was sent
     call_id id;
     actor_id target;
     counted<actor_state> lane; ///< the handle it was called through
@@ -14179,9 +14178,9 @@ public:
         if (--uses_ == 0) last_use_gone();
     }
 
-    node* owner = nullptr;
+    runtime* owner = nullptr;
     actor_id id;
-    link* on = nullptr;                      ///< where its calls go
+    peer* on = nullptr;                      ///< where its calls go
     bool owned = false;                      ///< dropping the last handle ends the actor
     std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
@@ -14195,14 +14194,167 @@ private:
 /// Fills in what all calls have in common.
 void apply_options(call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
-/// The node that a handle's calls go through; checks that there is one.
-[[nodiscard]] node& node_of(const counted<actor_state>& lane);
+/// The runtime that a handle's calls go through; checks that there is one.
+[[nodiscard]] runtime& runtime_of(const counted<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt
 
 
-// ======== skein/rt/node.hpp, continued
+// ======== skein/rt/ref.hpp, continued
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace skein {
+
+template <class T>
+class ref;
+
+namespace rt::detail {
+
+/// A call and its value.
+template <class T>
+class ref_state : public call_base {
+public:
+    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+    std::optional<stored> value;
+
+    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
+    // can see any more is logged.
+    void add_use() noexcept {
+        ++watchers_;
+        call_base::add_use();
+    }
+    void drop_use() noexcept {
+        --watchers_;
+        call_base::drop_use();
+    }
+
+protected:
+    result<void> take_value(byte_span bytes) override {
+        if constexpr (std::is_void_v<T>) {
+            (void)bytes;
+            value.emplace();
+            return {};
+        } else {
+            auto decoded = wire::decode<T>(bytes);
+            if (!decoded) return decoded.error();
+            value.emplace(std::move(*decoded));
+            return {};
+        }
+    }
+};
+
+void cancel_call(call_base& call) noexcept;
+
+/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
+template <class T, bool Move>
+class ref_awaiter : public waiter {
+public:
+    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    bool await_ready() const noexcept { return state_->is_done(); }
+    template <skein::detail::promise_with_context Promise>
+    bool await_suspend(std::coroutine_handle<Promise> h) {
+        if (!arm(h)) return false;
+        state_->waiters.push_back(*this);
+        return true;
+    }
+    T await_resume() {
+        // A value that is there is delivered even to a cancelled task.
+        if (!state_->is_done()) throw_if_cancelled();
+        if (state_->failed()) state_->why().raise();
+        if constexpr (!std::is_void_v<T>) {
+            if constexpr (Move) {
+                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
+                    return std::move(*state_->value);
+            }
+            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
+        }
+    }
+
+private:
+    counted<ref_state<T>> state_;
+};
+
+} // namespace rt::detail
+
+/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
+template <class T>
+class ref {
+public:
+    using value_type = T;
+
+    ref() noexcept = default;
+    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
+        : state_(std::move(call)) {}
+
+    /// False if default-constructed or moved from.
+    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
+    /// True when awaiting it would not suspend.
+    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
+
+    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
+    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
+    auto operator co_await() const& noexcept {
+        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
+                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
+        return rt::detail::ref_awaiter<T, false>(state_);
+    }
+    /// The same, but takes the value out when this is the last ref to it.
+    auto operator co_await() && noexcept {
+        return rt::detail::ref_awaiter<T, true>(std::move(state_));
+    }
+
+    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
+    /// The ref then fails with errc::cancelled, unless a value comes first.
+    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
+
+    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
+        return state_;
+    }
+
+private:
+    rt::detail::counted<rt::detail::ref_state<T>> state_;
+};
+
+/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
+template <class T>
+[[nodiscard]] task<T> as_task(ref<T> r) {
+    co_return co_await std::move(r);
+}
+
+/// Waits for the outcome and gives it as a value or error instead of throwing.
+template <class T>
+[[nodiscard]] task<result<T>> as_result(ref<T> r) {
+    return as_result(as_task(std::move(r)));
+}
+
+/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
+template <class T>
+[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
+    return with_timeout(as_task(std::move(r)), limit);
+}
+
+} // namespace skein
+
+
+// ======== skein/rt/runtime.hpp
+// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
+// books: which call is where, which actor lives on which worker, what was lost when one died.
+//
+// A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
+// has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
+// through the driver. Both run unchanged on the real and on the simulated loop.
+//
+//     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
+//     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
+//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
+//
+// Programs use skein::run, which makes the runtime and its workers.
+
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14222,14 +14374,14 @@ class reader;
 namespace skein::rt {
 
 /// Who this process is.
-struct node_options {
+struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
     std::string host = "localhost";
     std::int64_t pid = 0;
 };
 
-/// Counts since the node was made.
-struct node_stats {
+/// Counts since it was made.
+struct runtime_stats {
     std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
     std::uint64_t executed = 0;                        ///< calls that ran here
     std::uint64_t retried = 0, workers_lost = 0;
@@ -14247,8 +14399,8 @@ struct actor_box {
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
-    node& self;
-    const std::shared_ptr<link>& from;
+    runtime& self;
+    const std::shared_ptr<peer>& from;
     call_id id;
     const function_record& fn;
     actor_id target;
@@ -14261,44 +14413,44 @@ struct incoming_call {
     void reply_thrown() const;
 };
 
-[[noreturn]] void no_current_node();
+[[noreturn]] void no_current_runtime();
 
 } // namespace detail
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
-class node {
+class runtime {
 public:
-    explicit node(node_options who);
-    node(const node&) = delete;
-    node& operator=(const node&) = delete;
-    ~node();
+    explicit runtime(runtime_options who);
+    runtime(const runtime&) = delete;
+    runtime& operator=(const runtime&) = delete;
+    ~runtime();
 
-    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
-    [[nodiscard]] static node& current() {
-        if (current_ == nullptr) detail::no_current_node();
+    /// The runtime that remote<&f>(...) and actor<T>(...) use on this thread.
+    [[nodiscard]] static runtime& current() {
+        if (current_ == nullptr) detail::no_current_runtime();
         return *current_;
     }
-    [[nodiscard]] static node* try_current() noexcept { return current_; }
-    /// Makes a node the current one of this thread while it lives.
+    [[nodiscard]] static runtime* try_current() noexcept { return current_; }
+    /// Makes a runtime the current one of this thread while it lives.
     class use {
     public:
-        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
+        explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
         use(const use&) = delete;
         use& operator=(const use&) = delete;
         ~use() { current_ = before_; }
 
     private:
-        node* before_;
+        runtime* before_;
     };
 
-    /// The node whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static node* executing() noexcept { return executing_; }
+    /// The runtime whose incoming call is being decoded on this thread, if any.
+    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
-    using obituary = unique_function<task<std::string>(const link&)>;
+    using obituary = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
     /// along. Never throws but for cancellation, which aborts the link.
@@ -14315,9 +14467,9 @@ public:
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
 
-    [[nodiscard]] const detail::node_name& name() const noexcept;
+    [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::size_t workers() const noexcept;
-    [[nodiscard]] const node_stats& stats() const noexcept;
+    [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
     /// Actors that live in this process.
@@ -14337,46 +14489,46 @@ public:
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
-    /// The state behind handles to an actor: one per node and actor, so that order is kept.
+    /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    void reply(link& to, call_id id, detail::encoder encode);
-    void reply_failure(link& to, call_id id, const failure& why);
+    void reply(peer& to, call_id id, detail::encoder encode);
+    void reply_failure(peer& to, call_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(link& to, call_id id, const function_record& fn);
+    void reply_thrown(peer& to, call_id id, const function_record& fn);
     void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
 
 private:
-    struct books; // in detail/node_books.hpp
+    struct books; // in detail/runtime_books.hpp
     struct losses;
 
-    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const link& from, call_id id);
-    void on_reply(link& from, const net::frame_view& f);
-    void on_cancel(link& from, call_id id);
-    void on_drop(link& from, actor_id id);
-    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
-    void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
+    void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    [[nodiscard]] detail::call_base* call_at(const peer& from, call_id id);
+    void on_reply(peer& from, const net::frame_view& f);
+    void on_cancel(peer& from, call_id id);
+    void on_drop(peer& from, actor_id id);
+    void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
+    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<link>& from, call_id id, byte_span body);
-    void send_scratch(link& to, std::uint16_t outcome, call_id id);
-    void execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
+    void execute_waiting(const std::shared_ptr<peer>& from, call_id id, byte_span body);
+    void send_scratch(peer& to, std::uint16_t outcome, call_id id);
+    void execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<link> from, call_id id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<peer> from, call_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<link> from, call_id id, task<void> work);
-    task<void> tell_started(std::shared_ptr<link> to);
-    void forward(link& from, const net::frame_view& f);
+    task<void> run_call(std::shared_ptr<peer> from, call_id id, task<void> work);
+    task<void> tell_started(std::shared_ptr<peer> to);
+    void forward(peer& from, const net::frame_view& f);
 
-    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
-    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
-    void lose(link& l, const std::string& how);
-    void take_lost(link& l, losses& into);
-    std::vector<actor_id> forget_actors(const link& l);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
+    void lose(peer& l, const std::string& how);
+    void take_lost(peer& l, losses& into);
+    std::vector<actor_id> forget_actors(const peer& l);
     void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
@@ -14390,16 +14542,16 @@ private:
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
-    link* pick(const detail::call_base& call, bool& possible);
-    void send(link& to, detail::counted<detail::call_base> call);
-    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
-    void account(link& from, const detail::call_base& call);
+    peer* pick(const detail::call_base& call, bool& possible);
+    void send(peer& to, detail::counted<detail::call_base> call);
+    void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void account(peer& from, const detail::call_base& call);
     call_id take_slot(detail::counted<detail::call_base> call);
     detail::counted<detail::call_base> free_slot(call_id id);
     void refuse(detail::call_base& call, error why);
 
-    static inline constinit thread_local node* current_ = nullptr;
-    static inline constinit thread_local node* executing_ = nullptr;
+    static inline constinit thread_local runtime* current_ = nullptr;
+    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
 
     std::unique_ptr<books> books_;
@@ -14412,8 +14564,8 @@ private:
 // The bodies of rt/detail/call.hpp: how a call ends, and who is told.
 
 
-// ======== skein/rt/detail/node_books.hpp
-// The books of rt/node.hpp: what only the bodies of node and of its calls see.
+// ======== skein/rt/detail/runtime_books.hpp
+// The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 
 // ======== skein/rt/detail/message.hpp
@@ -14476,9 +14628,9 @@ struct worker_hello {
 void encode_failure(wire::writer& to, const failure& f);
 [[nodiscard]] failure decode_failure(byte_span body);
 
-/// The exception that a call of `function` threw on this node, ready to travel.
+/// The exception that a call of `function` threw here, ready to travel.
 [[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                 const node_name& here);
+                                 const process_name& here);
 
 } // namespace skein::rt::detail
 
@@ -14555,7 +14707,7 @@ SKEIN_INLINE error located(const error& e, const std::string& place) {
 }
 
 SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                const node_name& here) {
+                                const process_name& here) {
     const auto place = function.name + " on " + here.describe();
     auto from = std::make_shared<remote_error::origin>();
     from->worker = here.name;
@@ -14590,7 +14742,7 @@ SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function
 } // namespace skein::rt::detail
 
 
-// ======== skein/rt/detail/node_books.hpp, continued
+// ======== skein/rt/detail/runtime_books.hpp, continued
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -14630,12 +14782,12 @@ struct call_base::rarities {
 
 } // namespace detail
 
-using link_id = strong_id<struct link_tag>;
+using peer_id = strong_id<struct peer_tag>;
 
-/// A connection as the node sees it. Owned by the task that serves it.
-struct link {
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer {
     std::shared_ptr<net::connection> wire;
-    link_id number;
+    peer_id number;
     std::string who; ///< "worker-2 (pid 4711 at host)"
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -14655,29 +14807,29 @@ struct link {
     std::unordered_map<call_id, detail::call_base*> forwarded;
 };
 
-struct node::books {
+struct runtime::books {
     using call_line = std::deque<detail::counted<detail::call_base>>;
     struct slot {
         detail::counted<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     struct actor_entry {
-        link* where = nullptr;
-        link_id owner; ///< of the link that holds its handle; none: this process
+        peer* where = nullptr;
+        peer_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
     /// A call or drop that waits behind calls that have run for long.
     struct arrival {
-        std::shared_ptr<link> from;
+        std::shared_ptr<peer> from;
         std::uint64_t id = 0; ///< of the call; of a drop: of the actor
         byte_buffer body;
         bool is_drop = false;
     };
 
-    detail::node_name name;
-    node_stats stats;
-    std::vector<std::shared_ptr<link>> links; ///< of a driver
-    link* upstream = nullptr;                 ///< of a worker
+    detail::process_name name;
+    runtime_stats stats;
+    std::vector<std::shared_ptr<peer>> links; ///< of a driver
+    peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t last_link = 0, last_actor = 0;
 
     std::vector<slot> slots;
@@ -14823,7 +14975,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
+SKEIN_INLINE runtime& runtime_of(const counted<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
     return *lane->owner;
@@ -14831,9 +14983,9 @@ SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
 
 } // namespace skein::rt::detail
 
-// ======== skein/rt/detail/node.ipp
-// The bodies of rt/node.hpp: the calls of this process, and the actors it knows. How calls get to
-// workers is in node_send.ipp, what links bring in node_frames.ipp, what they take along in node_links.ipp.
+// ======== skein/rt/detail/runtime.ipp
+// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
+// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
 
 
 #include <algorithm>
@@ -14848,7 +15000,7 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE void no_current_node() {
+SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
                        "inside skein::run");
     std::abort();
@@ -14863,17 +15015,17 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE node::node(node_options who) : books_(std::make_unique<books>()) {
+SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
     books_->name.pid = who.pid;
     (void)registry::instance(); // numbers the functions
 }
 
-SKEIN_INLINE node::~node() {
+SKEIN_INLINE runtime::~runtime() {
     SKEIN_CHECK(
         books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
-        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
     give_up(error(errc::closed, "the runtime has ended"));
@@ -14881,42 +15033,42 @@ SKEIN_INLINE node::~node() {
     if (current_ == this) current_ = nullptr;
 }
 
-SKEIN_INLINE std::size_t node::workers() const noexcept {
+SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
         std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
 }
 
-SKEIN_INLINE void node::on_first_call(unique_function<void()> start) {
+SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     books_->start_workers = std::move(start);
 }
-SKEIN_INLINE void node::expect_workers(std::size_t n) {
+SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
     books_->expected = n;
     pump();
 }
-SKEIN_INLINE const detail::node_name& node::name() const noexcept { return books_->name; }
-SKEIN_INLINE const node_stats& node::stats() const noexcept { return books_->stats; }
-SKEIN_INLINE std::size_t node::pending() const noexcept {
+SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return books_->stats.submitted - books_->stats.done;
 }
-SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
-SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
-SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE actor_id node::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
-SKEIN_INLINE void node::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
+SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
+SKEIN_INLINE actor_id runtime::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
-SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
+SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
     books_->stats.failed += failed;
 }
-SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
+SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
     call.fail({std::move(why), nullptr});
 }
 
 // ---- calls of this process -------------------------------------------------------------------
 
 /// False: its deadline is over before it begins, and it has failed with that.
-SKEIN_INLINE bool node::prepare(detail::call_base& call) {
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
     ++books_->stats.submitted;
     if (!call.rare || call.rare->limit == no_deadline) return true;
@@ -14927,7 +15079,7 @@ SKEIN_INLINE bool node::prepare(detail::call_base& call) {
     }
     call.rare->deadline.emplace(call);
     auto& here = loop::current();
-    here.set_timer(*call.rare->deadline, deadline_after(here.now(), call.rare->limit));
+    here.set_timer(*call.rare->deadline, deadline_after(here.exact_now(), call.rare->limit));
     return true;
 }
 
@@ -14946,8 +15098,8 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
 } // namespace detail
 
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
-SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
-                                    detail::encoder encode) {
+SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
+                                       detail::encoder encode) {
     struct encoding_guard {
         detail::call_base* before = encoding_;
         ~encoding_guard() { encoding_ = before; }
@@ -14967,7 +15119,7 @@ SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
     }
 }
 
-SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -14991,9 +15143,9 @@ SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>& call,
-                                        std::size_t pending,
-                                        std::unique_ptr<detail::deferred_arguments> arguments) {
+SKEIN_INLINE void runtime::submit_deferred(const detail::counted<detail::call_base>& call,
+                                           std::size_t pending,
+                                           std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
     if (!prepare(*call)) return;
@@ -15001,7 +15153,7 @@ SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>
     // Held by the refs it waits for.
 }
 
-SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
+SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
     if (--call.rare->pending != 0 || call.is_done()) return;
     books_->ready.emplace_back(&call);
     if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
@@ -15014,7 +15166,7 @@ SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
-SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& call) {
+SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>& call) {
     const auto lane = call->lane;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
@@ -15047,7 +15199,7 @@ SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& c
 }
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
-SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
     if (books_->closing)
         return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
                                                                 "is shutting down"));
@@ -15078,7 +15230,7 @@ SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
 }
 
 /// Sends what is complete at the front of an actor's line.
-SKEIN_INLINE void node::drain(detail::actor_state& lane) {
+SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const detail::counted<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
@@ -15102,7 +15254,7 @@ SKEIN_INLINE void node::drain(detail::actor_state& lane) {
     }
 }
 
-SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const detail::counted<detail::call_base> hold(&call);
     const auto lane = call.lane;
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
@@ -15121,7 +15273,7 @@ SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
     if (lane) drain(*lane);
 }
 
-SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
+SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const detail::counted<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool sent =
@@ -15135,7 +15287,7 @@ SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
     if (lane) drain(*lane);
 }
 
-SKEIN_INLINE void node::give_up(error why) {
+SKEIN_INLINE void runtime::give_up(error why) {
     books_->given_up = why;
     books_->start_workers = {};
     for (auto* line : {&books_->creations, &books_->queue})
@@ -15145,7 +15297,7 @@ SKEIN_INLINE void node::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) {
+SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
     if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
     lane = new detail::actor_state;
@@ -15159,7 +15311,7 @@ SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) 
     return detail::counted<detail::actor_state>(lane);
 }
 
-SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
     books_->lanes.erase(lane.id);
     if (!lane.owned || lane.on == nullptr) return;
     if (books_->upstream == nullptr) {
@@ -15172,7 +15324,7 @@ SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
 /// to come; that does not matter any more.
-SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
+SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const detail::counted<detail::actor_state> hold(&lane);
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
@@ -15186,8 +15338,8 @@ SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/node_frames.ipp
-// Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
+// ======== skein/rt/detail/runtime_frames.ipp
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
 
 
 #include <coroutine>
@@ -15204,7 +15356,7 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(node& self, std::shared_ptr<link> origin, call_id origin_id)
+    forwarded_call(runtime& self, std::shared_ptr<peer> origin, call_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
@@ -15225,8 +15377,8 @@ protected:
     void on_finished() override { origin_->forwarded.erase(origin_id_); }
 
 private:
-    node& self_;
-    std::shared_ptr<link> origin_;
+    runtime& self_;
+    std::shared_ptr<peer> origin_;
     call_id origin_id_;
 };
 
@@ -15235,7 +15387,7 @@ private:
 // A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
 // The exceptions that are thrown here end its link.
 
-SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
@@ -15255,7 +15407,7 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
+SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, call_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
@@ -15266,7 +15418,7 @@ SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
     return call;
 }
 
-SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
@@ -15285,7 +15437,7 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
     } else if (books_->has_backlog) {
@@ -15296,7 +15448,7 @@ SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
 }
 
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
+SKEIN_INLINE void runtime::on_drop(peer& from, actor_id id) {
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
@@ -15307,8 +15459,8 @@ SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
 }
 
 /// Driver: an actor was made, or its constructor threw.
-SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
-                                      std::uint16_t outcome) {
+SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
+                                         std::uint16_t outcome) {
     const auto known = books_->actors.find(call.target); // made by a worker that is still there
     const auto lane = books_->lanes.find(call.target);   // made by this process
     const bool wanted = call.nested ? known != books_->actors.end()
@@ -15352,7 +15504,7 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 } // namespace detail
 
 /// Driver: a call of a worker goes on to where it belongs.
-SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, from.who);
@@ -15364,7 +15516,7 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     }
     if (from.forwarded.contains(call_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
-    std::shared_ptr<link> origin;
+    std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
@@ -15389,14 +15541,14 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::reply(link& to, call_id id, detail::encoder encode) {
+SKEIN_INLINE void runtime::reply(peer& to, call_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) {
+SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -15404,7 +15556,7 @@ SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) 
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id) {
+SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -15416,13 +15568,13 @@ SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void node::reply_thrown(link& to, call_id id, const function_record& fn) {
+SKEIN_INLINE void runtime::reply_thrown(peer& to, call_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
 /// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
 /// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
-SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
@@ -15465,7 +15617,7 @@ struct next_turn : turn_hook {
 
 } // namespace detail
 
-SKEIN_INLINE task<void> node::run_backlog() {
+SKEIN_INLINE task<void> runtime::run_backlog() {
     auto& waiting = books_->backlog;
     do {
         detail::next_turn next;
@@ -15492,8 +15644,8 @@ SKEIN_INLINE task<void> node::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_id id,
-                                        byte_span body) {
+SKEIN_INLINE void runtime::execute_waiting(const std::shared_ptr<peer>& from, call_id id,
+                                           byte_span body) {
     try {
         if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
         wire::reader in(body);
@@ -15509,8 +15661,8 @@ SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
-                                std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+                                   std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, from->who);
@@ -15534,22 +15686,22 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, b
     ++books_->stats.executed;
     detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
     struct executing_guard {
-        node* before = executing_;
+        runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, call_id id,
-                                            byte_buffer body,
-                                            std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_id id,
+                                               byte_buffer body,
+                                               std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
     execute(from, id, body, std::move(box));
     co_return;
 }
 
-SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
+SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
     auto& running = call.from->running[call.id];
     auto guarded = with_cancel(running.stop.token(), std::move(work));
     books_->calls.spawn(run_call(call.from, call.id, std::move(guarded)));
@@ -15557,14 +15709,14 @@ SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, call_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, call_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, and their submitter is told.
-SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
+SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
     co_await yield();
     for (const auto id : std::exchange(books_->fresh, {})) {
         const auto found = to->running.find(id);
@@ -15577,8 +15729,8 @@ SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/node_links.ipp
-// Part of the bodies of rt/node.hpp: links to other processes, and what one takes along when it ends.
+// ======== skein/rt/detail/runtime_peers.ipp
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
 
 
 #include <algorithm>
@@ -15591,15 +15743,15 @@ SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
-    auto l = std::make_shared<link>();
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire) {
+    auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
-    l->number = link_id(++books_->last_link);
+    l->number = peer_id(++books_->last_link);
     const auto& peer = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
     if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
-    const std::weak_ptr<link> weak = l;
+    const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
             here->orderly = why == nullptr;
@@ -15614,7 +15766,7 @@ SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection>
     return l;
 }
 
-SKEIN_INLINE task<void> node::wait_end(std::shared_ptr<link> l) {
+SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
     } catch (const error&) { // cancelled
@@ -15623,7 +15775,8 @@ SKEIN_INLINE task<void> node::wait_end(std::shared_ptr<link> l) {
     }
 }
 
-SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obituary after) {
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire,
+                                              obituary after) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire));
     books_->links.push_back(l);
@@ -15648,7 +15801,7 @@ SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire
     pump();
 }
 
-SKEIN_INLINE task<void> node::serve_driver(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire));
     books_->upstream = l.get();
@@ -15668,7 +15821,7 @@ SKEIN_INLINE task<void> node::serve_driver(std::shared_ptr<net::connection> wire
     books_->upstream = nullptr;
 }
 
-SKEIN_INLINE task<void> node::close() {
+SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
     const error why(errc::closed, "the program ended before the call was done");
     books_->start_workers = {};
@@ -15733,14 +15886,14 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 } // namespace detail
 
 /// The calls that a broken link took along.
-struct node::losses {
+struct runtime::losses {
     std::vector<detail::counted<detail::call_base>> again, dead;
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
-SKEIN_INLINE void node::lose(link& l, const std::string& how) {
+SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
 
@@ -15772,7 +15925,7 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
 }
 
 /// Takes the calls that were at the link out of their slots.
-SKEIN_INLINE void node::take_lost(link& l, losses& into) {
+SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -15797,7 +15950,7 @@ SKEIN_INLINE void node::take_lost(link& l, losses& into) {
 }
 
 /// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
+SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
     std::vector<actor_id> orphaned;
     if (books_->upstream != nullptr) return orphaned;
     for (const auto& [id, entry] : books_->actors)
@@ -15807,7 +15960,7 @@ SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
     return orphaned;
 }
 
-SKEIN_INLINE void node::drop_orphan(actor_id id) {
+SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
     auto* where = books_->actors[id].where;
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
@@ -15815,7 +15968,7 @@ SKEIN_INLINE void node::drop_orphan(actor_id id) {
     if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
-SKEIN_INLINE void node::fail_lost(losses& lost) {
+SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : books_->upstream != nullptr || books_->closing ? errc::closed
@@ -15832,7 +15985,7 @@ SKEIN_INLINE void node::fail_lost(losses& lost) {
 
 /// Calls that run again go first; before them those that need no free core: a call that holds one may
 /// wait for them.
-SKEIN_INLINE void node::run_again(const losses& lost) {
+SKEIN_INLINE void runtime::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
     for (const auto& call : lost.again) {
@@ -15849,8 +16002,8 @@ SKEIN_INLINE void node::run_again(const losses& lost) {
 
 } // namespace skein::rt
 
-// ======== skein/rt/detail/node_send.ipp
-// Part of the bodies of rt/node.hpp: which worker a call goes to, and how it gets there.
+// ======== skein/rt/detail/runtime_send.ipp
+// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
 
 
 #include <algorithm>
@@ -15861,8 +16014,8 @@ SKEIN_INLINE void node::run_again(const losses& lost) {
 namespace skein::rt {
 
 /// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
-SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
-    link* best = nullptr;
+SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
+    peer* best = nullptr;
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
@@ -15886,12 +16039,12 @@ SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
     return best;
 }
 
-SKEIN_INLINE void node::pump() {
+SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
 }
 
-SKEIN_INLINE void node::pump(detail::call_kind which) {
+SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
     while (!line.empty()) {
         auto& front = line.front();
@@ -15916,7 +16069,7 @@ SKEIN_INLINE void node::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -15928,7 +16081,7 @@ SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
+SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
@@ -15938,7 +16091,7 @@ SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
     return std::move(books_->slots[index].call);
 }
 
-SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> call) {
     auto& raw = *call;
     raw.id = take_slot(std::move(call));
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
@@ -15964,8 +16117,8 @@ SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) 
     }
 }
 
-SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span body,
-                                 byte_buffer* owned) {
+SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+                                    byte_buffer* owned) {
     call.on = &to;
     // A connection that has just broken: the call stays in its slot as "did not run" until the link
     // is settled.
@@ -15992,7 +16145,7 @@ SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span bo
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void node::account(link& from, const detail::call_base& call) {
+SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
         return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
@@ -16007,156 +16160,6 @@ SKEIN_INLINE void node::account(link& from, const detail::call_base& call) {
 }
 
 } // namespace skein::rt
-
-// ======== skein/rt/ref.hpp
-// ref<T>: the value of a remote call, now or later.
-//
-// Copy it, pass it on as an argument of another call (it is resolved on the way), await it any number
-// of times. The call runs whether or not anybody looks: dropping a ref does not cancel it. If the call
-// fails after its last ref was dropped, the error is logged as a warning.
-//
-//     auto row = skein::remote<&load>(7);          // runs now
-//     auto s = skein::remote<&score>(row, 2.f);    // runs as soon as row is there
-//     float x = co_await s;
-
-
-#include <optional>
-#include <type_traits>
-#include <utility>
-#include <variant>
-
-namespace skein {
-
-template <class T>
-class ref;
-
-namespace rt::detail {
-
-/// A call and its value.
-template <class T>
-class ref_state : public call_base {
-public:
-    using stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-    std::optional<stored> value;
-
-    // The runtime counts a call as a call_base, users count it as what it is: a failure that no user
-    // can see any more is logged.
-    void add_use() noexcept {
-        ++watchers_;
-        call_base::add_use();
-    }
-    void drop_use() noexcept {
-        --watchers_;
-        call_base::drop_use();
-    }
-
-protected:
-    result<void> take_value(byte_span bytes) override {
-        if constexpr (std::is_void_v<T>) {
-            (void)bytes;
-            value.emplace();
-            return {};
-        } else {
-            auto decoded = wire::decode<T>(bytes);
-            if (!decoded) return decoded.error();
-            value.emplace(std::move(*decoded));
-            return {};
-        }
-    }
-};
-
-void cancel_call(call_base& call) noexcept;
-
-/// Suspends until the call is done. Cancelling the awaiting task ends the wait, not the call.
-template <class T, bool Move>
-class ref_awaiter : public waiter {
-public:
-    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
-    bool await_ready() const noexcept { return state_->is_done(); }
-    template <skein::detail::promise_with_context Promise>
-    bool await_suspend(std::coroutine_handle<Promise> h) {
-        if (!arm(h)) return false;
-        state_->waiters.push_back(*this);
-        return true;
-    }
-    T await_resume() {
-        // A value that is there is delivered even to a cancelled task.
-        if (!state_->is_done()) throw_if_cancelled();
-        if (state_->failed()) state_->why().raise();
-        if constexpr (!std::is_void_v<T>) {
-            if constexpr (Move) {
-                if (state_->uses() == 1 || !std::is_copy_constructible_v<T>)
-                    return std::move(*state_->value);
-            }
-            if constexpr (std::is_copy_constructible_v<T>) return *state_->value;
-        }
-    }
-
-private:
-    counted<ref_state<T>> state_;
-};
-
-} // namespace rt::detail
-
-/// A counted reference to the result of one remote call; one pointer wide. Belongs to one loop.
-template <class T>
-class ref {
-public:
-    using value_type = T;
-
-    ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
-        : state_(std::move(call)) {}
-
-    /// False if default-constructed or moved from.
-    explicit operator bool() const noexcept { return static_cast<bool>(state_); }
-    /// True when awaiting it would not suspend.
-    [[nodiscard]] bool ready() const noexcept { return state_->is_done(); }
-
-    /// Suspends until the call is done, resumes from the loop's queue; gives a copy of the value.
-    ///   errors  remote_error (the function threw), worker_lost, timeout (.deadline), cancelled
-    auto operator co_await() const& noexcept {
-        static_assert(std::is_void_v<T> || std::is_copy_constructible_v<T>,
-                      "skein: this result cannot be copied: co_await std::move(ref) takes it out");
-        return rt::detail::ref_awaiter<T, false>(state_);
-    }
-    /// The same, but takes the value out when this is the last ref to it.
-    auto operator co_await() && noexcept {
-        return rt::detail::ref_awaiter<T, true>(std::move(state_));
-    }
-
-    /// Asks the call to end: at once if it has not been sent, else at its next await on the worker.
-    /// The ref then fails with errc::cancelled, unless a value comes first.
-    void cancel() const noexcept { rt::detail::cancel_call(*state_); }
-
-    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
-        return state_;
-    }
-
-private:
-    rt::detail::counted<rt::detail::ref_state<T>> state_;
-};
-
-/// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
-template <class T>
-[[nodiscard]] task<T> as_task(ref<T> r) {
-    co_return co_await std::move(r);
-}
-
-/// Waits for the outcome and gives it as a value or error instead of throwing.
-template <class T>
-[[nodiscard]] task<result<T>> as_result(ref<T> r) {
-    return as_result(as_task(std::move(r)));
-}
-
-/// Waits at most so long. The call itself goes on; use .with({.deadline = ...}) to bound the call.
-template <class T>
-[[nodiscard]] task<T> with_timeout(ref<T> r, duration limit) {
-    return with_timeout(as_task(std::move(r)), limit);
-}
-
-} // namespace skein
-
 
 
 // ======== skein/rt/detail/remote.hpp, continued
@@ -16217,7 +16220,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(node* self, std::shared_ptr<link> from, call_id id,
+task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, call_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
@@ -16387,7 +16390,7 @@ template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
-    static void go(node& by, const counted<call_base>& call, A&&... args) {
+    static void go(runtime& by, const counted<call_base>& call, A&&... args) {
         if constexpr (any_ref) {
             std::size_t pending = 0;
             bool failed = false;
@@ -16404,7 +16407,7 @@ struct submission<std::tuple<P...>, A...> {
         by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
     }
 
-    static void wait_for(node& by, const counted<call_base>& call, std::size_t pending,
+    static void wait_for(runtime& by, const counted<call_base>& call, std::size_t pending,
                          A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
@@ -16421,7 +16424,7 @@ struct submission<std::tuple<P...>, A...> {
 };
 
 template <auto F>
-auto call_function(node& by, const call_options& how, auto&&... args) {
+auto call_function(runtime& by, const call_options& how, auto&&... args) {
     using traits = signature<decltype(F)>;
     using result_type = typename traits::result;
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
@@ -16455,7 +16458,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
-        auto& by = node_of(lane);
+        auto& by = runtime_of(lane);
         counted<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
@@ -16493,8 +16496,8 @@ public:
         copy.how_ = how;
         return copy;
     }
-    /// The same function, submitted to this node instead of the thread's current one.
-    [[nodiscard]] constexpr remote_function on(rt::node& by) const noexcept {
+    /// The same function, submitted to this runtime instead of the thread's current one.
+    [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
         remote_function copy = *this;
         copy.by_ = &by;
         return copy;
@@ -16506,7 +16509,7 @@ public:
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
     [[nodiscard]] auto operator()(A&&... args) const {
-        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
                                             std::forward<A>(args)...);
     }
     /// A method: its ref may be dropped, as that of actor_handle::call().
@@ -16518,7 +16521,7 @@ public:
 
 private:
     call_options how_;
-    rt::node* by_ = nullptr;
+    rt::runtime* by_ = nullptr;
 };
 
 /// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).
@@ -16634,7 +16637,8 @@ concept makes =
 /// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
+task<actor_handle<T>> finish_create(ref<std::uint64_t> made, runtime* by,
+                                    counted<actor_state> lane) {
     const auto id = co_await made;
     if (!lane) lane = by->actor_lane(actor_id(id));
     lane->owned = true;
@@ -16659,7 +16663,7 @@ template <class T, class... A>
                   "that can, or specialise skein::wire::codec for it");
     if constexpr (can_make && can_send) {
         (void)create_record<T, typename travelling<A>::type...>::registered;
-        auto& by = rt::node::current();
+        auto& by = rt::runtime::current();
         counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
         apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
@@ -16679,7 +16683,7 @@ template <class T, class... A>
 
 } // namespace skein
 
-/// A handle travels as the actor's id; it is decoded while a call runs on a node.
+/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
@@ -16687,13 +16691,13 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         to.fixed(h.id().value());
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
         using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
             call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;
         if (!from.fixed(id)) return from.status();
-        auto* here = skein::rt::node::executing();
+        auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle in the result of a call")
@@ -16819,7 +16823,7 @@ class real_loop;
 
 namespace skein::rt {
 
-class node;
+class runtime;
 
 /// How the workers of a run are started.
 struct local_workers_options {
@@ -16833,14 +16837,14 @@ struct local_workers_options {
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
 class local_workers {
 public:
-    local_workers(net::real_loop& loop, node& driver, local_workers_options how);
+    local_workers(net::real_loop& loop, runtime& driver, local_workers_options how);
     local_workers(const local_workers&) = delete;
     local_workers& operator=(const local_workers&) = delete;
     ~local_workers();
 
     [[nodiscard]] int count() const noexcept;
 
-    /// Starts the workers and replaces those that die, until stop() and the node's close().
+    /// Starts the workers and replaces those that die, until stop() and the runtime's close().
     [[nodiscard]] task<void> serve();
     /// No worker is replaced from now on.
     void stop() noexcept;
@@ -16936,7 +16940,7 @@ SKEIN_INLINE net::connection_options link_options(const std::string& name, const
 
 class local_workers::pool {
 public:
-    pool(net::real_loop& loop, node& driver, local_workers_options how)
+    pool(net::real_loop& loop, runtime& driver, local_workers_options how)
         : loop_(loop), driver_(driver), how_(std::move(how)), here_(loop), network_(loop),
           secret_(net::token::generate()) {
         const int cores = available_cores();
@@ -17015,7 +17019,7 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const link&) { return farewell(one->process.get()); });
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); });
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -17111,7 +17115,7 @@ private:
     }
 
     net::real_loop& loop_;
-    node& driver_;
+    runtime& driver_;
     local_workers_options how_;
     local_children here_;
     net::real_network network_;
@@ -17124,7 +17128,7 @@ private:
     std::string last_warning_, last_error_;
 };
 
-SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, node& driver,
+SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, runtime& driver,
                                           local_workers_options how)
     : pool_(std::make_unique<pool>(loop, driver, std::move(how))) {}
 SKEIN_INLINE local_workers::~local_workers() = default;
@@ -17145,7 +17149,7 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
                                    : std::string(name);
 }
 
-SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, boot mine) {
+SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     auto order = wire::decode<worker_boot>(mine.message);
     if (!order || order->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
@@ -17178,12 +17182,12 @@ SKEIN_INLINE int worker_main() {
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
         net::real_loop loop;
-        node_options who;
+        runtime_options who;
         who.name = mine->name;
         who.host = host_name();
         who.pid = ::getpid();
-        node self(who);
-        const node::use current(self);
+        runtime self(who);
+        const runtime::use current(self);
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {
@@ -17423,7 +17427,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
 }
 
 /// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
+SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, local_workers* workers,
                              task<int> app, int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
@@ -17475,8 +17479,8 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
     open_standard_files();
-    // A task of a worker may be a driver of its own: it has a node.
-    if (is_worker() && node::try_current() == nullptr) live_as_worker();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
 
     int stopped_by = 0;
     try {
@@ -17490,11 +17494,11 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
-        node_options who;
+        runtime_options who;
         who.host = host_name();
         who.pid = ::getpid();
-        node self(who);
-        const node::use current(self);
+        runtime self(who);
+        const runtime::use current(self);
         local_workers workers(loop, self, how.processes);
         auto work = app.start(std::move(line.rest));
         return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));

@@ -6,8 +6,8 @@
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/rt/local_workers.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
 
 #include <algorithm>
 #include <array>
@@ -29,18 +29,18 @@ const volatile char build_marker[] = "rt_tests build marker: A";
 
 struct pool {
     net::real_loop loop;
-    rt::node node{rt::node_options{}};
+    rt::runtime driver{rt::runtime_options{}};
     rt::local_workers workers;
 
-    explicit pool(rt::local_workers_options how) : workers(loop, node, std::move(how)) {}
+    explicit pool(rt::local_workers_options how) : workers(loop, driver, std::move(how)) {}
 
     /// Serves the workers while body runs; afterwards all have gone.
     template <class Body>
     void run(Body body) {
-        const rt::node::use current(node);
+        const rt::runtime::use current(driver);
         loop.run(everything(this, std::move(body)));
         CHECK(workers.pids().empty());
-        CHECK(node.pending() == 0);
+        CHECK(driver.pending() == 0);
     }
 
 private:
@@ -52,7 +52,7 @@ private:
         auto asked = as_result(std::move(work));
         auto outcome = co_await asked;
         self->workers.stop();
-        auto bye = self->node.close();
+        auto bye = self->driver.close();
         co_await bye;
         services.cancel();
         auto joined = services.join();
@@ -126,7 +126,7 @@ TEST_CASE("tasks survive the death of workers at random moments", "[rt][local_wo
                 CHECK(got == i);
             }
         }
-        CHECK(self.node.stats().workers_lost >= 1);
+        CHECK(self.driver.stats().workers_lost >= 1);
     });
 }
 

@@ -13,7 +13,7 @@ namespace {
 rt::failure through_the_wire(std::exception_ptr thrown) {
     rt::function_record fn;
     fn.name = "app::f(int)";
-    const rt::detail::node_name here{"worker-1", "node-a", 77};
+    const rt::detail::process_name here{"worker-1", "node-a", 77};
     wire::writer out;
     rt::detail::encode_failure(out, rt::detail::failure_of(thrown, fn, here));
     return rt::detail::decode_failure(out.bytes());

@@ -213,7 +213,7 @@ TEST_CASE("arguments that cannot be encoded fail their call and no other", "[rt]
             CHECK(got == 4);
         }
         CHECK(c.driver().pending() == 0);
-        CHECK(rt::node::encoding() == nullptr);
+        CHECK(rt::runtime::encoding() == nullptr);
     });
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("a decoder that throws costs its link and leaves nothing behind", "[rt
         auto asked = as_result(remote<&defuse>.with({.retries = 0})(fine, 1));
         auto outcome = co_await std::move(asked);
         CHECK_FALSE(outcome);
-        CHECK(rt::node::executing() == nullptr);
+        CHECK(rt::runtime::executing() == nullptr);
         auto next = remote<&twice>(2);
         {
             const auto got = co_await next;

@@ -176,7 +176,7 @@ TEST_CASE("a task that kills its worker fails after its retries", "[rt][run]") {
         if (outcome || outcome.error().code() != errc::worker_lost) co_return 1;
         if (!contains(outcome.error().what(), "; 2 attempts were made, each lost its worker"))
             co_return 3;
-        co_return rt::node::current().stats().workers_lost == 2 ? 0 : 2;
+        co_return rt::runtime::current().stats().workers_lost == 2 ? 0 : 2;
     });
 }
 

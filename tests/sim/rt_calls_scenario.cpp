@@ -30,7 +30,7 @@ struct history {
     std::string violation;
 
     void ran(int call) {
-        if (++by_process[{rt::node::executing()->name().pid, call}] > 1)
+        if (++by_process[{rt::runtime::executing()->name().pid, call}] > 1)
             violation = "a call ran twice on one worker";
         ++by_call[call];
     }
@@ -46,7 +46,7 @@ int broken(int call) {
     now->ran(call);
     throw std::runtime_error("broken on purpose");
 }
-/// Starts are noted when the call is taken apart: a coroutine runs outside of node::executing().
+/// Starts are noted when the call is taken apart: a coroutine runs outside of runtime::executing().
 task<int> wait_a_while(int call, int ms) {
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;

@@ -9,7 +9,7 @@
 //         CHECK(got == 7);
 //     });
 //
-// All nodes share one thread: remote<>, actor<> inside a worker's function would use the driver's node.
+// All runtimes share one thread: remote<>, actor<> inside a worker's function would use the driver's runtime.
 
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
@@ -35,7 +35,7 @@ public:
           workers_(static_cast<std::size_t>(workers)),
           secret_(net::token::generate(loop.random())) {}
 
-    [[nodiscard]] rt::node& driver() noexcept { return driver_; }
+    [[nodiscard]] rt::runtime& driver() noexcept { return driver_; }
     [[nodiscard]] sim::loop& loop() noexcept { return loop_; }
     [[nodiscard]] sim::network& network() noexcept { return network_; }
     [[nodiscard]] int workers() const noexcept { return static_cast<int>(workers_.size()); }
@@ -75,7 +75,7 @@ public:
     /// Brings the cluster up, runs body(*this), and takes everything down again.
     template <class Body>
     task<void> run(Body body) {
-        const rt::node::use current(driver_);
+        const rt::runtime::use current(driver_);
         listener_ = network_.host("driver").listen(net::address::sim("driver", 1));
         driver_.expect_workers(workers_.size());
         scope services;
@@ -106,12 +106,12 @@ public:
 private:
     struct worker {
         int incarnation = 0;
-        rt::node* self = nullptr;
+        rt::runtime* self = nullptr;
         std::optional<cancel_source> stop;
     };
 
-    static rt::node_options options_of(std::string name, std::int64_t pid) {
-        rt::node_options o;
+    static rt::runtime_options options_of(std::string name, std::int64_t pid) {
+        rt::runtime_options o;
         o.name = std::move(name);
         o.host = "sim";
         o.pid = pid;
@@ -172,7 +172,7 @@ private:
         auto connecting = net::connection::connect(
             network_.host(host_of(i)), net::address::sim("driver", 1), link_options(name, pid));
         auto wire = co_await connecting;
-        rt::node self(options_of(name, pid));
+        rt::runtime self(options_of(name, pid));
         w.self = &self;
         auto served = self.serve_driver(wire);
         co_await served;
@@ -181,7 +181,7 @@ private:
 
     sim::loop& loop_;
     sim::network& network_;
-    rt::node driver_;
+    rt::runtime driver_;
     std::uint16_t cpus_;
     std::size_t max_frame_ = 0;
     std::vector<worker> workers_;

@@ -120,7 +120,8 @@ concept makes =
 /// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(ref<std::uint64_t> made, node* by, counted<actor_state> lane) {
+task<actor_handle<T>> finish_create(ref<std::uint64_t> made, runtime* by,
+                                    counted<actor_state> lane) {
     const auto id = co_await made;
     if (!lane) lane = by->actor_lane(actor_id(id));
     lane->owned = true;
@@ -145,7 +146,7 @@ template <class T, class... A>
                   "that can, or specialise skein::wire::codec for it");
     if constexpr (can_make && can_send) {
         (void)create_record<T, typename travelling<A>::type...>::registered;
-        auto& by = rt::node::current();
+        auto& by = rt::runtime::current();
         counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
         apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
@@ -165,7 +166,7 @@ template <class T, class... A>
 
 } // namespace skein
 
-/// A handle travels as the actor's id; it is decoded while a call runs on a node.
+/// A handle travels as the actor's id; it is decoded while a call runs on a runtime.
 template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
@@ -173,13 +174,13 @@ struct skein::wire::codec<skein::actor_handle<T>> {
         to.fixed(h.id().value());
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
         using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
-        if (auto* call = skein::rt::node::encoding(); call != nullptr && h)
+        if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
             call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
         std::uint64_t id = 0;
         if (!from.fixed(id)) return from.status();
-        auto* here = skein::rt::node::executing();
+        auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle in the result of a call")

@@ -24,7 +24,7 @@ class real_loop;
 
 namespace skein::rt {
 
-class node;
+class runtime;
 
 /// How the workers of a run are started.
 struct local_workers_options {
@@ -38,14 +38,14 @@ struct local_workers_options {
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
 class local_workers {
 public:
-    local_workers(net::real_loop& loop, node& driver, local_workers_options how);
+    local_workers(net::real_loop& loop, runtime& driver, local_workers_options how);
     local_workers(const local_workers&) = delete;
     local_workers& operator=(const local_workers&) = delete;
     ~local_workers();
 
     [[nodiscard]] int count() const noexcept;
 
-    /// Starts the workers and replaces those that die, until stop() and the node's close().
+    /// Starts the workers and replaces those that die, until stop() and the runtime's close().
     [[nodiscard]] task<void> serve();
     /// No worker is replaced from now on.
     void stop() noexcept;

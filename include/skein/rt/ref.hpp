@@ -157,5 +157,5 @@ template <class T>
 } // namespace skein
 
 #if SKEIN_HEADER_ONLY
-#include <skein/rt/node.hpp> // the bodies of a call are those of its node
+#include <skein/rt/runtime.hpp> // the bodies of a call are those of its runtime
 #endif

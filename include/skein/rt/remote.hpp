@@ -12,9 +12,9 @@
 // does twice is the program's concern. Methods of actors: remote<&T::m>(handle, args...).
 
 #include <skein/rt/detail/remote.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/ref.hpp>
+#include <skein/rt/runtime.hpp>
 
 #include <utility>
 
@@ -37,8 +37,8 @@ public:
         copy.how_ = how;
         return copy;
     }
-    /// The same function, submitted to this node instead of the thread's current one.
-    [[nodiscard]] constexpr remote_function on(rt::node& by) const noexcept {
+    /// The same function, submitted to this runtime instead of the thread's current one.
+    [[nodiscard]] constexpr remote_function on(rt::runtime& by) const noexcept {
         remote_function copy = *this;
         copy.by_ = &by;
         return copy;
@@ -50,7 +50,7 @@ public:
     template <class... A>
         requires(!rt::detail::signature<decltype(F)>::is_member)
     [[nodiscard]] auto operator()(A&&... args) const {
-        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::node::current(), how_,
+        return rt::detail::call_function<F>(by_ != nullptr ? *by_ : rt::runtime::current(), how_,
                                             std::forward<A>(args)...);
     }
     /// A method: its ref may be dropped, as that of actor_handle::call().
@@ -62,7 +62,7 @@ public:
 
 private:
     call_options how_;
-    rt::node* by_ = nullptr;
+    rt::runtime* by_ = nullptr;
 };
 
 /// remote<&f>(args...), remote<&f>.with({...})(args...), remote<&T::m>(handle, args...).

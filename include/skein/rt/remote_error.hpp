@@ -56,7 +56,7 @@ struct failure {
 namespace detail {
 
 /// Who executes, as failures and messages name it.
-struct node_name {
+struct process_name {
     std::string name, host;
     std::int64_t pid = 0;
 

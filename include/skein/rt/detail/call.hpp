@@ -8,7 +8,7 @@
 //     started    the worker said that it is in the middle of it            (had started)
 //     done       value or failure is there; final
 //
-// A call is counted (not atomically: everything belongs to one loop). The node's slot table holds one
+// A call is counted (not atomically: everything belongs to one loop). The runtime's slot table holds one
 // count from submit to done, refs hold the others.
 
 #include <skein/core/bytes.hpp>
@@ -32,8 +32,8 @@
 
 namespace skein::rt {
 
-class node;
-struct link;
+class runtime;
+struct peer;
 
 namespace detail {
 
@@ -101,7 +101,7 @@ public:
 /// The part of a call that knows nothing of its result type.
 class call_base {
 public:
-    /// What few calls have; in detail/node_books.hpp.
+    /// What few calls have; in detail/runtime_books.hpp.
     struct rarities;
     struct free_rarities {
         void operator()(rarities* r) const noexcept;
@@ -145,9 +145,9 @@ public:
     void add_dependent(counted<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
-    node* owner = nullptr; ///< nullptr: the node is gone, or the call is done
+    runtime* owner = nullptr; ///< nullptr: the runtime is gone, or the call is done
     const function_record* fn = nullptr;
-    link* on = nullptr; ///< where it was sent
+    peer* on = nullptr; ///< where it was sent
     call_id id;
     actor_id target;
     counted<actor_state> lane; ///< the handle it was called through
@@ -184,9 +184,9 @@ public:
         if (--uses_ == 0) last_use_gone();
     }
 
-    node* owner = nullptr;
+    runtime* owner = nullptr;
     actor_id id;
-    link* on = nullptr;                      ///< where its calls go
+    peer* on = nullptr;                      ///< where its calls go
     bool owned = false;                      ///< dropping the last handle ends the actor
     std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
@@ -200,8 +200,8 @@ private:
 /// Fills in what all calls have in common.
 void apply_options(call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
-/// The node that a handle's calls go through; checks that there is one.
-[[nodiscard]] node& node_of(const counted<actor_state>& lane);
+/// The runtime that a handle's calls go through; checks that there is one.
+[[nodiscard]] runtime& runtime_of(const counted<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt

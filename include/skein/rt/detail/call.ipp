@@ -4,7 +4,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/log.hpp>
-#include <skein/rt/detail/node_books.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -116,7 +116,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE node& node_of(const counted<actor_state>& lane) {
+SKEIN_INLINE runtime& runtime_of(const counted<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
     return *lane->owner;

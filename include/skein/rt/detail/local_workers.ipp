@@ -17,9 +17,9 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/message.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/registry.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 
@@ -81,7 +81,7 @@ SKEIN_INLINE net::connection_options link_options(const std::string& name, const
 
 class local_workers::pool {
 public:
-    pool(net::real_loop& loop, node& driver, local_workers_options how)
+    pool(net::real_loop& loop, runtime& driver, local_workers_options how)
         : loop_(loop), driver_(driver), how_(std::move(how)), here_(loop), network_(loop),
           secret_(net::token::generate()) {
         const int cores = available_cores();
@@ -160,7 +160,7 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const link&) { return farewell(one->process.get()); });
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); });
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -256,7 +256,7 @@ private:
     }
 
     net::real_loop& loop_;
-    node& driver_;
+    runtime& driver_;
     local_workers_options how_;
     local_children here_;
     net::real_network network_;
@@ -269,7 +269,7 @@ private:
     std::string last_warning_, last_error_;
 };
 
-SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, node& driver,
+SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, runtime& driver,
                                           local_workers_options how)
     : pool_(std::make_unique<pool>(loop, driver, std::move(how))) {}
 SKEIN_INLINE local_workers::~local_workers() = default;
@@ -290,7 +290,7 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
                                    : std::string(name);
 }
 
-SKEIN_INLINE task<void> work(net::real_loop* loop, node* self, boot mine) {
+SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     auto order = wire::decode<worker_boot>(mine.message);
     if (!order || order->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
@@ -323,12 +323,12 @@ SKEIN_INLINE int worker_main() {
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
         net::real_loop loop;
-        node_options who;
+        runtime_options who;
         who.name = mine->name;
         who.host = host_name();
         who.pid = ::getpid();
-        node self(who);
-        const node::use current(self);
+        runtime self(who);
+        const runtime::use current(self);
         loop.run(detail::work(&loop, &self, std::move(*mine)));
         return exit_code::done;
     } catch (const std::exception& e) {

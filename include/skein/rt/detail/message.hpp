@@ -62,9 +62,9 @@ struct worker_hello {
 void encode_failure(wire::writer& to, const failure& f);
 [[nodiscard]] failure decode_failure(byte_span body);
 
-/// The exception that a call of `function` threw on this node, ready to travel.
+/// The exception that a call of `function` threw here, ready to travel.
 [[nodiscard]] failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                 const node_name& here);
+                                 const process_name& here);
 
 } // namespace skein::rt::detail
 

@@ -74,7 +74,7 @@ SKEIN_INLINE error located(const error& e, const std::string& place) {
 }
 
 SKEIN_INLINE failure failure_of(const std::exception_ptr& thrown, const function_record& function,
-                                const node_name& here) {
+                                const process_name& here) {
     const auto place = function.name + " on " + here.describe();
     auto from = std::make_shared<remote_error::origin>();
     from->worker = here.name;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The templates behind rt/remote.hpp: what a function's record does with a call that arrives, and how a
-// call's arguments leave. All that does not depend on the function is in node.
+// call's arguments leave. All that does not depend on the function is in runtime.
 
-#include <skein/rt/node.hpp>
 #include <skein/rt/ref.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/wire/decode.hpp>
 #include <skein/wire/encode.hpp>
 #include <skein/wire/schema.hpp>
@@ -66,7 +66,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(node* self, std::shared_ptr<link> from, call_id id,
+task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, call_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
@@ -236,7 +236,7 @@ template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
-    static void go(node& by, const counted<call_base>& call, A&&... args) {
+    static void go(runtime& by, const counted<call_base>& call, A&&... args) {
         if constexpr (any_ref) {
             std::size_t pending = 0;
             bool failed = false;
@@ -253,7 +253,7 @@ struct submission<std::tuple<P...>, A...> {
         by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
     }
 
-    static void wait_for(node& by, const counted<call_base>& call, std::size_t pending,
+    static void wait_for(runtime& by, const counted<call_base>& call, std::size_t pending,
                          A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
@@ -270,7 +270,7 @@ struct submission<std::tuple<P...>, A...> {
 };
 
 template <auto F>
-auto call_function(node& by, const call_options& how, auto&&... args) {
+auto call_function(runtime& by, const call_options& how, auto&&... args) {
     using traits = signature<decltype(F)>;
     using result_type = typename traits::result;
     if constexpr (parameter_check<typename traits::parameters>::ok && check_result<result_type>() &&
@@ -304,7 +304,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
-        auto& by = node_of(lane);
+        auto& by = runtime_of(lane);
         counted<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;

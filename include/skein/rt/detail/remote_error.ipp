@@ -11,7 +11,7 @@ SKEIN_INLINE void failure::raise() const {
     throw what;
 }
 
-SKEIN_INLINE std::string detail::node_name::describe() const {
+SKEIN_INLINE std::string detail::process_name::describe() const {
     return fmt::format("{} (pid {} at {})", name, pid, host);
 }
 

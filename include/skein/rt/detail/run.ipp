@@ -7,8 +7,8 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
-#include <skein/rt/node.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <algorithm>
@@ -84,7 +84,7 @@ SKEIN_INLINE int print_usage(std::string_view program) {
 }
 
 /// The driver: the app under its signals, then everything else in order.
-SKEIN_INLINE task<int> drive(net::real_loop* loop, node* self, local_workers* workers,
+SKEIN_INLINE task<int> drive(net::real_loop* loop, runtime* self, local_workers* workers,
                              task<int> app, int* stopped_by) {
     stop_signals signals;
     cancel_source stop;
@@ -136,8 +136,8 @@ SKEIN_INLINE int tell_failure(int stopped_by) {
 
 SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
     open_standard_files();
-    // A task of a worker may be a driver of its own: it has a node.
-    if (is_worker() && node::try_current() == nullptr) live_as_worker();
+    // A task of a worker may be a driver of its own: it has a runtime.
+    if (is_worker() && runtime::try_current() == nullptr) live_as_worker();
 
     int stopped_by = 0;
     try {
@@ -151,11 +151,11 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         how.processes.count = line.workers.value_or(how.workers);
         if (argc > 0) how.processes.program = argv[0];
         net::real_loop loop;
-        node_options who;
+        runtime_options who;
         who.host = host_name();
         who.pid = ::getpid();
-        node self(who);
-        const node::use current(self);
+        runtime self(who);
+        const runtime::use current(self);
         local_workers workers(loop, self, how.processes);
         auto work = app.start(std::move(line.rest));
         return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The books of rt/node.hpp: what only the bodies of node and of its calls see.
+// The books of rt/runtime.hpp: what only the bodies of runtime and of its calls see.
 
 #include <skein/core/event.hpp>
 #include <skein/core/loop.hpp>
@@ -49,12 +49,12 @@ struct call_base::rarities {
 
 } // namespace detail
 
-using link_id = strong_id<struct link_tag>;
+using peer_id = strong_id<struct peer_tag>;
 
-/// A connection as the node sees it. Owned by the task that serves it.
-struct link {
+/// A connection as the runtime sees it. Owned by the task that serves it.
+struct peer {
     std::shared_ptr<net::connection> wire;
-    link_id number;
+    peer_id number;
     std::string who; ///< "worker-2 (pid 4711 at host)"
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
@@ -74,29 +74,29 @@ struct link {
     std::unordered_map<call_id, detail::call_base*> forwarded;
 };
 
-struct node::books {
+struct runtime::books {
     using call_line = std::deque<detail::counted<detail::call_base>>;
     struct slot {
         detail::counted<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     struct actor_entry {
-        link* where = nullptr;
-        link_id owner; ///< of the link that holds its handle; none: this process
+        peer* where = nullptr;
+        peer_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
     /// A call or drop that waits behind calls that have run for long.
     struct arrival {
-        std::shared_ptr<link> from;
+        std::shared_ptr<peer> from;
         std::uint64_t id = 0; ///< of the call; of a drop: of the actor
         byte_buffer body;
         bool is_drop = false;
     };
 
-    detail::node_name name;
-    node_stats stats;
-    std::vector<std::shared_ptr<link>> links; ///< of a driver
-    link* upstream = nullptr;                 ///< of a worker
+    detail::process_name name;
+    runtime_stats stats;
+    std::vector<std::shared_ptr<peer>> links; ///< of a driver
+    peer* upstream = nullptr;                 ///< of a worker
     std::uint64_t last_link = 0, last_actor = 0;
 
     std::vector<slot> slots;

@@ -19,7 +19,7 @@
 namespace skein::cluster {
 
 /// How long a rank waits for the others, and what it compares with them.
-struct membership_options {
+struct group_member_options {
     duration join_deadline = time_constants::lan().rendezvous_timeout;
     /// How long exchange() waits for the slowest rank.
     duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
@@ -30,12 +30,12 @@ struct membership_options {
 
 /// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
 /// the destructor without either looks to the others like a crash.
-class membership final : public rendezvous {
+class group_member final : public rendezvous {
 public:
     ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
     ///           is in use
-    membership(launch_environment where, net::token secret, membership_options options = {});
-    ~membership() override;
+    group_member(launch_environment where, net::token secret, group_member_options options = {});
+    ~group_member() override;
 
     [[nodiscard]] int rank() const override;
     [[nodiscard]] int world_size() const override;
@@ -66,5 +66,5 @@ private:
 } // namespace skein::cluster
 
 #if SKEIN_HEADER_ONLY
-#include <skein/cluster/detail/membership.ipp>
+#include <skein/cluster/detail/group_member.ipp>
 #endif

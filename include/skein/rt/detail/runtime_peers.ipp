@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/node.hpp: links to other processes, and what one takes along when it ends.
+// Part of the bodies of rt/runtime.hpp: links to other processes, and what one takes along when it ends.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/rt/detail/node_books.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
 #include <map>
@@ -17,15 +17,15 @@
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection> wire) {
-    auto l = std::make_shared<link>();
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire) {
+    auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
-    l->number = link_id(++books_->last_link);
+    l->number = peer_id(++books_->last_link);
     const auto& peer = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
     if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
-    const std::weak_ptr<link> weak = l;
+    const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
             here->orderly = why == nullptr;
@@ -40,7 +40,7 @@ SKEIN_INLINE std::shared_ptr<link> node::attach(std::shared_ptr<net::connection>
     return l;
 }
 
-SKEIN_INLINE task<void> node::wait_end(std::shared_ptr<link> l) {
+SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     try {
         co_await l->ended.wait();
     } catch (const error&) { // cancelled
@@ -49,7 +49,8 @@ SKEIN_INLINE task<void> node::wait_end(std::shared_ptr<link> l) {
     }
 }
 
-SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire, obituary after) {
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire,
+                                              obituary after) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
     auto l = attach(std::move(wire));
     books_->links.push_back(l);
@@ -74,7 +75,7 @@ SKEIN_INLINE task<void> node::serve_worker(std::shared_ptr<net::connection> wire
     pump();
 }
 
-SKEIN_INLINE task<void> node::serve_driver(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
     auto l = attach(std::move(wire));
     books_->upstream = l.get();
@@ -94,7 +95,7 @@ SKEIN_INLINE task<void> node::serve_driver(std::shared_ptr<net::connection> wire
     books_->upstream = nullptr;
 }
 
-SKEIN_INLINE task<void> node::close() {
+SKEIN_INLINE task<void> runtime::close() {
     books_->closing = true;
     const error why(errc::closed, "the program ended before the call was done");
     books_->start_workers = {};
@@ -159,14 +160,14 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 } // namespace detail
 
 /// The calls that a broken link took along.
-struct node::losses {
+struct runtime::losses {
     std::vector<detail::counted<detail::call_base>> again, dead;
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
 
 /// Settles everything that a broken link took along: calls run again, or fail and say how far they got.
-SKEIN_INLINE void node::lose(link& l, const std::string& how) {
+SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     if (books_->upstream == nullptr && !books_->closing) ++books_->stats.workers_lost;
     l.up = false;
 
@@ -198,7 +199,7 @@ SKEIN_INLINE void node::lose(link& l, const std::string& how) {
 }
 
 /// Takes the calls that were at the link out of their slots.
-SKEIN_INLINE void node::take_lost(link& l, losses& into) {
+SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->id);
@@ -223,7 +224,7 @@ SKEIN_INLINE void node::take_lost(link& l, losses& into) {
 }
 
 /// Driver: the actors that lived at the link are gone. Gives those elsewhere whose handle it held.
-SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
+SKEIN_INLINE std::vector<actor_id> runtime::forget_actors(const peer& l) {
     std::vector<actor_id> orphaned;
     if (books_->upstream != nullptr) return orphaned;
     for (const auto& [id, entry] : books_->actors)
@@ -233,7 +234,7 @@ SKEIN_INLINE std::vector<actor_id> node::forget_actors(const link& l) {
     return orphaned;
 }
 
-SKEIN_INLINE void node::drop_orphan(actor_id id) {
+SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
     auto* where = books_->actors[id].where;
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
@@ -241,7 +242,7 @@ SKEIN_INLINE void node::drop_orphan(actor_id id) {
     if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
 }
 
-SKEIN_INLINE void node::fail_lost(losses& lost) {
+SKEIN_INLINE void runtime::fail_lost(losses& lost) {
     for (const auto& call : lost.dead) {
         const auto code = detail::is_unwanted(*call)                       ? errc::cancelled
                           : books_->upstream != nullptr || books_->closing ? errc::closed
@@ -258,7 +259,7 @@ SKEIN_INLINE void node::fail_lost(losses& lost) {
 
 /// Calls that run again go first; before them those that need no free core: a call that holds one may
 /// wait for them.
-SKEIN_INLINE void node::run_again(const losses& lost) {
+SKEIN_INLINE void runtime::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
     std::vector<detail::counted<detail::call_base>> urgent, others;
     for (const auto& call : lost.again) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/node.hpp: the frames that come over links, and the calls that run here.
+// Part of the bodies of rt/runtime.hpp: the frames that come over links, and the calls that run here.
 
 #include <skein/core/cancel.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/type_name.hpp>
-#include <skein/rt/detail/node_books.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 
 #include <coroutine>
 #include <cstring>
@@ -23,7 +23,7 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(node& self, std::shared_ptr<link> origin, call_id origin_id)
+    forwarded_call(runtime& self, std::shared_ptr<peer> origin, call_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
@@ -44,8 +44,8 @@ protected:
     void on_finished() override { origin_->forwarded.erase(origin_id_); }
 
 private:
-    node& self_;
-    std::shared_ptr<link> origin_;
+    runtime& self_;
+    std::shared_ptr<peer> origin_;
     call_id origin_id_;
 };
 
@@ -54,7 +54,7 @@ private:
 // A peer has shown that it knows the token, no more: what it says is compared with what it was asked.
 // The exceptions that are thrown here end its link.
 
-SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     switch (f.kind) {
     case detail::message_reply: return on_reply(*from, f);
     case detail::message_call:
@@ -74,7 +74,7 @@ SKEIN_INLINE void node::on_frame(const std::shared_ptr<link>& from, const net::f
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
+SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, call_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
@@ -85,7 +85,7 @@ SKEIN_INLINE detail::call_base* node::call_at(const link& from, call_id id) {
     return call;
 }
 
-SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
@@ -104,7 +104,7 @@ SKEIN_INLINE void node::on_reply(link& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
     } else if (books_->has_backlog) {
@@ -115,7 +115,7 @@ SKEIN_INLINE void node::on_cancel(link& from, call_id id) {
 }
 
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
+SKEIN_INLINE void runtime::on_drop(peer& from, actor_id id) {
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
@@ -126,8 +126,8 @@ SKEIN_INLINE void node::on_drop(link& from, actor_id id) {
 }
 
 /// Driver: an actor was made, or its constructor threw.
-SKEIN_INLINE void node::settle_create(link& from, const detail::call_base& call,
-                                      std::uint16_t outcome) {
+SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& call,
+                                         std::uint16_t outcome) {
     const auto known = books_->actors.find(call.target); // made by a worker that is still there
     const auto lane = books_->lanes.find(call.target);   // made by this process
     const bool wanted = call.nested ? known != books_->actors.end()
@@ -171,7 +171,7 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 } // namespace detail
 
 /// Driver: a call of a worker goes on to where it belongs.
-SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, from.who);
@@ -183,7 +183,7 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     }
     if (from.forwarded.contains(call_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
-    std::shared_ptr<link> origin;
+    std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
@@ -208,14 +208,14 @@ SKEIN_INLINE void node::forward(link& from, const net::frame_view& f) {
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::reply(link& to, call_id id, detail::encoder encode) {
+SKEIN_INLINE void runtime::reply(peer& to, call_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) {
+SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -223,7 +223,7 @@ SKEIN_INLINE void node::reply_failure(link& to, call_id id, const failure& why) 
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id) {
+SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -235,13 +235,13 @@ SKEIN_INLINE void node::send_scratch(link& to, std::uint16_t outcome, call_id id
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void node::reply_thrown(link& to, call_id id, const function_record& fn) {
+SKEIN_INLINE void runtime::reply_thrown(peer& to, call_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
 /// Worker: a call or drop has come. Calls run in order, here and now, until they have taken so long that
 /// their replies should leave and a cancellation should be heard: the rest waits for the next turn.
-SKEIN_INLINE void node::arrived(const std::shared_ptr<link>& from, const net::frame_view& f) {
+SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net::frame_view& f) {
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
@@ -284,7 +284,7 @@ struct next_turn : turn_hook {
 
 } // namespace detail
 
-SKEIN_INLINE task<void> node::run_backlog() {
+SKEIN_INLINE task<void> runtime::run_backlog() {
     auto& waiting = books_->backlog;
     do {
         detail::next_turn next;
@@ -311,8 +311,8 @@ SKEIN_INLINE task<void> node::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_id id,
-                                        byte_span body) {
+SKEIN_INLINE void runtime::execute_waiting(const std::shared_ptr<peer>& from, call_id id,
+                                           byte_span body) {
     try {
         if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
         wire::reader in(body);
@@ -328,8 +328,8 @@ SKEIN_INLINE void node::execute_waiting(const std::shared_ptr<link>& from, call_
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
-                                std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+                                   std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, from->who);
@@ -353,22 +353,22 @@ SKEIN_INLINE void node::execute(const std::shared_ptr<link>& from, call_id id, b
     ++books_->stats.executed;
     detail::incoming_call call{*this, from, id, fn, head.target, in, std::move(box)};
     struct executing_guard {
-        node* before = executing_;
+        runtime* before = executing_;
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> node::execute_later(std::shared_ptr<link> from, call_id id,
-                                            byte_buffer body,
-                                            std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_id id,
+                                               byte_buffer body,
+                                               std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
     execute(from, id, body, std::move(box));
     co_return;
 }
 
-SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
+SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
     auto& running = call.from->running[call.id];
     auto guarded = with_cancel(running.stop.token(), std::move(work));
     books_->calls.spawn(run_call(call.from, call.id, std::move(guarded)));
@@ -376,14 +376,14 @@ SKEIN_INLINE void node::start(detail::incoming_call& call, task<void> work) {
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> node::run_call(std::shared_ptr<link> from, call_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, call_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }
 
 /// Runs after the first steps of the calls that have just started: those that are not done by then
 /// have suspended, and their submitter is told.
-SKEIN_INLINE task<void> node::tell_started(std::shared_ptr<link> to) {
+SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
     co_await yield();
     for (const auto id : std::exchange(books_->fresh, {})) {
         const auto found = to->running.find(id);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Part of the bodies of rt/node.hpp: which worker a call goes to, and how it gets there.
+// Part of the bodies of rt/runtime.hpp: which worker a call goes to, and how it gets there.
 
 #include <skein/core/loop.hpp>
-#include <skein/rt/detail/node_books.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -13,8 +13,8 @@
 namespace skein::rt {
 
 /// Where a task or a new actor goes now; nullptr: nowhere yet, or (possible = false) never.
-SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
-    link* best = nullptr;
+SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) {
+    peer* best = nullptr;
     std::uint32_t largest = 0;
     bool any = false;
     for (const auto& l : books_->links) {
@@ -38,12 +38,12 @@ SKEIN_INLINE link* node::pick(const detail::call_base& call, bool& possible) {
     return best;
 }
 
-SKEIN_INLINE void node::pump() {
+SKEIN_INLINE void runtime::pump() {
     pump(detail::call_kind::create);
     pump(detail::call_kind::task);
 }
 
-SKEIN_INLINE void node::pump(detail::call_kind which) {
+SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     auto& line = which == detail::call_kind::create ? books_->creations : books_->queue;
     while (!line.empty()) {
         auto& front = line.front();
@@ -68,7 +68,7 @@ SKEIN_INLINE void node::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -80,7 +80,7 @@ SKEIN_INLINE call_id node::take_slot(detail::counted<detail::call_base> call) {
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
+SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
@@ -90,7 +90,7 @@ SKEIN_INLINE detail::counted<detail::call_base> node::free_slot(call_id id) {
     return std::move(books_->slots[index].call);
 }
 
-SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> call) {
     auto& raw = *call;
     raw.id = take_slot(std::move(call));
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
@@ -116,8 +116,8 @@ SKEIN_INLINE void node::send(link& to, detail::counted<detail::call_base> call) 
     }
 }
 
-SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span body,
-                                 byte_buffer* owned) {
+SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span body,
+                                    byte_buffer* owned) {
     call.on = &to;
     // A connection that has just broken: the call stays in its slot as "did not run" until the link
     // is settled.
@@ -144,7 +144,7 @@ SKEIN_INLINE void node::transmit(link& to, detail::call_base& call, byte_span bo
 }
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
-SKEIN_INLINE void node::account(link& from, const detail::call_base& call) {
+SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
         return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);

@@ -5,7 +5,7 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/rt/detail/message.hpp>
-#include <skein/rt/node.hpp>
+#include <skein/rt/runtime.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <ctime>
@@ -30,8 +30,8 @@ namespace {
 template <class Body>
 void with_node(Body body) {
     sim::loop loop(1);
-    rt::node lonely(rt::node_options{});
-    const rt::node::use current(lonely);
+    rt::runtime lonely(rt::runtime_options{});
+    const rt::runtime::use current(lonely);
     loop.run(body(lonely));
 }
 
@@ -66,19 +66,19 @@ net::connection_options options_of(std::string name) {
     return o;
 }
 
-/// Two connected ends in a simulated world: one for a node, one for a test that says what it likes.
+/// Two connected ends in a simulated world: one for a runtime, one for a test that says what it likes.
 struct raw_link {
     std::shared_ptr<net::connection> of_node, of_test;
 };
 task<void> accept_into(net::listener* at, std::shared_ptr<net::connection>* out) {
     auto accepted = at->accept();
     auto stream = co_await accepted;
-    auto shaken = net::connection::accept(std::move(stream), options_of("node"));
+    auto shaken = net::connection::accept(std::move(stream), options_of("runtime"));
     *out = co_await shaken;
 }
 task<raw_link> make_raw_link(sim::network* network) {
-    const auto at = net::address::sim("node", 1);
-    auto listener = network->host("node").listen(at);
+    const auto at = net::address::sim("runtime", 1);
+    auto listener = network->host("runtime").listen(at);
     raw_link out;
     scope accepting;
     accepting.spawn(accept_into(listener.get(), &out.of_node));
@@ -89,7 +89,7 @@ task<raw_link> make_raw_link(sim::network* network) {
     co_return out;
 }
 
-/// Runs body(node, end of the test) beside a worker whose driver is the test. Gives why its link ended.
+/// Runs body(runtime, end of the test) beside a worker whose driver is the test. Gives why its link ended.
 template <class Body>
 std::string with_raw_driver(Body body) {
     sim::loop loop(1);
@@ -98,7 +98,7 @@ std::string with_raw_driver(Body body) {
     const auto everything = [](sim::network* on, Body run, std::string* ended) -> task<void> {
         auto making = make_raw_link(on);
         auto link = co_await making;
-        rt::node worker(rt::node_options{"worker-1", "sim", 7});
+        rt::runtime worker(rt::runtime_options{"worker-1", "sim", 7});
         scope serving;
         serving.spawn(worker.serve_driver(link.of_node));
         auto work = run(&worker, link.of_test);
@@ -115,12 +115,12 @@ std::string with_raw_driver(Body body) {
 
 /// The same for a driver whose only worker is the test.
 template <class Body>
-void with_raw_worker(rt::node::obituary after, Body body) {
+void with_raw_worker(rt::runtime::obituary after, Body body) {
     sim::loop loop(1);
     sim::network network(loop, sim::faults{});
-    rt::node driver(rt::node_options{});
-    const rt::node::use current(driver);
-    const auto everything = [](sim::network* on, rt::node* self, rt::node::obituary end,
+    rt::runtime driver(rt::runtime_options{});
+    const rt::runtime::use current(driver);
+    const auto everything = [](sim::network* on, rt::runtime* self, rt::runtime::obituary end,
                                Body run) -> task<void> {
         auto making = make_raw_link(on);
         auto link = co_await making;
@@ -136,7 +136,7 @@ void with_raw_worker(rt::node::obituary after, Body body) {
     loop.run(everything(&network, &driver, std::move(after), body));
 }
 
-task<std::string> throws_instead(const rt::link&) {
+task<std::string> throws_instead(const rt::peer&) {
     throw error(errc::io, "too many open files");
     co_return "";
 }
@@ -173,8 +173,8 @@ double seconds_of_losing(int n) {
 
 } // namespace
 
-TEST_CASE("calls wait for the first worker, which is asked for once", "[rt][node]") {
-    with_node([](rt::node& n) -> task<void> {
+TEST_CASE("calls wait for the first worker, which is asked for once", "[rt][runtime]") {
+    with_node([](rt::runtime& n) -> task<void> {
         int asked = 0;
         n.on_first_call([&asked] { ++asked; });
         auto a = remote<&twice>(1);
@@ -195,8 +195,8 @@ TEST_CASE("calls wait for the first worker, which is asked for once", "[rt][node
     });
 }
 
-TEST_CASE("closing a node ends what waits", "[rt][node]") {
-    with_node([](rt::node& n) -> task<void> {
+TEST_CASE("closing a runtime ends what waits", "[rt][runtime]") {
+    with_node([](rt::runtime& n) -> task<void> {
         auto a = as_result(remote<&twice>(1));
         auto bye = n.close();
         co_await bye;
@@ -210,7 +210,7 @@ TEST_CASE("closing a node ends what waits", "[rt][node]") {
     });
 }
 
-TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", "[rt][node]") {
+TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", "[rt][runtime]") {
     in_sim(2, 2, [](sim_cluster& c) -> task<void> {
         std::vector<ref<int>> refs;
         for (int i = 0; i < 4; ++i) refs.push_back(remote<&later>(i, 2000));
@@ -226,7 +226,7 @@ TEST_CASE("a worker that falls silent is given up and its tasks run elsewhere", 
     });
 }
 
-TEST_CASE("the world is the same for the same seed", "[rt][node]") {
+TEST_CASE("the world is the same for the same seed", "[rt][runtime]") {
     const auto trace = [](std::uint64_t seed) {
         sim::loop loop(seed);
         sim::network network(loop, sim::faults{});
@@ -245,7 +245,7 @@ TEST_CASE("the world is the same for the same seed", "[rt][node]") {
     CHECK(trace(5) != trace(6));
 }
 
-TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][node]") {
+TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][runtime]") {
     sim::loop loop(3);
     sim::network network(loop, sim::faults{});
     {
@@ -263,7 +263,7 @@ TEST_CASE("after a run no call, coroutine, actor or stream is left", "[rt][node]
     CHECK(network.open_streams() == 0);
 }
 
-TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node]") {
+TEST_CASE("frames that are no calls break the link and nothing else", "[rt][runtime]") {
     // A peer that knows the token but speaks nonsense: the driver drops it and goes on with the others.
     sim::loop loop(4);
     sim::network network(loop, sim::faults{});
@@ -289,7 +289,7 @@ TEST_CASE("frames that are no calls break the link and nothing else", "[rt][node
     }));
 }
 
-TEST_CASE("a reply from a link that the call was not sent to ends that link", "[rt][node]") {
+TEST_CASE("a reply from a link that the call was not sent to ends that link", "[rt][runtime]") {
     in_sim(5, 1, [](sim_cluster& c) -> task<void> {
         auto slow = remote<&later>(1000, 500); // the first call: slot 0, generation 1
         co_await sleep_for(50ms);
@@ -312,7 +312,7 @@ TEST_CASE("a reply from a link that the call was not sent to ends that link", "[
     });
 }
 
-TEST_CASE("'started' from a link that the call was not sent to ends that link", "[rt][node]") {
+TEST_CASE("'started' from a link that the call was not sent to ends that link", "[rt][runtime]") {
     in_sim(5, 1, [](sim_cluster& c) -> task<void> {
         auto slow = remote<&later>(1000, 500);
         co_await sleep_for(50ms);
@@ -326,7 +326,7 @@ TEST_CASE("'started' from a link that the call was not sent to ends that link", 
     });
 }
 
-TEST_CASE("a reply that is neither value nor failure ends its link", "[rt][node]") {
+TEST_CASE("a reply that is neither value nor failure ends its link", "[rt][runtime]") {
     with_raw_worker(nullptr, [](std::shared_ptr<net::connection> peer) -> task<void> {
         auto r = remote<&twice>.with({.retries = 0})(1);
         peer->send(rt::detail::message_reply, 9, std::uint64_t{1} << 32, {}, {});
@@ -338,7 +338,7 @@ TEST_CASE("a reply that is neither value nor failure ends its link", "[rt][node]
 }
 
 TEST_CASE("a call whose kind is not that of its function ends the link, and no worker",
-          "[rt][node]") {
+          "[rt][runtime]") {
     struct sent {
         std::string_view function;
         call_kind kind;
@@ -350,24 +350,25 @@ TEST_CASE("a call whose kind is not that of its function ends the link, and no w
           sent{"rt_test::counter(int)", call_kind::method},
           sent{"rt_test::twice(", call_kind::method}, sent{"rt_test::twice(", call_kind::create},
           sent{"rt_test::counter::add(", call_kind::create}}) {
-        const auto why = with_raw_driver([wrong](rt::node*, std::shared_ptr<net::connection> peer) {
-            return [](sent what, std::shared_ptr<net::connection> end) -> task<void> {
-                end->send(rt::detail::message_call, 0, 1,
-                          call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
-                end->send(rt::detail::message_call, 0, 2, call_of(what.function, what.kind, 7, 1),
-                          {});
-                auto ended = end->wait_closed();
-                co_await ended;
-            }(wrong, std::move(peer));
-        });
+        const auto why =
+            with_raw_driver([wrong](rt::runtime*, std::shared_ptr<net::connection> peer) {
+                return [](sent what, std::shared_ptr<net::connection> end) -> task<void> {
+                    end->send(rt::detail::message_call, 0, 1,
+                              call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
+                    end->send(rt::detail::message_call, 0, 2,
+                              call_of(what.function, what.kind, 7, 1), {});
+                    auto ended = end->wait_closed();
+                    co_await ended;
+                }(wrong, std::move(peer));
+            });
         CHECK(why.find("none of its kind") != std::string::npos);
     }
 }
 
 TEST_CASE("a method that is sent to an actor of another type ends the link, and no worker",
-          "[rt][node]") {
-    const auto why =
-        with_raw_driver([](rt::node* worker, std::shared_ptr<net::connection> peer) -> task<void> {
+          "[rt][runtime]") {
+    const auto why = with_raw_driver(
+        [](rt::runtime* worker, std::shared_ptr<net::connection> peer) -> task<void> {
             peer->send(rt::detail::message_call, 0, 1,
                        call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
             co_await sleep_for(10ms);
@@ -380,7 +381,7 @@ TEST_CASE("a method that is sent to an actor of another type ends the link, and 
     CHECK(why.find("of actor 7, which is a rt_test::counter") != std::string::npos);
 }
 
-TEST_CASE("a driver passes no wrong call on to a worker", "[rt][node]") {
+TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
     in_sim(5, 1, [](sim_cluster& c) -> task<void> {
         auto mine = co_await actor<counter>(1);
         const auto id = mine.id().value();
@@ -411,7 +412,7 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][node]") {
 }
 
 TEST_CASE("the calls of a lost worker are settled, also when its end cannot be seen",
-          "[rt][node]") {
+          "[rt][runtime]") {
     with_raw_worker(&throws_instead, [](std::shared_ptr<net::connection> peer) -> task<void> {
         auto r = remote<&twice>.with({.retries = 0})(1);
         co_await sleep_for(10ms);
@@ -424,14 +425,14 @@ TEST_CASE("the calls of a lost worker are settled, also when its end cannot be s
     });
 }
 
-TEST_CASE("settling a lost worker takes time in proportion to its calls", "[rt][node]") {
+TEST_CASE("settling a lost worker takes time in proportion to its calls", "[rt][runtime]") {
     (void)seconds_of_losing(1000);
     const double few = seconds_of_losing(4000);
     const double many = seconds_of_losing(32000);
     CHECK(many / few < 24); // it was 60: each call looked at all others
 }
 
-TEST_CASE("the memory of a large call is given back", "[rt][node]") {
+TEST_CASE("the memory of a large call is given back", "[rt][runtime]") {
     in_sim(5, 1, [](sim_cluster&) -> task<void> {
         const auto used = [] {
             const auto m = ::mallinfo2();

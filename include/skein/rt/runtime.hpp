@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// node: the runtime of one process. It turns calls into frames, frames into calls, and keeps the
+// runtime: what one process needs to call and to be called. It turns calls into frames, frames into calls, and keeps the
 // books: which call is where, which actor lives on which worker, what was lost when one died.
 //
 // A driver has one link to each of its workers, places tasks on them and knows every actor. A worker
 // has one link, to its driver, executes what arrives in order on its loop, and sends its own calls
 // through the driver. Both run unchanged on the real and on the simulated loop.
 //
-//     rt::node driver(rt::node_options{"driver", "here", 1});
+//     rt::runtime driver(rt::runtime_options{"driver", "here", 1});
 //     auto serving = driver.serve_worker(connection, nullptr);   // one task per worker
-//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current node
+//     auto r = skein::remote<&f>.on(driver)(7);                  // or remote<&f>(7): the current one
 //
-// Programs use skein::run, which makes the node and its workers.
+// Programs use skein::run, which makes the runtime and its workers.
 
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
@@ -37,14 +37,14 @@ class reader;
 namespace skein::rt {
 
 /// Who this process is.
-struct node_options {
+struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
     std::string host = "localhost";
     std::int64_t pid = 0;
 };
 
-/// Counts since the node was made.
-struct node_stats {
+/// Counts since it was made.
+struct runtime_stats {
     std::uint64_t submitted = 0, done = 0, failed = 0; ///< calls of this process
     std::uint64_t executed = 0;                        ///< calls that ran here
     std::uint64_t retried = 0, workers_lost = 0;
@@ -62,8 +62,8 @@ struct actor_box {
 
 /// A call that arrived, while it is being looked at.
 struct incoming_call {
-    node& self;
-    const std::shared_ptr<link>& from;
+    runtime& self;
+    const std::shared_ptr<peer>& from;
     call_id id;
     const function_record& fn;
     actor_id target;
@@ -76,44 +76,44 @@ struct incoming_call {
     void reply_thrown() const;
 };
 
-[[noreturn]] void no_current_node();
+[[noreturn]] void no_current_runtime();
 
 } // namespace detail
 
 /// The runtime of one process; belongs to one loop. Close it before it is destroyed.
-class node {
+class runtime {
 public:
-    explicit node(node_options who);
-    node(const node&) = delete;
-    node& operator=(const node&) = delete;
-    ~node();
+    explicit runtime(runtime_options who);
+    runtime(const runtime&) = delete;
+    runtime& operator=(const runtime&) = delete;
+    ~runtime();
 
-    /// The node that remote<&f>(...) and actor<T>(...) use on this thread.
-    [[nodiscard]] static node& current() {
-        if (current_ == nullptr) detail::no_current_node();
+    /// The runtime that remote<&f>(...) and actor<T>(...) use on this thread.
+    [[nodiscard]] static runtime& current() {
+        if (current_ == nullptr) detail::no_current_runtime();
         return *current_;
     }
-    [[nodiscard]] static node* try_current() noexcept { return current_; }
-    /// Makes a node the current one of this thread while it lives.
+    [[nodiscard]] static runtime* try_current() noexcept { return current_; }
+    /// Makes a runtime the current one of this thread while it lives.
     class use {
     public:
-        explicit use(node& n) noexcept : before_(std::exchange(current_, &n)) {}
+        explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
         use(const use&) = delete;
         use& operator=(const use&) = delete;
         ~use() { current_ = before_; }
 
     private:
-        node* before_;
+        runtime* before_;
     };
 
-    /// The node whose incoming call is being decoded on this thread, if any.
-    [[nodiscard]] static node* executing() noexcept { return executing_; }
+    /// The runtime whose incoming call is being decoded on this thread, if any.
+    [[nodiscard]] static runtime* executing() noexcept { return executing_; }
     /// The call whose arguments are being encoded on this thread, if any.
     [[nodiscard]] static detail::call_base* encoding() noexcept { return encoding_; }
 
     /// What follows the end of a worker's link: waits for the process and says how it ended, e.g.
     /// "killed by signal 9 (SIGKILL)". May be empty.
-    using obituary = unique_function<task<std::string>(const link&)>;
+    using obituary = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
     /// along. Never throws but for cancellation, which aborts the link.
@@ -130,9 +130,9 @@ public:
     /// Driver: there will be no more workers; fails what waits for one, now and later.
     void give_up(error why);
 
-    [[nodiscard]] const detail::node_name& name() const noexcept;
+    [[nodiscard]] const detail::process_name& name() const noexcept;
     [[nodiscard]] std::size_t workers() const noexcept;
-    [[nodiscard]] const node_stats& stats() const noexcept;
+    [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
     [[nodiscard]] std::size_t pending() const noexcept;
     /// Actors that live in this process.
@@ -152,46 +152,46 @@ public:
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
-    /// The state behind handles to an actor: one per node and actor, so that order is kept.
+    /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
     [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
 
-    void reply(link& to, call_id id, detail::encoder encode);
-    void reply_failure(link& to, call_id id, const failure& why);
+    void reply(peer& to, call_id id, detail::encoder encode);
+    void reply_failure(peer& to, call_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(link& to, call_id id, const function_record& fn);
+    void reply_thrown(peer& to, call_id id, const function_record& fn);
     void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
     void count_outcome(bool failed) noexcept;
 
 private:
-    struct books; // in detail/node_books.hpp
+    struct books; // in detail/runtime_books.hpp
     struct losses;
 
-    void on_frame(const std::shared_ptr<link>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const link& from, call_id id);
-    void on_reply(link& from, const net::frame_view& f);
-    void on_cancel(link& from, call_id id);
-    void on_drop(link& from, actor_id id);
-    void settle_create(link& from, const detail::call_base& call, std::uint16_t outcome);
-    void arrived(const std::shared_ptr<link>& from, const net::frame_view& f);
+    void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
+    [[nodiscard]] detail::call_base* call_at(const peer& from, call_id id);
+    void on_reply(peer& from, const net::frame_view& f);
+    void on_cancel(peer& from, call_id id);
+    void on_drop(peer& from, actor_id id);
+    void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
+    void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<link>& from, call_id id, byte_span body);
-    void send_scratch(link& to, std::uint16_t outcome, call_id id);
-    void execute(const std::shared_ptr<link>& from, call_id id, byte_span body,
+    void execute_waiting(const std::shared_ptr<peer>& from, call_id id, byte_span body);
+    void send_scratch(peer& to, std::uint16_t outcome, call_id id);
+    void execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<link> from, call_id id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<peer> from, call_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<link> from, call_id id, task<void> work);
-    task<void> tell_started(std::shared_ptr<link> to);
-    void forward(link& from, const net::frame_view& f);
+    task<void> run_call(std::shared_ptr<peer> from, call_id id, task<void> work);
+    task<void> tell_started(std::shared_ptr<peer> to);
+    void forward(peer& from, const net::frame_view& f);
 
-    std::shared_ptr<link> attach(std::shared_ptr<net::connection> wire);
-    [[nodiscard]] task<void> wait_end(std::shared_ptr<link> l);
-    void lose(link& l, const std::string& how);
-    void take_lost(link& l, losses& into);
-    std::vector<actor_id> forget_actors(const link& l);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
+    void lose(peer& l, const std::string& how);
+    void take_lost(peer& l, losses& into);
+    std::vector<actor_id> forget_actors(const peer& l);
     void drop_orphan(actor_id id);
     void fail_lost(losses& lost);
     void run_again(const losses& lost);
@@ -205,16 +205,16 @@ private:
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
-    link* pick(const detail::call_base& call, bool& possible);
-    void send(link& to, detail::counted<detail::call_base> call);
-    void transmit(link& to, detail::call_base& call, byte_span body, byte_buffer* owned);
-    void account(link& from, const detail::call_base& call);
+    peer* pick(const detail::call_base& call, bool& possible);
+    void send(peer& to, detail::counted<detail::call_base> call);
+    void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
+    void account(peer& from, const detail::call_base& call);
     call_id take_slot(detail::counted<detail::call_base> call);
     detail::counted<detail::call_base> free_slot(call_id id);
     void refuse(detail::call_base& call, error why);
 
-    static inline constinit thread_local node* current_ = nullptr;
-    static inline constinit thread_local node* executing_ = nullptr;
+    static inline constinit thread_local runtime* current_ = nullptr;
+    static inline constinit thread_local runtime* executing_ = nullptr;
     static inline constinit thread_local detail::call_base* encoding_ = nullptr;
 
     std::unique_ptr<books> books_;
@@ -224,8 +224,8 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/call.ipp>
-#include <skein/rt/detail/node.ipp>
-#include <skein/rt/detail/node_frames.ipp>
-#include <skein/rt/detail/node_links.ipp>
-#include <skein/rt/detail/node_send.ipp>
+#include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_frames.ipp>
+#include <skein/rt/detail/runtime_peers.ipp>
+#include <skein/rt/detail/runtime_send.ipp>
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bodies of rt/node.hpp: the calls of this process, and the actors it knows. How calls get to
-// workers is in node_send.ipp, what links bring in node_frames.ipp, what they take along in node_links.ipp.
+// The bodies of rt/runtime.hpp: the calls of this process, and the actors it knows. How calls get to
+// workers is in runtime_send.ipp, what links bring in runtime_frames.ipp, what they take along in runtime_peers.ipp.
 
 #include <skein/core/check.hpp>
 #include <skein/core/loop.hpp>
-#include <skein/rt/detail/node_books.hpp>
+#include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@ namespace skein::rt {
 
 namespace detail {
 
-SKEIN_INLINE void no_current_node() {
+SKEIN_INLINE void no_current_runtime() {
     SKEIN_CHECK(false, "no skein runtime on this thread: call remote functions and actors from "
                        "inside skein::run");
     std::abort();
@@ -34,17 +34,17 @@ SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from,
 
 } // namespace detail
 
-SKEIN_INLINE node::node(node_options who) : books_(std::make_unique<books>()) {
+SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<books>()) {
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
     books_->name.pid = who.pid;
     (void)registry::instance(); // numbers the functions
 }
 
-SKEIN_INLINE node::~node() {
+SKEIN_INLINE runtime::~runtime() {
     SKEIN_CHECK(
         books_->links.empty() && books_->upstream == nullptr && books_->calls.size() == 0,
-        "a node is destroyed while it serves {} links and runs {} calls; co_await close() and "
+        "a runtime is destroyed while it serves {} links and runs {} calls; co_await close() and "
         "the serving tasks first",
         books_->links.size(), books_->calls.size());
     give_up(error(errc::closed, "the runtime has ended"));
@@ -52,42 +52,42 @@ SKEIN_INLINE node::~node() {
     if (current_ == this) current_ = nullptr;
 }
 
-SKEIN_INLINE std::size_t node::workers() const noexcept {
+SKEIN_INLINE std::size_t runtime::workers() const noexcept {
     return static_cast<std::size_t>(
         std::count_if(books_->links.begin(), books_->links.end(), [](auto& l) { return l->up; }));
 }
 
-SKEIN_INLINE void node::on_first_call(unique_function<void()> start) {
+SKEIN_INLINE void runtime::on_first_call(unique_function<void()> start) {
     books_->start_workers = std::move(start);
 }
-SKEIN_INLINE void node::expect_workers(std::size_t n) {
+SKEIN_INLINE void runtime::expect_workers(std::size_t n) {
     books_->expected = n;
     pump();
 }
-SKEIN_INLINE const detail::node_name& node::name() const noexcept { return books_->name; }
-SKEIN_INLINE const node_stats& node::stats() const noexcept { return books_->stats; }
-SKEIN_INLINE std::size_t node::pending() const noexcept {
+SKEIN_INLINE const detail::process_name& runtime::name() const noexcept { return books_->name; }
+SKEIN_INLINE const runtime_stats& runtime::stats() const noexcept { return books_->stats; }
+SKEIN_INLINE std::size_t runtime::pending() const noexcept {
     return books_->stats.submitted - books_->stats.done;
 }
-SKEIN_INLINE std::size_t node::actors() const noexcept { return books_->boxes.size(); }
-SKEIN_INLINE std::size_t node::running() const noexcept { return books_->calls.size(); }
-SKEIN_INLINE bool node::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE actor_id node::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
-SKEIN_INLINE void node::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
+SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
+SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
+SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
+SKEIN_INLINE actor_id runtime::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
-SKEIN_INLINE void node::count_outcome(bool failed) noexcept {
+SKEIN_INLINE void runtime::count_outcome(bool failed) noexcept {
     ++books_->stats.done;
     books_->stats.failed += failed;
 }
-SKEIN_INLINE void node::refuse(detail::call_base& call, error why) {
+SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
     call.fail({std::move(why), nullptr});
 }
 
 // ---- calls of this process -------------------------------------------------------------------
 
 /// False: its deadline is over before it begins, and it has failed with that.
-SKEIN_INLINE bool node::prepare(detail::call_base& call) {
+SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
     ++books_->stats.submitted;
     if (!call.rare || call.rare->limit == no_deadline) return true;
@@ -117,8 +117,8 @@ SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
 } // namespace detail
 
 /// Appends head and arguments; false: a codec threw, and the call has failed with that.
-SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
-                                    detail::encoder encode) {
+SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call,
+                                       detail::encoder encode) {
     struct encoding_guard {
         detail::call_base* before = encoding_;
         ~encoding_guard() { encoding_ = before; }
@@ -138,7 +138,7 @@ SKEIN_INLINE bool node::encode_call(wire::writer& to, detail::call_base& call,
     }
 }
 
-SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -162,9 +162,9 @@ SKEIN_INLINE void node::submit(detail::counted<detail::call_base> call, detail::
     place(std::move(call));
 }
 
-SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>& call,
-                                        std::size_t pending,
-                                        std::unique_ptr<detail::deferred_arguments> arguments) {
+SKEIN_INLINE void runtime::submit_deferred(const detail::counted<detail::call_base>& call,
+                                           std::size_t pending,
+                                           std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
     call->extra().arguments = std::move(arguments);
     if (!prepare(*call)) return;
@@ -172,7 +172,7 @@ SKEIN_INLINE void node::submit_deferred(const detail::counted<detail::call_base>
     // Held by the refs it waits for.
 }
 
-SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
+SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
     if (--call.rare->pending != 0 || call.is_done()) return;
     books_->ready.emplace_back(&call);
     if (std::exchange(books_->settling, true)) return; // a long chain must not become a deep stack
@@ -185,7 +185,7 @@ SKEIN_INLINE void node::argument_ready(detail::call_base& call) {
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
-SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& call) {
+SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>& call) {
     const auto lane = call->lane;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
@@ -218,7 +218,7 @@ SKEIN_INLINE void node::settle_ready(const detail::counted<detail::call_base>& c
 }
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
-SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
     if (books_->closing)
         return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
                                                                 "is shutting down"));
@@ -249,7 +249,7 @@ SKEIN_INLINE void node::place(detail::counted<detail::call_base> call) {
 }
 
 /// Sends what is complete at the front of an actor's line.
-SKEIN_INLINE void node::drain(detail::actor_state& lane) {
+SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
     const detail::counted<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
@@ -273,7 +273,7 @@ SKEIN_INLINE void node::drain(detail::actor_state& lane) {
     }
 }
 
-SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
+SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const detail::counted<detail::call_base> hold(&call);
     const auto lane = call.lane;
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
@@ -292,7 +292,7 @@ SKEIN_INLINE void node::cancel(detail::call_base& call) noexcept {
     if (lane) drain(*lane);
 }
 
-SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
+SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const detail::counted<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool sent =
@@ -306,7 +306,7 @@ SKEIN_INLINE void node::deadline_passed(detail::call_base& call) {
     if (lane) drain(*lane);
 }
 
-SKEIN_INLINE void node::give_up(error why) {
+SKEIN_INLINE void runtime::give_up(error why) {
     books_->given_up = why;
     books_->start_workers = {};
     for (auto* line : {&books_->creations, &books_->queue})
@@ -316,7 +316,7 @@ SKEIN_INLINE void node::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) {
+SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
     if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
     lane = new detail::actor_state;
@@ -330,7 +330,7 @@ SKEIN_INLINE detail::counted<detail::actor_state> node::actor_lane(actor_id id) 
     return detail::counted<detail::actor_state>(lane);
 }
 
-SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
+SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
     books_->lanes.erase(lane.id);
     if (!lane.owned || lane.on == nullptr) return;
     if (books_->upstream == nullptr) {
@@ -343,7 +343,7 @@ SKEIN_INLINE void node::drop_actor(detail::actor_state& lane) noexcept {
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
 /// to come; that does not matter any more.
-SKEIN_INLINE void node::fail_lane(detail::actor_state& lane) {
+SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
     const detail::counted<detail::actor_state> hold(&lane);
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
