@@ -22,6 +22,7 @@
 #include <skein/rt/remote_error.hpp>
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <skein/rt/detail/boot.ipp>
@@ -36,6 +37,7 @@
 #include <skein/rt/detail/remote_error.ipp>
 #include <skein/rt/detail/run.ipp>
 #include <skein/rt/detail/runtime.ipp>
+#include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>

@@ -5,9 +5,9 @@
 
 #include <skein/cluster/environment.hpp>
 #include <skein/cluster/group.hpp>
+#include <skein/cluster/group_member.hpp>
 #include <skein/cluster/loss_listeners.hpp>
 #include <skein/cluster/meeting.hpp>
-#include <skein/cluster/group_member.hpp>
 #include <skein/cluster/rendezvous.hpp>
 #include <skein/cluster/settings.hpp>
 #include <skein/cluster/supervisor.hpp>

@@ -15,6 +15,7 @@
 #include <skein/core/check.hpp>
 #include <skein/core/clock.hpp>
 #include <skein/core/constants.hpp>
+#include <skein/core/counted_ptr.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
 #include <skein/core/error.hpp>
@@ -40,6 +41,7 @@
 #include <skein/core/sleep.hpp>
 #include <skein/core/stop_signals.hpp>
 #include <skein/core/task.hpp>
+#include <skein/core/task_context.hpp>
 #include <skein/core/this_process.hpp>
 #include <skein/core/time.hpp>
 #include <skein/core/timeout.hpp>

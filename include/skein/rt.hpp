@@ -8,7 +8,6 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
-#include <skein/rt/runtime.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
@@ -17,4 +16,6 @@
 #include <skein/rt/remote.hpp>
 #include <skein/rt/remote_error.hpp>
 #include <skein/rt/run.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/rt/runtime_context.hpp>
 #include <skein/rt/standard_files.hpp>

@@ -1501,22 +1501,44 @@ private:
     Rep value_{};
 };
 
-/// A process of a cluster.
+/// A number that no two processes give: the incarnation of a process (drawn once for each start of one, so it
+/// never returns) and a count in it. It prints as the count.
+struct unique_number {
+    std::uint64_t incarnation = 0, number = 0;
+    friend constexpr auto operator<=>(const unique_number&, const unique_number&) = default;
+};
+
+/// A host of a cluster.
 using node_id = strong_id<struct node_tag>;
 /// A worker process.
 using worker_id = strong_id<struct worker_tag>;
 /// A task that was submitted.
 using task_id = strong_id<struct task_tag>;
-/// An actor, unique in the process that made it.
-using actor_id = strong_id<struct actor_tag>;
-/// A call on its way, unique in the process that made it.
-using call_id = strong_id<struct call_tag>;
+/// An actor: who made it, and the how manieth it is there.
+using actor_id = strong_id<struct actor_tag, unique_number>;
+/// A call of a remote function or method: who made it, and the how manieth it is there.
+using call_id = strong_id<struct call_tag, unique_number>;
 /// A stored value.
 using object_id = strong_id<struct object_tag>;
 /// A job, the same for all of its processes.
 using job_id = strong_id<struct job_tag>;
 
 } // namespace skein
+
+template <>
+struct std::hash<skein::unique_number> {
+    std::size_t operator()(const skein::unique_number& n) const noexcept {
+        return std::hash<std::uint64_t>{}(n.number * 0x9e3779b97f4a7c15 ^ n.incarnation);
+    }
+};
+
+template <>
+struct fmt::formatter<skein::unique_number> : fmt::formatter<std::uint64_t> {
+    template <class Context>
+    auto format(const skein::unique_number& n, Context& context) const {
+        return fmt::formatter<std::uint64_t>::format(n.number, context);
+    }
+};
 
 template <class Tag, class Rep>
 struct std::hash<skein::strong_id<Tag, Rep>> {
@@ -4096,6 +4118,117 @@ private:
 
 } // namespace skein::detail
 
+// ======== skein/core/task_context.hpp
+// task_context: what a task belongs to, handed down to all that it awaits and spawns, as its cancellation is.
+//
+// core knows that there is such a thing, not what it holds: the runtime derives the context of a call from it
+// (which process's runtime, which call, until when). So two runtimes can live on one thread, and a call that a
+// task makes is known as its child, without thread-local state that must be set and reset by hand.
+//
+//     auto work = with_context(context, body());      // body and all below it run under `context`
+//     co_await work;
+//     task_context* mine = task_context::current();   // in any function that a task calls
+
+
+// ======== skein/core/counted_ptr.hpp
+// counted_ptr<T>: a pointer to something that counts its users itself, and ends with the last one.
+//
+// T has add_use() and drop_use(). The count is not atomic: everything that shares it belongs to one loop.
+
+
+#include <concepts>
+#include <utility>
+
+namespace skein {
+
+/// A use of a T, or none. One pointer wide.
+template <class T>
+class counted_ptr {
+public:
+    counted_ptr() noexcept = default;
+    explicit counted_ptr(T* p) noexcept : p_(p) {
+        if (p_ != nullptr) p_->add_use();
+    }
+    counted_ptr(const counted_ptr& other) noexcept : counted_ptr(other.p_) {}
+    counted_ptr(counted_ptr&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+    template <class U>
+        requires std::derived_from<U, T>
+    counted_ptr(const counted_ptr<U>& other) noexcept : counted_ptr(other.get()) {}
+    counted_ptr& operator=(counted_ptr other) noexcept {
+        std::swap(p_, other.p_);
+        return *this;
+    }
+    ~counted_ptr() {
+        if (p_ != nullptr) p_->drop_use();
+    }
+
+    [[nodiscard]] T* get() const noexcept { return p_; }
+    T* operator->() const noexcept { return p_; }
+    T& operator*() const noexcept { return *p_; }
+    explicit operator bool() const noexcept { return p_ != nullptr; }
+    friend bool operator==(const counted_ptr&, const counted_ptr&) = default;
+
+private:
+    T* p_ = nullptr;
+};
+
+} // namespace skein
+
+
+// ======== skein/core/task_context.hpp, continued
+#include <cstdint>
+
+namespace skein {
+
+class task_context;
+
+namespace detail {
+/// The context of the coroutine that runs on this thread; nullptr outside of one, and under none.
+inline constinit thread_local task_context* current_context = nullptr;
+} // namespace detail
+
+/// Counted by those who run under it: a spawned task may outlive the one that spawned it. One loop.
+class task_context {
+public:
+    /// `kind` tells apart what is derived: the address of something that each such class has.
+    explicit task_context(const void* kind) noexcept : kind_(kind) {}
+    task_context(const task_context&) = delete;
+    task_context& operator=(const task_context&) = delete;
+
+    /// Of the task that runs now on this thread; nullptr outside of tasks and under none.
+    [[nodiscard]] static task_context* current() noexcept { return detail::current_context; }
+
+    [[nodiscard]] const void* kind() const noexcept { return kind_; }
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
+    [[nodiscard]] std::uint32_t uses() const noexcept { return uses_; }
+
+    /// Makes it the current one of this thread while it lives, for plain functions that a task or a handler calls.
+    class use {
+    public:
+        explicit use(task_context* c) noexcept : before_(detail::current_context) {
+            detail::current_context = c;
+        }
+        use(const use&) = delete;
+        use& operator=(const use&) = delete;
+        ~use() { detail::current_context = before_; }
+
+    private:
+        task_context* before_;
+    };
+
+protected:
+    virtual ~task_context() = default;
+
+private:
+    const void* kind_;
+    std::uint32_t uses_ = 0;
+};
+
+} // namespace skein
+
 
 // ======== skein/core/task.hpp, continued
 #include <concepts>
@@ -4118,10 +4251,12 @@ class cancel_state;
 /// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
 inline constinit thread_local std::coroutine_handle<> next_to_run{};
 
-/// What every coroutine of skein carries: who waits for it, and the cancellation it runs under.
+/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and what it
+/// belongs to (held by the task that brought it in, see under_context and self_owned).
 struct promise_base {
     std::coroutine_handle<> continuation{};
     cancel_state* cancel = nullptr;
+    task_context* context = nullptr;
 
     static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
     static void operator delete(void* p, std::size_t bytes) noexcept {
@@ -4189,6 +4324,8 @@ struct task_promise<void> : promise_base {
 
 template <class T>
 class await_under;
+template <class T>
+class under_context;
 
 /// What awaiting a task does: the task is next, its awaiter is its continuation.
 template <class T>
@@ -4201,6 +4338,7 @@ public:
         auto& promise = frame_.promise();
         promise.continuation = parent;
         promise.cancel = parent.promise().cancel;
+        promise.context = parent.promise().context;
         next_to_run = frame_;
     }
     T await_resume() const { return frame_.promise().take(); }
@@ -4245,6 +4383,8 @@ private:
     friend promise_type;
     template <class>
     friend class detail::await_under;
+    template <class>
+    friend class detail::under_context;
     explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
     std::coroutine_handle<promise_type> frame_;
 };
@@ -4271,6 +4411,7 @@ public:
         auto& promise = work_.frame_.promise();
         promise.continuation = parent;
         promise.cancel = cancel_;
+        promise.context = parent.promise().context;
         next_to_run = work_.frame_;
     }
     T await_resume() { return work_.frame_.promise().take(); }
@@ -4280,7 +4421,42 @@ private:
     cancel_state* cancel_;
 };
 
+/// Awaits a task that belongs to something else than the awaiter. Name it, then await it.
+template <class T>
+class under_context {
+public:
+    under_context(counted_ptr<task_context> context, task<T> work) noexcept
+        : context_(std::move(context)), work_(std::move(work)) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+        auto& promise = work_.frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = parent.promise().cancel;
+        promise.context = current_context = context_.get();
+        before_ = parent.promise().context;
+        next_to_run = work_.frame_;
+    }
+    T await_resume() {
+        current_context = before_;
+        return work_.frame_.promise().take();
+    }
+
+private:
+    counted_ptr<task_context> context_;
+    task_context* before_ = nullptr;
+    task<T> work_;
+};
+
 } // namespace detail
+
+/// Runs work, and all that it awaits and spawns, under a context (empty: under none).
+template <class T>
+[[nodiscard]] task<T> with_context(counted_ptr<task_context> context, task<T> work) {
+    detail::under_context<T> inner(std::move(context), std::move(work));
+    co_return co_await inner;
+}
+
 } // namespace skein
 
 
@@ -4589,6 +4765,23 @@ private:
 
 namespace skein {
 
+namespace detail {
+
+struct self_owned;
+
+/// Of a coroutine that owns itself. It belongs to what its maker belonged to.
+struct root_promise : promise_base {
+    root_promise() noexcept : owned(current_context) { context = current_context; }
+    self_owned get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+    counted_ptr<task_context> owned;
+};
+
+} // namespace detail
+
 /// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
 class turn_hook : public list_node<turn_hook> {
 public:
@@ -4597,6 +4790,12 @@ public:
 private:
     friend class loop;
     void (*run_)(turn_hook&);
+};
+
+/// A coroutine that waits, and the context to resume it under. Lives where the wait does.
+struct resumption {
+    std::coroutine_handle<> handle;
+    task_context* context = nullptr;
 };
 
 /// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
@@ -4626,8 +4825,14 @@ public:
     /// been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
-    /// Queues a suspended coroutine; it is resumed in this turn or the next.
+    /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
+    /// The same with its context; `to` must stay until then.
+    void post(resumption& to) { ready_.push_back({&run_resumption, &to}); }
+    /// Queues a new coroutine that owns itself, under the context that its promise holds.
+    void post_root(std::coroutine_handle<detail::root_promise> root) {
+        ready_.push_back({&run_root_frame, root.address()});
+    }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
     template <class F>
         requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
@@ -4673,7 +4878,10 @@ public:
         int left = budget;
         while (handle) {
             if (--left == 0 && current_ != nullptr) {
-                current_->post(handle);
+                current_->post([handle, context = counted_ptr(detail::current_context)] {
+                    detail::current_context = context.get();
+                    resume(handle);
+                });
                 return;
             }
             detail::next_to_run = {};
@@ -4716,10 +4924,24 @@ private:
     };
 
     [[nodiscard]] bool is_over() const noexcept { return finished_ && adopted_ == 0; }
-    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
+    static void run_frame(void* p) {
+        detail::current_context = nullptr;
+        resume(std::coroutine_handle<>::from_address(p));
+    }
+    static void run_resumption(void* p) {
+        const resumption to = *static_cast<resumption*>(p); // it ends with the wait
+        detail::current_context = to.context;
+        resume(to.handle);
+    }
+    static void run_root_frame(void* p) {
+        const auto root = std::coroutine_handle<detail::root_promise>::from_address(p);
+        detail::current_context = root.promise().context;
+        resume(root);
+    }
     static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(
             static_cast<unique_function<void()>*>(p));
+        detail::current_context = nullptr;
         (*owned)();
     }
     void run_ready() {
@@ -4729,6 +4951,7 @@ private:
             for (const item& i : running_) i.run(i.what);
             running_.clear();
         }
+        detail::current_context = nullptr; // of what comes from outside
     }
     void run_hooks() {
         intrusive_list<turn_hook, turn_hook> due;
@@ -4768,17 +4991,13 @@ namespace detail {
 /// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
 /// them; nothing else may run without an owner.
 struct self_owned {
-    struct promise_type : promise_base {
-        self_owned get_return_object() noexcept {
-            return {std::coroutine_handle<promise_type>::from_promise(*this)};
-        }
-        std::suspend_always initial_suspend() const noexcept { return {}; }
-        std::suspend_never final_suspend() const noexcept { return {}; }
-        void return_void() const noexcept {}
-        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
-    };
-    std::coroutine_handle<promise_type> frame;
+    using promise_type = root_promise;
+    std::coroutine_handle<root_promise> frame;
 };
+
+inline self_owned root_promise::get_return_object() noexcept {
+    return {std::coroutine_handle<root_promise>::from_promise(*this)};
+}
 
 template <class T>
 self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
@@ -4810,7 +5029,7 @@ T loop::run(task<T> work, cancel_token token) {
     finished_ = false;
     auto guarded = with_cancel(std::move(token), std::move(work));
     auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
-    post(root.frame);
+    post_root(root.frame);
     while (!is_over()) turn(true);
     return outcome.take();
 }
@@ -4841,7 +5060,7 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 SKEIN_INLINE void loop::adopt(task<void> work) {
     ++adopted_;
     auto adopted = detail::run_adopted(std::move(work), &adopted_);
-    post(adopted.frame);
+    post_root(adopted.frame);
 }
 
 } // namespace skein
@@ -4864,7 +5083,7 @@ public:
     /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
     template <detail::promise_with_context Promise>
     [[nodiscard]] bool arm(std::coroutine_handle<Promise> h, bool cancellable = true) {
-        handle_ = h;
+        next_ = {h, h.promise().context};
         loop_ = &loop::current();
         detail::cancel_state* cancel = cancellable ? h.promise().cancel : nullptr;
         if (cancel != nullptr && cancel->requested()) {
@@ -4899,10 +5118,10 @@ private:
         state_ = how;
         list_node<waiter>::unlink();
         list_node<cancel_hook>::unlink();
-        loop_->post(handle_);
+        loop_->post(next_);
     }
 
-    std::coroutine_handle<> handle_;
+    resumption next_;
     loop* loop_ = nullptr;
     state state_ = state::idle;
 
@@ -5025,12 +5244,13 @@ public:
                     running_);
     }
 
-    /// Starts a task; it runs from the loop's queue, not inside this call. Its error is join()'s.
+    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the caller.
+    /// Its error is join()'s.
     void spawn(task<void> work) {
         ++running_;
         auto child = run_child(this, std::move(work));
         child.frame.promise().cancel = &cancel_;
-        loop::current().post(child.frame);
+        loop::current().post_root(child.frame);
     }
 
     /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,
@@ -8934,6 +9154,72 @@ SKEIN_INLINE task<void> group_client::finish() {
 
 } // namespace skein::cluster
 
+// ======== skein/cluster/group_member.hpp
+// One rank's place in its group, in the real world: the control thread with the group client, behind
+// the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
+//
+// The control thread never computes, so a long kernel cannot miss a heartbeat.
+
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::cluster {
+
+/// How long a rank waits for the others, and what it compares with them.
+struct group_member_options {
+    duration join_deadline = time_constants::lan().rendezvous_timeout;
+    /// How long exchange() waits for the slowest rank.
+    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
+    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
+    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
+    int stop_fd = -1;
+};
+
+/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
+/// the destructor without either looks to the others like a crash.
+class group_member final : public rendezvous {
+public:
+    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
+    ///           is in use
+    group_member(launch_environment where, net::token secret, group_member_options options = {});
+    ~group_member() override;
+
+    [[nodiscard]] int rank() const override;
+    [[nodiscard]] int world_size() const override;
+    [[nodiscard]] int local_rank() const override;
+    [[nodiscard]] int local_size() const override;
+    [[nodiscard]] int generation() const override;
+    [[nodiscard]] std::string host() const override;
+    [[nodiscard]] net::token secret() const override;
+    [[nodiscard]] const std::vector<member_info>& members() const noexcept;
+
+    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
+    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
+
+    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
+    /// What went wrong elsewhere is often seen first as a broken collective here.
+    [[nodiscard]] bool wait_lost(duration limit);
+
+    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
+    void leave();
+    /// This rank fails; the others are told why.
+    void fail(const error& why);
+
+private:
+    class impl;
+    std::unique_ptr<impl> impl_;
+};
+
+} // namespace skein::cluster
+
+
+// ======== skein/cluster/detail/group_member.ipp
+// The control thread of a group_member and what lives on it.
+
+
 // ======== skein/cluster/meeting.hpp
 // Where the ranks of a launched world meet, and with which secret.
 //
@@ -9096,72 +9382,6 @@ SKEIN_INLINE net::token group_token(const variable_reader& read) {
 }
 
 } // namespace skein::cluster
-
-// ======== skein/cluster/group_member.hpp
-// One rank's place in its group, in the real world: the control thread with the group client, behind
-// the rendezvous interface. In a world without a supervisor rank 0's control thread also serves the group.
-//
-// The control thread never computes, so a long kernel cannot miss a heartbeat.
-
-
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-namespace skein::cluster {
-
-/// How long a rank waits for the others, and what it compares with them.
-struct group_member_options {
-    duration join_deadline = time_constants::lan().rendezvous_timeout;
-    /// How long exchange() waits for the slowest rank.
-    duration exchange_deadline = 2 * time_constants::lan().rendezvous_timeout;
-    std::vector<setting> settings; ///< what all ranks must have alike; see group_options
-    /// While the ranks meet: when this becomes readable (stop_signals::fd()), joining is given up.
-    int stop_fd = -1;
-};
-
-/// Joins in the constructor, which blocks until all ranks are there. leave() or fail() before the end;
-/// the destructor without either looks to the others like a crash.
-class group_member final : public rendezvous {
-public:
-    ///   errors  those of group_client::join; cancelled: options.stop_fd; already_exists: rank 0's port
-    ///           is in use
-    group_member(launch_environment where, net::token secret, group_member_options options = {});
-    ~group_member() override;
-
-    [[nodiscard]] int rank() const override;
-    [[nodiscard]] int world_size() const override;
-    [[nodiscard]] int local_rank() const override;
-    [[nodiscard]] int local_size() const override;
-    [[nodiscard]] int generation() const override;
-    [[nodiscard]] std::string host() const override;
-    [[nodiscard]] net::token secret() const override;
-    [[nodiscard]] const std::vector<member_info>& members() const noexcept;
-
-    std::vector<byte_buffer> exchange(std::string_view key, byte_span mine) override;
-    [[nodiscard]] subscription on_lost(loss_listeners::listener lost) override;
-
-    /// Blocks until another rank is known to be lost or to have failed, at most so long; false if not.
-    /// What went wrong elsewhere is often seen first as a broken collective here.
-    [[nodiscard]] bool wait_lost(duration limit);
-
-    /// This rank is done. Rank 0 of an unsupervised world returns when all ranks are.
-    void leave();
-    /// This rank fails; the others are told why.
-    void fail(const error& why);
-
-private:
-    class impl;
-    std::unique_ptr<impl> impl_;
-};
-
-} // namespace skein::cluster
-
-
-// ======== skein/cluster/detail/group_member.ipp
-// The control thread of a group_member and what lives on it.
-
 
 // ======== skein/net/loop_thread.hpp
 // A thread of its own with a real loop: where sockets live while another thread computes.
@@ -13321,6 +13541,76 @@ SKEIN_INLINE task<void> detail::pause(duration length) {
 // count from submit to done, refs hold the others.
 
 
+// ======== skein/rt/detail/call_context.hpp
+// The context of a task in the runtime: which runtime it calls through, and which call it is part of.
+
+
+#include <cstdint>
+#include <utility>
+
+namespace skein::rt {
+
+class runtime;
+struct function_record;
+
+namespace detail {
+
+class call_base;
+
+/// Says where a runtime is, and that it has ended, to those who may outlive it.
+class runtime_anchor {
+public:
+    explicit runtime_anchor(runtime& of) noexcept : self(&of) {}
+    void add_use() noexcept { ++uses_; }
+    void drop_use() noexcept {
+        if (--uses_ == 0) delete this;
+    }
+    runtime* self; ///< nullptr: it has ended
+
+private:
+    std::uint32_t uses_ = 0;
+};
+
+/// How the call that asks is related to others: goes along with it.
+struct lineage {
+    call_id id;
+    call_id trace;  ///< the first call of the tree; its own id if it has no parent
+    call_id parent; ///< none: made by a task that is no call
+    time_point until = time_point::max(); ///< its deadline, in the time of this loop; max: none
+};
+
+/// A call that runs here, or (id: none) the tasks of a driver that are no call.
+class call_context final : public task_context {
+public:
+    explicit call_context(counted_ptr<runtime_anchor> where) noexcept
+        : task_context(&tag_), where_(std::move(where)) {}
+
+    /// Of the task that runs now; nullptr if it belongs to no runtime.
+    [[nodiscard]] static call_context* current() noexcept {
+        auto* c = task_context::current();
+        return c != nullptr && c->kind() == &tag_ ? static_cast<call_context*>(c) : nullptr;
+    }
+    /// The runtime it calls through; nullptr when that has ended.
+    [[nodiscard]] runtime* where() const noexcept { return where_->self; }
+    [[nodiscard]] bool is_call() const noexcept { return static_cast<bool>(who.id); }
+
+    void add_child(call_base& call) noexcept { children_.push_back(call); }
+    /// Cancels what it has called and what has no outcome yet.
+    void cancel_children();
+
+    lineage who;
+    const function_record* fn = nullptr;
+    actor_id actor; ///< of a method or constructor
+
+private:
+    static constexpr char tag_ = 0;
+    counted_ptr<runtime_anchor> where_;
+    intrusive_list<call_base, call_base> children_;
+};
+
+} // namespace detail
+} // namespace skein::rt
+
 // ======== skein/rt/options.hpp
 // What a caller may say about one call.
 //
@@ -14026,40 +14316,12 @@ SKEIN_INLINE std::string detail::process_name::describe() const {
 
 namespace skein::rt {
 
-class runtime;
 struct peer;
 
+/// A call on its way between two peers, unique among those of its submitter that have no outcome yet.
+using slot_id = strong_id<struct slot_tag>;
+
 namespace detail {
-
-/// A counted pointer to something with add_use() and drop_use().
-template <class T>
-class counted {
-public:
-    counted() noexcept = default;
-    explicit counted(T* p) noexcept : p_(p) {
-        if (p_ != nullptr) p_->add_use();
-    }
-    counted(const counted& other) noexcept : counted(other.p_) {}
-    counted(counted&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
-    template <class U>
-        requires std::derived_from<U, T>
-    counted(const counted<U>& other) noexcept : counted(other.get()) {}
-    counted& operator=(counted other) noexcept {
-        std::swap(p_, other.p_);
-        return *this;
-    }
-    ~counted() {
-        if (p_ != nullptr) p_->drop_use();
-    }
-    [[nodiscard]] T* get() const noexcept { return p_; }
-    T* operator->() const noexcept { return p_; }
-    T& operator*() const noexcept { return *p_; }
-    explicit operator bool() const noexcept { return p_ != nullptr; }
-    friend bool operator==(const counted&, const counted&) = default;
-
-private:
-    T* p_ = nullptr;
-};
 
 /// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
 class encoder {
@@ -14093,7 +14355,7 @@ public:
 };
 
 /// The part of a call that knows nothing of its result type.
-class call_base {
+class call_base : public list_node<call_base> {
 public:
     /// What few calls have; in detail/runtime_books.hpp.
     struct rarities;
@@ -14136,16 +14398,19 @@ public:
     /// A handle that must live until the call is done.
     void keep(std::shared_ptr<void> handle);
     /// A call that takes this one's ref.
-    void add_dependent(counted<call_base> call);
+    void add_dependent(counted_ptr<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
     runtime* owner = nullptr; ///< nullptr: the runtime is gone, or the call is done
     const function_record* fn = nullptr;
     peer* on = nullptr; ///< where it was sent
-    call_id id;
+    slot_id slot;
+    std::uint64_t number = 0; ///< of its call_id, in the runtime's incarnation
+    counted_ptr<call_context>
+        parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
-    counted<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;          ///< encoded arguments while they have to be kept
+    counted_ptr<actor_state> lane; ///< the handle it was called through
+    byte_buffer body;              ///< encoded arguments while they have to be kept
     std::unique_ptr<rarities, free_rarities> rare;
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
@@ -14180,9 +14445,9 @@ public:
 
     runtime* owner = nullptr;
     actor_id id;
-    peer* on = nullptr;                      ///< where its calls go
-    bool owned = false;                      ///< dropping the last handle ends the actor
-    std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
+    peer* on = nullptr;                          ///< where its calls go
+    bool owned = false;                          ///< dropping the last handle ends the actor
+    std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
     std::optional<failure> lost; ///< set when its worker died
 
@@ -14195,7 +14460,7 @@ private:
 void apply_options(call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
 /// The runtime that a handle's calls go through; checks that there is one.
-[[nodiscard]] runtime& runtime_of(const counted<actor_state>& lane);
+[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt
@@ -14253,7 +14518,7 @@ void cancel_call(call_base& call) noexcept;
 template <class T, bool Move>
 class ref_awaiter : public waiter {
 public:
-    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -14275,7 +14540,7 @@ public:
     }
 
 private:
-    counted<ref_state<T>> state_;
+    counted_ptr<ref_state<T>> state_;
 };
 
 } // namespace rt::detail
@@ -14287,8 +14552,7 @@ public:
     using value_type = T;
 
     ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
-        : state_(std::move(call)) {}
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -14311,12 +14575,12 @@ public:
     /// The ref then fails with errc::cancelled, unless a value comes first.
     void cancel() const noexcept { rt::detail::cancel_call(*state_); }
 
-    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
     }
 
 private:
-    rt::detail::counted<rt::detail::ref_state<T>> state_;
+    counted_ptr<rt::detail::ref_state<T>> state_;
 };
 
 /// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.
@@ -14378,6 +14642,8 @@ struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
     std::string host = "localhost";
     std::int64_t pid = 0;
+    /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
+    std::uint64_t incarnation = 0;
 };
 
 /// Counts since it was made.
@@ -14388,6 +14654,8 @@ struct runtime_stats {
 };
 
 namespace detail {
+
+struct call_head;
 
 /// An actor where it lives.
 struct actor_box {
@@ -14401,7 +14669,7 @@ struct actor_box {
 struct incoming_call {
     runtime& self;
     const std::shared_ptr<peer>& from;
-    call_id id;
+    slot_id slot;
     const function_record& fn;
     actor_id target;
     wire::reader& arguments;
@@ -14425,13 +14693,24 @@ public:
     runtime& operator=(const runtime&) = delete;
     ~runtime();
 
-    /// The runtime that remote<&f>(...) and actor<T>(...) use on this thread.
+    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else the one
+    /// that `use` has put in place on this thread.
     [[nodiscard]] static runtime& current() {
-        if (current_ == nullptr) detail::no_current_runtime();
-        return *current_;
+        auto* const here = try_current();
+        if (here == nullptr) detail::no_current_runtime();
+        return *here;
     }
-    [[nodiscard]] static runtime* try_current() noexcept { return current_; }
-    /// Makes a runtime the current one of this thread while it lives.
+    [[nodiscard]] static runtime* try_current() noexcept {
+        const auto* context = detail::call_context::current();
+        return context != nullptr ? context->where() : current_;
+    }
+    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may do so on
+    /// one loop.
+    template <class T>
+    [[nodiscard]] task<T> run_here(task<T> work) {
+        return with_context(root_context(), std::move(work));
+    }
+    /// Makes a runtime the current one of this thread while it lives, for all that is no task of another.
     class use {
     public:
         explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
@@ -14468,6 +14747,7 @@ public:
     void give_up(error why);
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
     [[nodiscard]] std::size_t workers() const noexcept;
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
@@ -14481,22 +14761,24 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(detail::counted<detail::call_base> call, detail::encoder encode);
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
-    void submit_deferred(const detail::counted<detail::call_base>& call, std::size_t pending,
+    void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
-    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
+    /// What the tasks of this process that are no call belong to.
+    [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
-    void reply(peer& to, call_id id, detail::encoder encode);
-    void reply_failure(peer& to, call_id id, const failure& why);
+    void reply(peer& to, slot_id id, detail::encoder encode);
+    void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(peer& to, call_id id, const function_record& fn);
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
     void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
@@ -14504,23 +14786,28 @@ public:
 
 private:
     struct books; // in detail/runtime_books.hpp
+    struct arrival;
     struct losses;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const peer& from, call_id id);
+    [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
-    void on_cancel(peer& from, call_id id);
-    void on_drop(peer& from, actor_id id);
+    void on_cancel(peer& from, slot_id id);
+    void on_drop(peer& from, byte_span body);
+    static void send_drop(peer& to, actor_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<peer>& from, call_id id, byte_span body);
-    void send_scratch(peer& to, std::uint16_t outcome, call_id id);
-    void execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+                                                    const function_record& fn);
+    void adopt_child(detail::call_base& call);
+    void execute_waiting(const arrival& one);
+    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
+    void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<peer> from, call_id id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<peer> from, call_id id, task<void> work);
+    task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
 
@@ -14537,17 +14824,17 @@ private:
     [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
-    void settle_ready(const detail::counted<detail::call_base>& call);
-    void place(detail::counted<detail::call_base> call);
+    void settle_ready(const counted_ptr<detail::call_base>& call);
+    void place(counted_ptr<detail::call_base> call);
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
     peer* pick(const detail::call_base& call, bool& possible);
-    void send(peer& to, detail::counted<detail::call_base> call);
+    void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
-    call_id take_slot(detail::counted<detail::call_base> call);
-    detail::counted<detail::call_base> free_slot(call_id id);
+    slot_id take_slot(counted_ptr<detail::call_base> call);
+    counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;
@@ -14575,9 +14862,10 @@ private:
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
 //     cancel   id = the call                                       submitter -> executor
-//     drop     id = the actor: its last handle is gone             owner -> worker
+//     drop     body = the actor: its last handle is gone            owner -> worker
 
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -14593,36 +14881,72 @@ enum message : std::uint16_t {
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
 
-/// In front of the arguments; 16 bytes, so that what follows stays aligned.
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
     actor_id target; ///< none for tasks
+    lineage who;
+    bool is_told = false; ///< who travels, not its number alone
 
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
+    static constexpr std::uint8_t told_bit = 0x80;
+
+    void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
-        to.fixed(kind);
+        to.fixed(
+            static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0)));
         to.fixed(retries);
         to.fixed(cpus);
-        to.fixed(target.value());
+        to.fixed(who.id.value().number);
+        if (kind != call_kind::task) put(to, target.value());
+        if (!is_told) return;
+        to.fixed(who.id.value().incarnation);
+        // Clocks of hosts differ: what is left of the time travels.
+        const bool has_end = who.until != time_point::max();
+        to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : std::int64_t{-1});
+        put(to, who.trace.value());
+        put(to, who.parent.value());
     }
-    /// False if the bytes are too short or not a call.
-    bool decode(wire::reader& from) {
-        std::uint64_t actor = 0;
-        if (!from.fixed(function) || !from.fixed(kind) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(actor))
+    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
+    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
+        std::uint8_t how = 0;
+        unique_number id{sender, 0}, actor, trace, parent;
+        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(id.number))
             return false;
+        is_told = (how & told_bit) != 0;
+        kind = static_cast<call_kind>(how & ~told_bit);
+        if (kind > call_kind::create) return false;
+        if (kind != call_kind::task && !get(from, actor)) return false;
         target = actor_id(actor);
-        return kind <= call_kind::create;
+        who.id = who.trace = call_id(id);
+        if (!is_told) return true;
+        std::int64_t left = -1;
+        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
+            !get(from, parent) || left < -1)
+            return false;
+        who = {call_id(id), call_id(trace), call_id(parent)};
+        if (left >= 0) who.until = deadline_after(now, duration(left));
+        return true;
+    }
+
+private:
+    static void put(wire::writer& to, const unique_number& n) {
+        to.fixed(n.incarnation);
+        to.fixed(n.number);
+    }
+    static bool get(wire::reader& from, unique_number& n) {
+        return from.fixed(n.incarnation) && from.fixed(n.number);
     }
 };
 
 /// What a worker tells of itself in identity::extra.
 struct worker_hello {
     std::uint16_t cpus = 1;
+    std::uint64_t incarnation = 0; ///< of its process, see unique_number
 };
 
 void encode_failure(wire::writer& to, const failure& f);
@@ -14759,15 +15083,16 @@ namespace detail {
 
 struct running_call {
     cancel_source stop;
+    counted_ptr<call_context> context;
     bool told = false; ///< the submitter knows that it has started
 };
 
 struct call_base::rarities {
     std::string name;
     std::unique_ptr<deferred_arguments> arguments;
-    std::size_t pending = 0;                    ///< refs among the arguments not done yet
-    std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
+    std::size_t pending = 0;                        ///< refs among the arguments not done yet
+    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
     struct deadline_timer : timer_node {
         explicit deadline_timer(call_base& c)
             : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
@@ -14777,6 +15102,8 @@ struct call_base::rarities {
     };
     std::optional<deadline_timer> deadline;
     duration limit = no_deadline;
+    time_point until{};        ///< when the deadline is
+    bool is_inherited = false; ///< the limit, from the call that made this one
     bool cancel_requested = false;
 };
 
@@ -14788,7 +15115,8 @@ using peer_id = strong_id<struct peer_tag>;
 struct peer {
     std::shared_ptr<net::connection> wire;
     peer_id number;
-    std::string who; ///< "worker-2 (pid 4711 at host)"
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
@@ -14803,14 +15131,22 @@ struct peer {
     std::size_t actors = 0;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<call_id, detail::running_call> running;
-    std::unordered_map<call_id, detail::call_base*> forwarded;
+    std::unordered_map<slot_id, detail::running_call> running;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+};
+
+/// A call or drop that waits behind calls that have run for long.
+struct runtime::arrival {
+    std::shared_ptr<peer> from;
+    slot_id slot;
+    byte_buffer body;
+    bool is_drop = false;
 };
 
 struct runtime::books {
-    using call_line = std::deque<detail::counted<detail::call_base>>;
+    using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
-        detail::counted<detail::call_base> call;
+        counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     struct actor_entry {
@@ -14818,24 +15154,19 @@ struct runtime::books {
         peer_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
-    /// A call or drop that waits behind calls that have run for long.
-    struct arrival {
-        std::shared_ptr<peer> from;
-        std::uint64_t id = 0; ///< of the call; of a drop: of the actor
-        byte_buffer body;
-        bool is_drop = false;
-    };
-
     detail::process_name name;
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
-    std::uint64_t last_link = 0, last_actor = 0;
+    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    counted_ptr<detail::runtime_anchor> anchor;
+    counted_ptr<detail::call_context> root,
+        spare; ///< of tasks that are no call; for the next plain call
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
-    call_line queue, creations;                            ///< wait for a worker
-    std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
+    call_line queue, creations;                        ///< wait for a worker
+    std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
@@ -14847,7 +15178,7 @@ struct runtime::books {
     std::size_t expected = 0;
     bool closing = false;
     scope calls;                ///< coroutine calls that run here
-    std::vector<call_id> fresh; ///< started in this turn
+    std::vector<slot_id> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -14857,7 +15188,7 @@ struct runtime::books {
     std::size_t backlog_bytes = 0;
     bool backlog_full = false;            ///< nothing more is read for it
     bool has_backlog = false;             ///< calls go there; run_backlog() is at work
-    std::unordered_set<call_id> unwanted; ///< calls in it that were cancelled
+    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 
@@ -14887,7 +15218,7 @@ SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
     extra().kept.push_back(std::move(handle));
 }
 
-SKEIN_INLINE void call_base::add_dependent(counted<call_base> call) {
+SKEIN_INLINE void call_base::add_dependent(counted_ptr<call_base> call) {
     extra().dependents.push_back(std::move(call));
 }
 
@@ -14942,6 +15273,8 @@ SKEIN_INLINE void call_base::finished() {
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
     lane = {};
+    list_node<call_base>::unlink();
+    parent = {};
     on_finished();
     while (!waiters.empty()) waiters.front().wake();
     if (rare && !rare->dependents.empty()) release_dependents();
@@ -14975,7 +15308,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE runtime& runtime_of(const counted<actor_state>& lane) {
+SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
     return *lane->owner;
@@ -14989,6 +15322,7 @@ SKEIN_INLINE runtime& runtime_of(const counted<actor_state>& lane) {
 
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -15008,10 +15342,10 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE void incoming_call::refuse(const error& why) const {
     error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
-    self.reply_failure(*from, id, {std::move(bad), nullptr});
+    self.reply_failure(*from, slot, {std::move(bad), nullptr});
 }
 
-SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, id, fn); }
+SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
 
 } // namespace detail
 
@@ -15019,6 +15353,9 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
     books_->name.pid = who.pid;
+    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
+    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    books_->root = counted_ptr(new detail::call_context(books_->anchor));
     (void)registry::instance(); // numbers the functions
 }
 
@@ -15030,6 +15367,7 @@ SKEIN_INLINE runtime::~runtime() {
         books_->links.size(), books_->calls.size());
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    books_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
 
@@ -15053,7 +15391,13 @@ SKEIN_INLINE std::size_t runtime::pending() const noexcept {
 SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE actor_id runtime::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
+SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
+    return actor_id({books_->incarnation, ++books_->last_actor});
+}
+SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
+    return books_->root;
+}
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
@@ -15070,29 +15414,69 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 /// False: its deadline is over before it begins, and it has failed with that.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
+    call.number = ++books_->last_call;
     ++books_->stats.submitted;
+    adopt_child(call);
     if (!call.rare || call.rare->limit == no_deadline) return true;
     if (call.rare->limit <= duration::zero()) {
-        refuse(call, error(errc::timeout, call.name() + " did not run: its deadline was over when "
-                                                        "it was called"));
+        const char* whose =
+            call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
+        refuse(call,
+               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                                call.name(), whose)));
         return false;
     }
     call.rare->deadline.emplace(call);
     auto& here = loop::current();
-    here.set_timer(*call.rare->deadline, deadline_after(here.exact_now(), call.rare->limit));
+    call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
+    here.set_timer(*call.rare->deadline, call.rare->until);
     return true;
+}
+
+/// A call made by a call: is cancelled with it, and ends no later.
+SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
+    auto* const parent = detail::call_context::current();
+    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
+    call.parent = counted_ptr(parent);
+    parent->add_child(call);
+    if (parent->who.until == time_point::max()) return;
+    const duration left = parent->who.until - loop::current().exact_now();
+    auto& rare = call.extra();
+    if (rare.limit != no_deadline && rare.limit <= left) return;
+    rare.limit = left;
+    rare.is_inherited = true;
 }
 
 namespace detail {
 
-SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
+SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
+                              bool is_worker) {
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
     head.retries = call.retries_left;
     head.cpus = call.cpus;
     head.target = call.target;
-    head.encode(to);
+    auto& who = head.who;
+    who.id = who.trace = call_id({incarnation, call.number});
+    if (call.parent) {
+        who.trace = call.parent->who.trace;
+        who.parent = call.parent->who.id;
+    }
+    const bool ends = call.rare && call.rare->deadline;
+    if (ends) who.until = call.rare->until;
+    head.is_told = is_worker || call.parent || ends;
+    head.encode(to, ends ? loop::current().exact_now() : time_point{});
+}
+
+SKEIN_INLINE void call_context::cancel_children() {
+    std::vector<counted_ptr<call_base>> all;
+    while (!children_.empty()) {
+        auto& child = children_.front();
+        child.unlink();
+        all.emplace_back(&child);
+    }
+    for (const auto& child : all) cancel_call(*child);
 }
 
 } // namespace detail
@@ -15107,7 +15491,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call);
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
         encode(to);
         return true;
     } catch (...) {
@@ -15119,7 +15503,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -15129,7 +15513,7 @@ SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detai
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
-            raw.id = take_slot(std::move(call));
+            raw.slot = take_slot(std::move(call));
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -15143,7 +15527,7 @@ SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detai
     place(std::move(call));
 }
 
-SKEIN_INLINE void runtime::submit_deferred(const detail::counted<detail::call_base>& call,
+SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>& call,
                                            std::size_t pending,
                                            std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
@@ -15166,7 +15550,7 @@ SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
-SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>& call) {
+SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
     const auto lane = call->lane;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
@@ -15199,7 +15583,7 @@ SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>
 }
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
-SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing)
         return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
                                                                 "is shutting down"));
@@ -15219,7 +15603,10 @@ SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
         return send(*found->second.where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) std::exchange(books_->start_workers, {})();
+    if (books_->start_workers) {
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        std::exchange(books_->start_workers, {})();
+    }
     if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
         bool possible = true;
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
@@ -15231,7 +15618,7 @@ SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
 
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
+    const counted_ptr<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing) break;
@@ -15255,12 +15642,12 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
-    const detail::counted<detail::call_base> hold(&call);
+    const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
+            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -15274,15 +15661,18 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
-    const detail::counted<detail::call_base> hold(&call);
+    const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool sent =
         call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
     call.fail(
-        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
-                                          to_seconds(call.rare->limit), call.progress())),
+        {error(errc::timeout,
+               fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
+                           to_seconds(call.rare->limit),
+                           call.rare->is_inherited ? ", what the call that made it had left" : "",
+                           call.progress())),
          nullptr});
     if (lane) drain(*lane);
 }
@@ -15297,9 +15687,9 @@ SKEIN_INLINE void runtime::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id id) {
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
-    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
+    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
@@ -15308,7 +15698,7 @@ SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id i
     } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
         lane->on = found->second.where;
     }
-    return detail::counted<detail::actor_state>(lane);
+    return counted_ptr<detail::actor_state>(lane);
 }
 
 SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
@@ -15318,14 +15708,21 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
         --lane.on->actors;
         books_->actors.erase(lane.id);
     }
-    if (lane.on->wire->is_open())
-        lane.on->wire->send(detail::message_drop, 0, lane.id.value(), {}, {});
+    send_drop(*lane.on, lane.id);
+}
+
+SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
+    if (!to.wire->is_open()) return;
+    std::array<std::byte, 16> body;
+    store_le(body.data(), id.value().incarnation);
+    store_le(body.data() + 8, id.value().number);
+    to.wire->send(detail::message_drop, 0, 0, body, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
+    const counted_ptr<detail::actor_state> hold(&lane);
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
         if (call && !call->is_done())
@@ -15343,7 +15740,6 @@ SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
 
 
 #include <coroutine>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -15356,19 +15752,13 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, std::shared_ptr<peer> origin, call_id origin_id)
+    forwarded_call(runtime& self, std::shared_ptr<peer> origin, slot_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) {
-            if (kind == call_kind::create) {
-                w.fixed(target.value()); // the actor's new id
-            } else {
-                w.raw(bytes);
-            }
-        });
+        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
         return {};
     }
     void take_failure(const failure& why) override {
@@ -15379,7 +15769,7 @@ protected:
 private:
     runtime& self_;
     std::shared_ptr<peer> origin_;
-    call_id origin_id_;
+    slot_id origin_id_;
 };
 
 } // namespace detail
@@ -15393,13 +15783,13 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
     case detail::message_started:
-        if (auto* call = call_at(*from, call_id(f.id));
+        if (auto* call = call_at(*from, slot_id(f.id));
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, call_id(f.id));
+    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, actor_id(f.id)) : arrived(from, f);
+        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
@@ -15407,7 +15797,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, call_id id) {
+SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
@@ -15422,8 +15812,8 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, call_id(f.id)) == nullptr) return;
-    const auto call = free_slot(call_id(f.id));
+    if (call_at(from, slot_id(f.id)) == nullptr) return;
+    const auto call = free_slot(slot_id(f.id));
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -15437,9 +15827,10 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
+        found->second.context->cancel_children();
     } else if (books_->has_backlog) {
         books_->unwanted.insert(id);
     }
@@ -15447,15 +15838,28 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
         cancel(*found->second);
 }
 
+namespace detail {
+
+SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
+    wire::reader in(body);
+    unique_number id;
+    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
+        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
+    return actor_id(id);
+}
+
+} // namespace detail
+
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void runtime::on_drop(peer& from, actor_id id) {
+SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
+    const auto id = detail::dropped_actor(body, from.who);
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
     books_->actors.erase(found);
     if (where == nullptr) return;
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
+    send_drop(*where, id);
 }
 
 /// Driver: an actor was made, or its constructor threw.
@@ -15474,16 +15878,16 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
     }
     if (known != books_->actors.end()) books_->actors.erase(known);
     --from.actors;
-    if (outcome == detail::reply_ok && from.wire->is_open())
-        from.wire->send(detail::message_drop, 0, call.target.value(), {}, {});
+    if (outcome == detail::reply_ok) send_drop(from, call.target);
 }
 
 namespace detail {
 
 /// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
-                                              const std::string& who) {
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from) {
+    const auto& who = from.who;
+    const bool good = head.decode(in, from.incarnation, loop::current().now());
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
     if (fn == nullptr)
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
     const auto wanted = fn->is_constructor     ? call_kind::create
@@ -15507,21 +15911,22 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from.who);
+    const auto& fn = detail::read_head(in, head, from);
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
         const auto found = books_->actors.find(head.target);
         if (found != books_->actors.end() && found->second.type != nullptr &&
             *found->second.type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
     }
-    if (from.forwarded.contains(call_id(f.id)))
+    if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    detail::counted<detail::call_base> call(
-        new detail::forwarded_call(*this, origin, call_id(f.id)));
+    counted_ptr<detail::call_base> call(new detail::forwarded_call(*this, origin, slot_id(f.id)));
     call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
@@ -15530,25 +15935,28 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->nested = true;
     call->body = f.take_body();
     if (head.kind == detail::call_kind::create) {
-        call->target = new_actor_id();
+        const bool is_new = head.target.value().incarnation == from.incarnation &&
+                            !books_->actors.contains(head.target);
+        if (!is_new)
+            throw error(
+                errc::malformed,
+                fmt::format("{} makes an actor under a number that is not its own", from.who));
         books_->actors[call->target] = {nullptr, from.number, fn.actor};
-        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
-                    &call->target, sizeof call->target);
     }
-    from.forwarded[call_id(f.id)] = call.get();
+    from.forwarded[slot_id(f.id)] = call.get();
     if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
 
-SKEIN_INLINE void runtime::reply(peer& to, call_id id, detail::encoder encode) {
+SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& why) {
+SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -15556,7 +15964,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& wh
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id id) {
+SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -15568,7 +15976,7 @@ SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void runtime::reply_thrown(peer& to, call_id id, const function_record& fn) {
+SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
@@ -15578,14 +15986,14 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back({from, f.id, to_buffer(f.body), is_drop});
+        books_->backlog.push_back({from, slot_id(f.id), to_buffer(f.body), is_drop});
         if (books_->backlog_bytes > limit::backlog_bytes &&
             !std::exchange(books_->backlog_full, true))
             from->wire->pause_reading();
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(actor_id(f.id));
+        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
         return;
     }
     auto& here = loop::current();
@@ -15593,7 +16001,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, call_id(f.id), f.body, nullptr);
+    execute(from, slot_id(f.id), f.body, nullptr);
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -15630,10 +16038,7 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            if (one.is_drop)
-                books_->boxes.erase(actor_id(one.id));
-            else
-                execute_waiting(one.from, call_id(one.id), one.body);
+            execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
@@ -15644,28 +16049,32 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execute_waiting(const std::shared_ptr<peer>& from, call_id id,
-                                           byte_span body) {
+SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     try {
-        if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
-        wire::reader in(body);
+        if (one.is_drop) {
+            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
+            return;
+        }
+        if (books_->unwanted.erase(one.slot) == 0)
+            return execute(one.from, one.slot, one.body, nullptr);
+        wire::reader in(one.body);
         detail::call_head head;
-        const auto& fn = detail::read_head(in, head, from->who);
+        const auto& fn = detail::read_head(in, head, *one.from);
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
-        reply_failure(*from, id, {std::move(why), nullptr});
+        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
-        from->wire->abort(e);
+        one.from->wire->abort(e);
     }
 }
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                                    std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from->who);
+    const auto& fn = detail::read_head(in, head, *from);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -15690,10 +16099,22 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
+    const task_context::use under(&context_for(head, fn));
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_id id,
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+                                                        const function_record& fn) {
+    auto& spare = books_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+    spare->who = head.who;
+    spare->fn = &fn;
+    spare->actor = head.target;
+    return *spare;
+}
+
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
@@ -15702,14 +16123,15 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.id];
+    auto& running = call.from->running[call.slot];
+    running.context = books_->spare;
     auto guarded = with_cancel(running.stop.token(), std::move(work));
-    books_->calls.spawn(run_call(call.from, call.id, std::move(guarded)));
-    books_->fresh.push_back(call.id);
+    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    books_->fresh.push_back(call.slot);
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, call_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }
@@ -15747,10 +16169,12 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->number = peer_id(++books_->last_link);
-    const auto& peer = l->wire->peer();
-    l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
-    if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->incarnation = hello->incarnation;
+    }
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
@@ -15887,7 +16311,7 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 
 /// The calls that a broken link took along.
 struct runtime::losses {
-    std::vector<detail::counted<detail::call_base>> again, dead;
+    std::vector<counted_ptr<detail::call_base>> again, dead;
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
@@ -15898,8 +16322,11 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     l.up = false;
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    for (auto& [id, call] : l.running) call.stop.request();
-    std::vector<detail::counted<detail::call_base>> orphans;
+    for (auto& [id, call] : l.running) {
+        call.stop.request();
+        call.context->cancel_children();
+    }
+    std::vector<counted_ptr<detail::call_base>> orphans;
     for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
@@ -15909,7 +16336,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<detail::counted<detail::actor_state>> gone;
+    std::vector<counted_ptr<detail::actor_state>> gone;
     for (const auto& [id, lane] : books_->lanes)
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
@@ -15928,7 +16355,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
-        auto call = free_slot(s.call->id);
+        auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
@@ -15965,7 +16392,7 @@ SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
+    send_drop(*where, id);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -15987,7 +16414,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// wait for them.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
-    std::vector<detail::counted<detail::call_base>> urgent, others;
+    std::vector<counted_ptr<detail::call_base>> urgent, others;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;
@@ -16069,7 +16496,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -16077,11 +16504,11 @@ SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call)
     const auto index = books_->free.back();
     books_->free.pop_back();
     books_->slots[index].call = std::move(call);
-    return call_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
+SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
@@ -16091,9 +16518,9 @@ SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
     return std::move(books_->slots[index].call);
 }
 
-SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
-    raw.id = take_slot(std::move(call));
+    raw.slot = take_slot(std::move(call));
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
         if (to.busy == 0) {
             to.mark = loop::current().now();
@@ -16109,7 +16536,7 @@ SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> cal
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
-        const detail::counted<detail::call_base> hold(&raw);
+        const counted_ptr<detail::call_base> hold(&raw);
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
@@ -16128,16 +16555,16 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
-            f.id = call.id.value();
+            f.id = call.slot.value();
             f.body = std::move(*owned);
             to.wire->send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.id.value(), body, {});
+            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
         }
         call.state = detail::phase::sent;
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
-        const auto held = free_slot(call.id);
+        const auto held = free_slot(call.slot);
         account(to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
         call.fail({e, nullptr});
@@ -16220,7 +16647,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, call_id id,
+task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
@@ -16270,16 +16697,16 @@ void invoke(incoming_call& call) {
     if (!decoded) return call.refuse(decoded.error());
     if constexpr (traits::is_coroutine) {
         if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
                                                   call.box, std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.id, [](wire::writer&) {});
+                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
             } else {
                 const auto& value = call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.id,
+                call.self.reply(*call.from, call.slot,
                                 [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
@@ -16390,7 +16817,7 @@ template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
-    static void go(runtime& by, const counted<call_base>& call, A&&... args) {
+    static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
         if constexpr (any_ref) {
             std::size_t pending = 0;
             bool failed = false;
@@ -16407,7 +16834,7 @@ struct submission<std::tuple<P...>, A...> {
         by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
     }
 
-    static void wait_for(runtime& by, const counted<call_base>& call, std::size_t pending,
+    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
                          A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
@@ -16434,7 +16861,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
-        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<F, void>::entry(), how, call_kind::task);
         submission<typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
@@ -16445,7 +16872,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
 }
 
 template <auto M, class T>
-auto call_method(const call_options& how, const counted<actor_state>& lane, auto&&... args) {
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
     static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
@@ -16459,7 +16886,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
-        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;
@@ -16546,7 +16973,7 @@ public:
     using actor_type = T;
 
     actor_handle() noexcept = default;
-    explicit actor_handle(rt::detail::counted<rt::detail::actor_state> lane) noexcept
+    explicit actor_handle(counted_ptr<rt::detail::actor_state> lane) noexcept
         : lane_(std::move(lane)) {}
 
     /// False if default-constructed or moved from.
@@ -16563,12 +16990,12 @@ public:
     }
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
-    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept {
+    [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
         return lane_;
     }
 
 private:
-    rt::detail::counted<rt::detail::actor_state> lane_;
+    counted_ptr<rt::detail::actor_state> lane_;
 };
 
 namespace rt::detail {
@@ -16599,8 +17026,7 @@ void invoke_create(incoming_call& call) {
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
             arguments);
         call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.id,
-                        [&](wire::writer& to) { to.fixed(call.target.value()); });
+        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();
     }
@@ -16634,14 +17060,11 @@ template <class T, class... A>
 concept makes =
     std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
 
-/// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
+/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(ref<std::uint64_t> made, runtime* by,
-                                    counted<actor_state> lane) {
-    const auto id = co_await made;
-    if (!lane) lane = by->actor_lane(actor_id(id));
-    lane->owned = true;
+task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
+    co_await made;
     co_return actor_handle<T>(std::move(lane));
 }
 
@@ -16664,18 +17087,15 @@ template <class T, class... A>
     if constexpr (can_make && can_send) {
         (void)create_record<T, typename travelling<A>::type...>::registered;
         auto& by = rt::runtime::current();
-        counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
+        counted_ptr<ref_state<void>> call(new ref_state<void>);
         apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
-        counted<actor_state> lane;
-        if (by.is_driver()) {
-            call->target = by.new_actor_id();
-            lane = by.actor_lane(call->target);
-            lane->owned = true; // means nothing until the actor is somewhere
-        }
+        call->target = by.new_actor_id();
+        auto lane = by.actor_lane(call->target);
+        lane->owned = true; // means nothing until the actor is somewhere
         submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
                                                                           std::forward<A>(args)...);
-        return finish_create<T>(ref<std::uint64_t>(std::move(call)), &by, std::move(lane));
+        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
     } else {
         return {};
     }
@@ -16688,22 +17108,23 @@ template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
-        to.fixed(h.id().value());
+        to.fixed(h.id().value().incarnation);
+        to.fixed(h.id().value().number);
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
-        using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
+        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
         if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
             call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        std::uint64_t id = 0;
-        if (!from.fixed(id)) return from.status();
+        skein::unique_number id;
+        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle in the result of a call")
                 .with_hint("make the actor in the process that uses it and pass the handle as an "
                            "argument");
-        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
+        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
         return {};
     }
 };
@@ -16908,9 +17329,9 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-SKEIN_INLINE net::connection_options link_options(const std::string& name, const net::token& secret,
-                                                  std::uint16_t cpus, bool in_memory,
-                                                  duration start) {
+SKEIN_INLINE net::connection_options link_options(const runtime& self, const std::string& name,
+                                                  const net::token& secret, std::uint16_t cpus,
+                                                  bool in_memory, duration start) {
     net::connection_options o;
     o.secret = secret;
     o.self.name = name;
@@ -16920,6 +17341,7 @@ SKEIN_INLINE net::connection_options link_options(const std::string& name, const
     o.self.host = host_name();
     worker_hello hello;
     hello.cpus = cpus;
+    hello.incarnation = self.incarnation();
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
@@ -17065,7 +17487,7 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_.name().name, secret_, 0, !one->listener,
+        auto link = detail::link_options(driver_, driver_.name().name, secret_, 0, !one->listener,
                                          how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
@@ -17154,8 +17576,9 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     if (!order || order->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(order->token)).value();
-    auto options = link_options(mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
-                                time_constants::lan().start_timeout);
+    auto options =
+        link_options(*self, mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
+                     time_constants::lan().start_timeout);
     std::shared_ptr<net::connection> wire;
     if (mine.socket) {
         net::connected_network inherited(
@@ -17508,6 +17931,74 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
 }
 
 } // namespace skein::rt::detail
+
+// ======== skein/rt/runtime_context.hpp
+// runtime_context(): where the code that asks runs, as which call, and how long it may take.
+//
+//     row load(int shard) {
+//         const auto here = skein::runtime_context();
+//         logging::info("load", fmt::format("call {} on {}", here.call, here.process));
+//         ...
+
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace skein {
+
+/// What a function that runs on a worker, or a task of the driver, can know of itself.
+struct runtime_info {
+    std::string process; ///< "driver", "worker-2"
+    std::string host;
+    std::int64_t pid = 0;
+    std::string function; ///< "app::load(int)"; empty in tasks of the driver
+    call_id call;         ///< unique over all processes; none in tasks of the driver
+    call_id parent;       ///< the call that made this one; none if that was no call
+    call_id trace;        ///< the first call of the tree that this one belongs to
+    actor_id actor;       ///< in methods and constructors
+    /// What is left of its deadline, or of the call's that made it; calls made now end by then, too.
+    std::optional<duration> time_left;
+};
+
+/// Of the call or task that runs now.
+///   errors  not_found: no skein runtime on this thread
+[[nodiscard]] runtime_info runtime_context();
+
+} // namespace skein
+
+
+// ======== skein/rt/detail/runtime_context.ipp
+// The body of rt/runtime_context.hpp.
+
+
+#include <algorithm>
+
+namespace skein {
+
+SKEIN_INLINE runtime_info runtime_context() {
+    const auto* here = rt::runtime::try_current();
+    if (here == nullptr)
+        throw error(errc::not_found, "no skein runtime on this thread")
+            .with_hint("ask inside skein::run, in a task or in a function that runs on a worker");
+    runtime_info out;
+    out.process = here->name().name;
+    out.host = here->name().host;
+    out.pid = here->name().pid;
+    const auto* context = rt::detail::call_context::current();
+    if (context == nullptr || !context->is_call()) return out;
+    out.function = context->fn->name;
+    out.call = context->who.id;
+    out.parent = context->who.parent;
+    out.trace = context->who.trace;
+    out.actor = context->actor;
+    if (context->who.until != time_point::max())
+        out.time_left =
+            std::max(duration::zero(), context->who.until - loop::current().exact_now());
+    return out;
+}
+
+} // namespace skein
 
 // ======== skein/wire.hpp
 // Every public header of the layer wire.

@@ -1152,6 +1152,7 @@ SKEIN_INLINE ticket comm_thread::begin_here(std::size_t bytes,
     here_since_ = steady_now();
     here_ended_.reset();
     prompt_->begin_here();
+    const task_context::use none(nullptr); // the rest may run on another thread
     loop::resume(run_here(this).frame);
     const auto parked = prompt_->end_here();
     if (!parked.rest) return end_here();

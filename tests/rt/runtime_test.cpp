@@ -45,15 +45,27 @@ std::uint32_t number_of(std::string_view name) {
 }
 
 template <class... A>
-byte_buffer call_of(std::string_view function, call_kind kind, std::uint64_t target,
+byte_buffer call_of(std::string_view function, call_kind kind, unique_number target,
                     const A&... args) {
     wire::writer out;
     call_head head;
     head.function = number_of(function);
     head.kind = kind;
     head.target = actor_id(target);
-    head.encode(out);
+    head.encode(out, {});
     (wire::encode(out, args), ...);
+    return std::move(out).take();
+}
+
+/// A call that says that another process has made it.
+byte_buffer in_the_name_of(unique_number caller) {
+    wire::writer out;
+    call_head head;
+    head.function = number_of("rt_test::twice(");
+    head.who.id = call_id(caller);
+    head.is_told = true;
+    head.encode(out, {});
+    wire::encode(out, 1);
     return std::move(out).take();
 }
 
@@ -354,9 +366,9 @@ TEST_CASE("a call whose kind is not that of its function ends the link, and no w
             with_raw_driver([wrong](rt::runtime*, std::shared_ptr<net::connection> peer) {
                 return [](sent what, std::shared_ptr<net::connection> end) -> task<void> {
                     end->send(rt::detail::message_call, 0, 1,
-                              call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
+                              call_of("rt_test::counter(int)", call_kind::create, {0, 7}, 1), {});
                     end->send(rt::detail::message_call, 0, 2,
-                              call_of(what.function, what.kind, 7, 1), {});
+                              call_of(what.function, what.kind, {0, 7}, 1), {});
                     auto ended = end->wait_closed();
                     co_await ended;
                 }(wrong, std::move(peer));
@@ -370,11 +382,11 @@ TEST_CASE("a method that is sent to an actor of another type ends the link, and 
     const auto why = with_raw_driver(
         [](rt::runtime* worker, std::shared_ptr<net::connection> peer) -> task<void> {
             peer->send(rt::detail::message_call, 0, 1,
-                       call_of("rt_test::counter(int)", call_kind::create, 7, 1), {});
+                       call_of("rt_test::counter(int)", call_kind::create, {0, 7}, 1), {});
             co_await sleep_for(10ms);
             CHECK(worker->actors() == 1);
             peer->send(rt::detail::message_call, 0, 2,
-                       call_of("rt_test::journal::note(", call_kind::method, 7, 1), {});
+                       call_of("rt_test::journal::note(", call_kind::method, {0, 7}, 1), {});
             auto ended = peer->wait_closed();
             co_await ended;
         });
@@ -389,6 +401,11 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
             call_of("rt_test::journal::note(", call_kind::method, id, 1),
             call_of("rt_test::counter::add(", call_kind::task, id, 1),
             call_of("rt_test::twice(", call_kind::method, id, 1),
+            // An actor under a number that another process gives, and one that there is.
+            call_of("rt_test::counter(int)", call_kind::create, {667, 1}, 1),
+            call_of("rt_test::counter(int)", call_kind::create, id, 1),
+            in_the_name_of({667, 1}),
+            byte_buffer(15), // too short for any
         };
         for (const auto& body : wrong) {
             auto fake = c.impostor();
@@ -401,7 +418,7 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
         auto peer = co_await fake;
         for (int i = 0; i < 2; ++i)
             peer->send(rt::detail::message_call, 0, 1,
-                       call_of("rt_test::later(", call_kind::task, 0, 1, 1000), {});
+                       call_of("rt_test::later(", call_kind::task, {}, 1, 1000), {});
         auto ended = peer->wait_closed();
         co_await ended;
         CHECK(c.incarnation(0) == 1);
@@ -450,4 +467,35 @@ TEST_CASE("the memory of a large call is given back", "[rt][runtime]") {
         co_await sleep_for(1s);
         CHECK(used() < before + (4 << 20));
     });
+}
+
+TEST_CASE("the head of a call is read back, and any shorter piece of it is refused",
+          "[rt][runtime]") {
+    const time_point now(5s);
+    call_head sent;
+    sent.function = 7;
+    sent.kind = call_kind::method;
+    sent.retries = 2;
+    sent.cpus = 3;
+    sent.target = actor_id({1, 2});
+    sent.who = {call_id({3, 4}), call_id({5, 6}), call_id({7, 8}), now + 2s};
+    for (const bool told : {false, true}) {
+        sent.is_told = told;
+        wire::writer out;
+        sent.encode(out, now);
+        CHECK(out.size() % 16 == 0);
+        for (std::size_t n = 0; n <= out.size(); ++n) {
+            wire::reader in(out.bytes().first(n));
+            call_head got;
+            const bool read = got.decode(in, 99, time_point(10s));
+            CHECK(read == (n == out.size()));
+            if (!read) continue;
+            CHECK(got.function == 7);
+            CHECK(got.target == sent.target);
+            CHECK(got.who.id == call_id({told ? 3u : 99u, 4}));
+            CHECK(got.who.trace == (told ? sent.who.trace : got.who.id));
+            CHECK(got.who.parent == (told ? sent.who.parent : call_id{}));
+            CHECK(got.who.until == (told ? time_point(12s) : time_point::max()));
+        }
+    }
 }

@@ -9,7 +9,7 @@
 //         CHECK(got == 7);
 //     });
 //
-// All runtimes share one thread: remote<>, actor<> inside a worker's function would use the driver's runtime.
+// All runtimes share one thread: calls go through the runtime of the task that makes them.
 
 #include <skein/core/sleep.hpp>
 #include <skein/net/connection.hpp>
@@ -31,7 +31,7 @@ namespace skein::test {
 class sim_cluster {
 public:
     sim_cluster(sim::loop& loop, sim::network& network, int workers, std::uint16_t cpus = 1)
-        : loop_(loop), network_(network), driver_(options_of("driver", 1)), cpus_(cpus),
+        : loop_(loop), network_(network), driver_(options_of(loop, "driver", 1)), cpus_(cpus),
           workers_(static_cast<std::size_t>(workers)),
           secret_(net::token::generate(loop.random())) {}
 
@@ -62,7 +62,7 @@ public:
     task<std::shared_ptr<net::connection>> impostor() {
         auto connecting =
             net::connection::connect(network_.host("impostor"), net::address::sim("driver", 1),
-                                     link_options("impostor", 666));
+                                     link_options("impostor", 666, 666));
         co_return co_await connecting;
     }
 
@@ -75,7 +75,6 @@ public:
     /// Brings the cluster up, runs body(*this), and takes everything down again.
     template <class Body>
     task<void> run(Body body) {
-        const rt::runtime::use current(driver_);
         listener_ = network_.host("driver").listen(net::address::sim("driver", 1));
         driver_.expect_workers(workers_.size());
         scope services;
@@ -83,7 +82,7 @@ public:
         for (int i = 0; i < workers(); ++i) services.spawn(live(i));
         std::exception_ptr failure;
         try {
-            auto work = body(*this);
+            auto work = driver_.run_here(body(*this));
             co_await work;
         } catch (...) {
             failure = std::current_exception();
@@ -110,14 +109,16 @@ private:
         std::optional<cancel_source> stop;
     };
 
-    static rt::runtime_options options_of(std::string name, std::int64_t pid) {
+    static rt::runtime_options options_of(sim::loop& loop, std::string name, std::int64_t pid) {
         rt::runtime_options o;
+        o.incarnation = loop.random().next();
         o.name = std::move(name);
         o.host = "sim";
         o.pid = pid;
         return o;
     }
-    net::connection_options link_options(const std::string& name, std::int64_t pid) const {
+    net::connection_options link_options(const std::string& name, std::int64_t pid,
+                                         std::uint64_t incarnation) const {
         net::connection_options o;
         o.secret = secret_;
         if (max_frame_ > 0) o.bounds.max_frame = max_frame_;
@@ -127,6 +128,7 @@ private:
         o.self.registry_hash = rt::registry::instance().hash();
         rt::detail::worker_hello hello;
         hello.cpus = cpus_;
+        hello.incarnation = incarnation;
         o.self.extra = wire::encode(hello);
         return o;
     }
@@ -143,7 +145,7 @@ private:
     }
     task<void> admit(std::unique_ptr<net::stream> from) {
         try {
-            auto shaken = net::connection::accept(std::move(from), link_options("driver", 1));
+            auto shaken = net::connection::accept(std::move(from), link_options("driver", 1, driver_.incarnation()));
             auto wire = co_await shaken;
             auto served = driver_.serve_worker(wire, nullptr);
             co_await served;
@@ -169,10 +171,11 @@ private:
         auto& w = workers_[std::size_t(i)];
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = 100 * (i + 1) + w.incarnation;
-        auto connecting = net::connection::connect(
-            network_.host(host_of(i)), net::address::sim("driver", 1), link_options(name, pid));
+        rt::runtime self(options_of(loop_, name, pid));
+        auto connecting =
+            net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
+                                     link_options(name, pid, self.incarnation()));
         auto wire = co_await connecting;
-        rt::runtime self(options_of(name, pid));
         w.self = &self;
         auto served = self.serve_driver(wire);
         co_await served;

@@ -37,22 +37,44 @@ private:
     Rep value_{};
 };
 
-/// A process of a cluster.
+/// A number that no two processes give: the incarnation of a process (drawn once for each start of one, so it
+/// never returns) and a count in it. It prints as the count.
+struct unique_number {
+    std::uint64_t incarnation = 0, number = 0;
+    friend constexpr auto operator<=>(const unique_number&, const unique_number&) = default;
+};
+
+/// A host of a cluster.
 using node_id = strong_id<struct node_tag>;
 /// A worker process.
 using worker_id = strong_id<struct worker_tag>;
 /// A task that was submitted.
 using task_id = strong_id<struct task_tag>;
-/// An actor, unique in the process that made it.
-using actor_id = strong_id<struct actor_tag>;
-/// A call on its way, unique in the process that made it.
-using call_id = strong_id<struct call_tag>;
+/// An actor: who made it, and the how manieth it is there.
+using actor_id = strong_id<struct actor_tag, unique_number>;
+/// A call of a remote function or method: who made it, and the how manieth it is there.
+using call_id = strong_id<struct call_tag, unique_number>;
 /// A stored value.
 using object_id = strong_id<struct object_tag>;
 /// A job, the same for all of its processes.
 using job_id = strong_id<struct job_tag>;
 
 } // namespace skein
+
+template <>
+struct std::hash<skein::unique_number> {
+    std::size_t operator()(const skein::unique_number& n) const noexcept {
+        return std::hash<std::uint64_t>{}(n.number * 0x9e3779b97f4a7c15 ^ n.incarnation);
+    }
+};
+
+template <>
+struct fmt::formatter<skein::unique_number> : fmt::formatter<std::uint64_t> {
+    template <class Context>
+    auto format(const skein::unique_number& n, Context& context) const {
+        return fmt::formatter<std::uint64_t>::format(n.number, context);
+    }
+};
 
 template <class Tag, class Rep>
 struct std::hash<skein::strong_id<Tag, Rep>> {

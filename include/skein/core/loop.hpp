@@ -27,6 +27,23 @@
 
 namespace skein {
 
+namespace detail {
+
+struct self_owned;
+
+/// Of a coroutine that owns itself. It belongs to what its maker belonged to.
+struct root_promise : promise_base {
+    root_promise() noexcept : owned(current_context) { context = current_context; }
+    self_owned get_return_object() noexcept;
+    std::suspend_always initial_suspend() const noexcept { return {}; }
+    std::suspend_never final_suspend() const noexcept { return {}; }
+    void return_void() const noexcept {}
+    [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
+    counted_ptr<task_context> owned;
+};
+
+} // namespace detail
+
 /// Work done once at the end of a turn in which it was requested. Unlinks itself when destroyed.
 class turn_hook : public list_node<turn_hook> {
 public:
@@ -35,6 +52,12 @@ public:
 private:
     friend class loop;
     void (*run_)(turn_hook&);
+};
+
+/// A coroutine that waits, and the context to resume it under. Lives where the wait does.
+struct resumption {
+    std::coroutine_handle<> handle;
+    task_context* context = nullptr;
 };
 
 /// One thread's scheduler. All members but post_from_any_thread belong to the thread that runs it.
@@ -64,8 +87,14 @@ public:
     /// been cancelled. Its errors are nobody's.
     void adopt(task<void> work);
 
-    /// Queues a suspended coroutine; it is resumed in this turn or the next.
+    /// Queues a suspended coroutine; it is resumed in this turn or the next, under no context.
     void post(std::coroutine_handle<> handle) { ready_.push_back({&run_frame, handle.address()}); }
+    /// The same with its context; `to` must stay until then.
+    void post(resumption& to) { ready_.push_back({&run_resumption, &to}); }
+    /// Queues a new coroutine that owns itself, under the context that its promise holds.
+    void post_root(std::coroutine_handle<detail::root_promise> root) {
+        ready_.push_back({&run_root_frame, root.address()});
+    }
     /// Queues a call. It must not throw: nobody is there to catch it, the program ends.
     template <class F>
         requires(std::invocable<F&> && !std::convertible_to<F, std::coroutine_handle<>>)
@@ -111,7 +140,10 @@ public:
         int left = budget;
         while (handle) {
             if (--left == 0 && current_ != nullptr) {
-                current_->post(handle);
+                current_->post([handle, context = counted_ptr(detail::current_context)] {
+                    detail::current_context = context.get();
+                    resume(handle);
+                });
                 return;
             }
             detail::next_to_run = {};
@@ -154,10 +186,24 @@ private:
     };
 
     [[nodiscard]] bool is_over() const noexcept { return finished_ && adopted_ == 0; }
-    static void run_frame(void* p) { resume(std::coroutine_handle<>::from_address(p)); }
+    static void run_frame(void* p) {
+        detail::current_context = nullptr;
+        resume(std::coroutine_handle<>::from_address(p));
+    }
+    static void run_resumption(void* p) {
+        const resumption to = *static_cast<resumption*>(p); // it ends with the wait
+        detail::current_context = to.context;
+        resume(to.handle);
+    }
+    static void run_root_frame(void* p) {
+        const auto root = std::coroutine_handle<detail::root_promise>::from_address(p);
+        detail::current_context = root.promise().context;
+        resume(root);
+    }
     static void run_call(void* p) noexcept {
         const std::unique_ptr<unique_function<void()>> owned(
             static_cast<unique_function<void()>*>(p));
+        detail::current_context = nullptr;
         (*owned)();
     }
     void run_ready() {
@@ -167,6 +213,7 @@ private:
             for (const item& i : running_) i.run(i.what);
             running_.clear();
         }
+        detail::current_context = nullptr; // of what comes from outside
     }
     void run_hooks() {
         intrusive_list<turn_hook, turn_hook> due;
@@ -206,17 +253,13 @@ namespace detail {
 /// A coroutine that owns itself: starts when told, destroys itself at its end. Only scope and loop make
 /// them; nothing else may run without an owner.
 struct self_owned {
-    struct promise_type : promise_base {
-        self_owned get_return_object() noexcept {
-            return {std::coroutine_handle<promise_type>::from_promise(*this)};
-        }
-        std::suspend_always initial_suspend() const noexcept { return {}; }
-        std::suspend_never final_suspend() const noexcept { return {}; }
-        void return_void() const noexcept {}
-        [[noreturn]] void unhandled_exception() const noexcept { std::terminate(); }
-    };
-    std::coroutine_handle<promise_type> frame;
+    using promise_type = root_promise;
+    std::coroutine_handle<root_promise> frame;
 };
+
+inline self_owned root_promise::get_return_object() noexcept {
+    return {std::coroutine_handle<root_promise>::from_promise(*this)};
+}
 
 template <class T>
 self_owned run_root(task<T> work, task_promise<T>* out, bool* done) {
@@ -248,7 +291,7 @@ T loop::run(task<T> work, cancel_token token) {
     finished_ = false;
     auto guarded = with_cancel(std::move(token), std::move(work));
     auto root = detail::run_root<T>(std::move(guarded), &outcome, &finished_);
-    post(root.frame);
+    post_root(root.frame);
     while (!is_over()) turn(true);
     return outcome.take();
 }

@@ -34,12 +34,13 @@ public:
                     running_);
     }
 
-    /// Starts a task; it runs from the loop's queue, not inside this call. Its error is join()'s.
+    /// Starts a task; it runs from the loop's queue, not inside this call, under the context of the caller.
+    /// Its error is join()'s.
     void spawn(task<void> work) {
         ++running_;
         auto child = run_child(this, std::move(work));
         child.frame.promise().cancel = &cancel_;
-        loop::current().post(child.frame);
+        loop::current().post_root(child.frame);
     }
 
     /// Suspends until all children have ended; resumed by the loop. Throws the first error of a child,

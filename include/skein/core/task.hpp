@@ -15,6 +15,7 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/frame_pool.hpp>
+#include <skein/core/task_context.hpp>
 
 #include <concepts>
 #include <coroutine>
@@ -36,10 +37,12 @@ class cancel_state;
 /// The coroutine to run as soon as the running one is suspended; the loop's trampoline reads it.
 inline constinit thread_local std::coroutine_handle<> next_to_run{};
 
-/// What every coroutine of skein carries: who waits for it, and the cancellation it runs under.
+/// What every coroutine of skein carries: who waits for it, the cancellation it runs under, and what it
+/// belongs to (held by the task that brought it in, see under_context and self_owned).
 struct promise_base {
     std::coroutine_handle<> continuation{};
     cancel_state* cancel = nullptr;
+    task_context* context = nullptr;
 
     static void* operator new(std::size_t bytes) { return frame_pool::allocate(bytes); }
     static void operator delete(void* p, std::size_t bytes) noexcept {
@@ -107,6 +110,8 @@ struct task_promise<void> : promise_base {
 
 template <class T>
 class await_under;
+template <class T>
+class under_context;
 
 /// What awaiting a task does: the task is next, its awaiter is its continuation.
 template <class T>
@@ -119,6 +124,7 @@ public:
         auto& promise = frame_.promise();
         promise.continuation = parent;
         promise.cancel = parent.promise().cancel;
+        promise.context = parent.promise().context;
         next_to_run = frame_;
     }
     T await_resume() const { return frame_.promise().take(); }
@@ -163,6 +169,8 @@ private:
     friend promise_type;
     template <class>
     friend class detail::await_under;
+    template <class>
+    friend class detail::under_context;
     explicit task(std::coroutine_handle<promise_type> frame) noexcept : frame_(frame) {}
     std::coroutine_handle<promise_type> frame_;
 };
@@ -189,6 +197,7 @@ public:
         auto& promise = work_.frame_.promise();
         promise.continuation = parent;
         promise.cancel = cancel_;
+        promise.context = parent.promise().context;
         next_to_run = work_.frame_;
     }
     T await_resume() { return work_.frame_.promise().take(); }
@@ -198,5 +207,40 @@ private:
     cancel_state* cancel_;
 };
 
+/// Awaits a task that belongs to something else than the awaiter. Name it, then await it.
+template <class T>
+class under_context {
+public:
+    under_context(counted_ptr<task_context> context, task<T> work) noexcept
+        : context_(std::move(context)), work_(std::move(work)) {}
+    bool await_ready() const noexcept { return false; }
+    template <promise_with_context Promise>
+    void await_suspend(std::coroutine_handle<Promise> parent) noexcept {
+        auto& promise = work_.frame_.promise();
+        promise.continuation = parent;
+        promise.cancel = parent.promise().cancel;
+        promise.context = current_context = context_.get();
+        before_ = parent.promise().context;
+        next_to_run = work_.frame_;
+    }
+    T await_resume() {
+        current_context = before_;
+        return work_.frame_.promise().take();
+    }
+
+private:
+    counted_ptr<task_context> context_;
+    task_context* before_ = nullptr;
+    task<T> work_;
+};
+
 } // namespace detail
+
+/// Runs work, and all that it awaits and spawns, under a context (empty: under none).
+template <class T>
+[[nodiscard]] task<T> with_context(counted_ptr<task_context> context, task<T> work) {
+    detail::under_context<T> inner(std::move(context), std::move(work));
+    co_return co_await inner;
+}
+
 } // namespace skein

@@ -25,7 +25,7 @@ public:
     /// To be called in await_suspend. False: the task is cancelled already, do not suspend.
     template <detail::promise_with_context Promise>
     [[nodiscard]] bool arm(std::coroutine_handle<Promise> h, bool cancellable = true) {
-        handle_ = h;
+        next_ = {h, h.promise().context};
         loop_ = &loop::current();
         detail::cancel_state* cancel = cancellable ? h.promise().cancel : nullptr;
         if (cancel != nullptr && cancel->requested()) {
@@ -60,10 +60,10 @@ private:
         state_ = how;
         list_node<waiter>::unlink();
         list_node<cancel_hook>::unlink();
-        loop_->post(handle_);
+        loop_->post(next_);
     }
 
-    std::coroutine_handle<> handle_;
+    resumption next_;
     loop* loop_ = nullptr;
     state state_ = state::idle;
 

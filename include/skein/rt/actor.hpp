@@ -29,7 +29,7 @@ public:
     using actor_type = T;
 
     actor_handle() noexcept = default;
-    explicit actor_handle(rt::detail::counted<rt::detail::actor_state> lane) noexcept
+    explicit actor_handle(counted_ptr<rt::detail::actor_state> lane) noexcept
         : lane_(std::move(lane)) {}
 
     /// False if default-constructed or moved from.
@@ -46,12 +46,12 @@ public:
     }
     friend bool operator==(const actor_handle&, const actor_handle&) = default;
 
-    [[nodiscard]] const rt::detail::counted<rt::detail::actor_state>& lane() const noexcept {
+    [[nodiscard]] const counted_ptr<rt::detail::actor_state>& lane() const noexcept {
         return lane_;
     }
 
 private:
-    rt::detail::counted<rt::detail::actor_state> lane_;
+    counted_ptr<rt::detail::actor_state> lane_;
 };
 
 namespace rt::detail {
@@ -82,8 +82,7 @@ void invoke_create(incoming_call& call) {
             [](auto&... a) { return std::make_shared<box_of<T>>(std::in_place, std::move(a)...); },
             arguments);
         call.self.insert_actor(call.target, std::move(box));
-        call.self.reply(*call.from, call.id,
-                        [&](wire::writer& to) { to.fixed(call.target.value()); });
+        call.self.reply(*call.from, call.slot, [](wire::writer&) {});
     } catch (...) {
         call.reply_thrown();
     }
@@ -117,14 +116,11 @@ template <class T, class... A>
 concept makes =
     std::is_constructible_v<T, A...> || requires(A&&... a) { T{std::forward<A>(a)...}; };
 
-/// Waits for the constructor's reply. The driver has chosen the id, so it holds the lane already: if
+/// Waits for the constructor's reply. Who makes an actor chooses its id, so it holds the lane already: if
 /// this task is dropped, before the reply or after it, so is the actor.
 template <class T>
-task<actor_handle<T>> finish_create(ref<std::uint64_t> made, runtime* by,
-                                    counted<actor_state> lane) {
-    const auto id = co_await made;
-    if (!lane) lane = by->actor_lane(actor_id(id));
-    lane->owned = true;
+task<actor_handle<T>> finish_create(ref<void> made, counted_ptr<actor_state> lane) {
+    co_await made;
     co_return actor_handle<T>(std::move(lane));
 }
 
@@ -147,18 +143,15 @@ template <class T, class... A>
     if constexpr (can_make && can_send) {
         (void)create_record<T, typename travelling<A>::type...>::registered;
         auto& by = rt::runtime::current();
-        counted<ref_state<std::uint64_t>> call(new ref_state<std::uint64_t>);
+        counted_ptr<ref_state<void>> call(new ref_state<void>);
         apply_options(*call, create_record<T, typename travelling<A>::type...>::entry(), {},
                       call_kind::create);
-        counted<actor_state> lane;
-        if (by.is_driver()) {
-            call->target = by.new_actor_id();
-            lane = by.actor_lane(call->target);
-            lane->owned = true; // means nothing until the actor is somewhere
-        }
+        call->target = by.new_actor_id();
+        auto lane = by.actor_lane(call->target);
+        lane->owned = true; // means nothing until the actor is somewhere
         submission<std::tuple<typename travelling<A>::type...>, A...>::go(by, call,
                                                                           std::forward<A>(args)...);
-        return finish_create<T>(ref<std::uint64_t>(std::move(call)), &by, std::move(lane));
+        return finish_create<T>(ref<void>(std::move(call)), std::move(lane));
     } else {
         return {};
     }
@@ -171,22 +164,23 @@ template <class T>
 struct skein::wire::codec<skein::actor_handle<T>> {
     static constexpr const char* schema = "actor";
     static void encode(writer& to, const skein::actor_handle<T>& h) {
-        to.fixed(h.id().value());
+        to.fixed(h.id().value().incarnation);
+        to.fixed(h.id().value().number);
         // A handle given as an argument, or inside one, keeps its actor until the call is done.
-        using lane = skein::rt::detail::counted<skein::rt::detail::actor_state>;
+        using lane = skein::counted_ptr<skein::rt::detail::actor_state>;
         if (auto* call = skein::rt::runtime::encoding(); call != nullptr && h)
             call->keep(std::make_shared<lane>(h.lane()));
     }
     static skein::result<void> decode(reader& from, skein::actor_handle<T>& into) {
-        std::uint64_t id = 0;
-        if (!from.fixed(id)) return from.status();
+        skein::unique_number id;
+        if (!from.fixed(id.incarnation) || !from.fixed(id.number)) return from.status();
         auto* here = skein::rt::runtime::executing();
         if (here == nullptr)
             return error(errc::not_supported,
                          "not supported: an actor_handle in the result of a call")
                 .with_hint("make the actor in the process that uses it and pass the handle as an "
                            "argument");
-        if (id != 0) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
+        if (actor_id(id)) into = skein::actor_handle<T>(here->actor_lane(actor_id(id)));
         return {};
     }
 };

@@ -70,7 +70,7 @@ void cancel_call(call_base& call) noexcept;
 template <class T, bool Move>
 class ref_awaiter : public waiter {
 public:
-    explicit ref_awaiter(counted<ref_state<T>> call) noexcept : state_(std::move(call)) {}
+    explicit ref_awaiter(counted_ptr<ref_state<T>> call) noexcept : state_(std::move(call)) {}
     bool await_ready() const noexcept { return state_->is_done(); }
     template <skein::detail::promise_with_context Promise>
     bool await_suspend(std::coroutine_handle<Promise> h) {
@@ -92,7 +92,7 @@ public:
     }
 
 private:
-    counted<ref_state<T>> state_;
+    counted_ptr<ref_state<T>> state_;
 };
 
 } // namespace rt::detail
@@ -104,8 +104,7 @@ public:
     using value_type = T;
 
     ref() noexcept = default;
-    explicit ref(rt::detail::counted<rt::detail::ref_state<T>> call) noexcept
-        : state_(std::move(call)) {}
+    explicit ref(counted_ptr<rt::detail::ref_state<T>> call) noexcept : state_(std::move(call)) {}
 
     /// False if default-constructed or moved from.
     explicit operator bool() const noexcept { return static_cast<bool>(state_); }
@@ -128,12 +127,12 @@ public:
     /// The ref then fails with errc::cancelled, unless a value comes first.
     void cancel() const noexcept { rt::detail::cancel_call(*state_); }
 
-    [[nodiscard]] const rt::detail::counted<rt::detail::ref_state<T>>& state() const noexcept {
+    [[nodiscard]] const counted_ptr<rt::detail::ref_state<T>>& state() const noexcept {
         return state_;
     }
 
 private:
-    rt::detail::counted<rt::detail::ref_state<T>> state_;
+    counted_ptr<rt::detail::ref_state<T>> state_;
 };
 
 /// A task that ends with the ref: what all, any, race, as_completed and with_timeout use.

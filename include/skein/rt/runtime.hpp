@@ -41,6 +41,8 @@ struct runtime_options {
     std::string name = "driver"; ///< as errors name it: "worker-2"
     std::string host = "localhost";
     std::int64_t pid = 0;
+    /// Of this start of this process, see unique_number. 0: drawn; a simulated world draws its own.
+    std::uint64_t incarnation = 0;
 };
 
 /// Counts since it was made.
@@ -51,6 +53,8 @@ struct runtime_stats {
 };
 
 namespace detail {
+
+struct call_head;
 
 /// An actor where it lives.
 struct actor_box {
@@ -64,7 +68,7 @@ struct actor_box {
 struct incoming_call {
     runtime& self;
     const std::shared_ptr<peer>& from;
-    call_id id;
+    slot_id slot;
     const function_record& fn;
     actor_id target;
     wire::reader& arguments;
@@ -88,13 +92,24 @@ public:
     runtime& operator=(const runtime&) = delete;
     ~runtime();
 
-    /// The runtime that remote<&f>(...) and actor<T>(...) use on this thread.
+    /// The runtime that remote<&f>(...) and actor<T>(...) use: that of the task that runs now, else the one
+    /// that `use` has put in place on this thread.
     [[nodiscard]] static runtime& current() {
-        if (current_ == nullptr) detail::no_current_runtime();
-        return *current_;
+        auto* const here = try_current();
+        if (here == nullptr) detail::no_current_runtime();
+        return *here;
     }
-    [[nodiscard]] static runtime* try_current() noexcept { return current_; }
-    /// Makes a runtime the current one of this thread while it lives.
+    [[nodiscard]] static runtime* try_current() noexcept {
+        const auto* context = detail::call_context::current();
+        return context != nullptr ? context->where() : current_;
+    }
+    /// Runs work, and all that it awaits and spawns, as tasks of this runtime. Several runtimes may do so on
+    /// one loop.
+    template <class T>
+    [[nodiscard]] task<T> run_here(task<T> work) {
+        return with_context(root_context(), std::move(work));
+    }
+    /// Makes a runtime the current one of this thread while it lives, for all that is no task of another.
     class use {
     public:
         explicit use(runtime& n) noexcept : before_(std::exchange(current_, &n)) {}
@@ -131,6 +146,7 @@ public:
     void give_up(error why);
 
     [[nodiscard]] const detail::process_name& name() const noexcept;
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
     [[nodiscard]] std::size_t workers() const noexcept;
     [[nodiscard]] const runtime_stats& stats() const noexcept;
     /// Calls without an outcome yet.
@@ -144,22 +160,24 @@ public:
     // For remote<>, actor<> and the invokers of registered functions.
 
     /// Submits a call whose arguments are there; encode(writer&) appends them.
-    void submit(detail::counted<detail::call_base> call, detail::encoder encode);
+    void submit(counted_ptr<detail::call_base> call, detail::encoder encode);
     /// Submits a call that waits for refs: it is sent when `pending` argument_ready() have come.
-    void submit_deferred(const detail::counted<detail::call_base>& call, std::size_t pending,
+    void submit_deferred(const counted_ptr<detail::call_base>& call, std::size_t pending,
                          std::unique_ptr<detail::deferred_arguments> arguments);
     void argument_ready(detail::call_base& call);
     void cancel(detail::call_base& call) noexcept;
     void deadline_passed(detail::call_base& call);
     void drop_actor(detail::actor_state& lane) noexcept;
     /// The state behind handles to an actor: one per runtime and actor, so that order is kept.
-    [[nodiscard]] detail::counted<detail::actor_state> actor_lane(actor_id id);
+    [[nodiscard]] counted_ptr<detail::actor_state> actor_lane(actor_id id);
     [[nodiscard]] actor_id new_actor_id() noexcept;
+    /// What the tasks of this process that are no call belong to.
+    [[nodiscard]] counted_ptr<task_context> root_context() const noexcept;
 
-    void reply(peer& to, call_id id, detail::encoder encode);
-    void reply_failure(peer& to, call_id id, const failure& why);
+    void reply(peer& to, slot_id id, detail::encoder encode);
+    void reply_failure(peer& to, slot_id id, const failure& why);
     /// The same for the exception that is being handled.
-    void reply_thrown(peer& to, call_id id, const function_record& fn);
+    void reply_thrown(peer& to, slot_id id, const function_record& fn);
     void insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box);
     /// Runs a coroutine call; it replies by itself.
     void start(detail::incoming_call& call, task<void> work);
@@ -167,23 +185,28 @@ public:
 
 private:
     struct books; // in detail/runtime_books.hpp
+    struct arrival;
     struct losses;
 
     void on_frame(const std::shared_ptr<peer>& from, const net::frame_view& f);
-    [[nodiscard]] detail::call_base* call_at(const peer& from, call_id id);
+    [[nodiscard]] detail::call_base* call_at(const peer& from, slot_id id);
     void on_reply(peer& from, const net::frame_view& f);
-    void on_cancel(peer& from, call_id id);
-    void on_drop(peer& from, actor_id id);
+    void on_cancel(peer& from, slot_id id);
+    void on_drop(peer& from, byte_span body);
+    static void send_drop(peer& to, actor_id id);
     void settle_create(peer& from, const detail::call_base& call, std::uint16_t outcome);
     void arrived(const std::shared_ptr<peer>& from, const net::frame_view& f);
     task<void> run_backlog();
-    void execute_waiting(const std::shared_ptr<peer>& from, call_id id, byte_span body);
-    void send_scratch(peer& to, std::uint16_t outcome, call_id id);
-    void execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+    [[nodiscard]] detail::call_context& context_for(const detail::call_head& head,
+                                                    const function_record& fn);
+    void adopt_child(detail::call_base& call);
+    void execute_waiting(const arrival& one);
+    void send_scratch(peer& to, std::uint16_t outcome, slot_id id);
+    void execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                  std::shared_ptr<detail::actor_box> box);
-    task<void> execute_later(std::shared_ptr<peer> from, call_id id, byte_buffer body,
+    task<void> execute_later(std::shared_ptr<peer> from, slot_id id, byte_buffer body,
                              std::shared_ptr<detail::actor_box> box);
-    task<void> run_call(std::shared_ptr<peer> from, call_id id, task<void> work);
+    task<void> run_call(std::shared_ptr<peer> from, slot_id id, task<void> work);
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
 
@@ -200,17 +223,17 @@ private:
     [[nodiscard]] bool prepare(detail::call_base& call);
     [[nodiscard]] bool encode_call(wire::writer& to, detail::call_base& call,
                                    detail::encoder encode);
-    void settle_ready(const detail::counted<detail::call_base>& call);
-    void place(detail::counted<detail::call_base> call);
+    void settle_ready(const counted_ptr<detail::call_base>& call);
+    void place(counted_ptr<detail::call_base> call);
     void drain(detail::actor_state& lane);
     void pump();
     void pump(detail::call_kind which);
     peer* pick(const detail::call_base& call, bool& possible);
-    void send(peer& to, detail::counted<detail::call_base> call);
+    void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
-    call_id take_slot(detail::counted<detail::call_base> call);
-    detail::counted<detail::call_base> free_slot(call_id id);
+    slot_id take_slot(counted_ptr<detail::call_base> call);
+    counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);
 
     static inline constinit thread_local runtime* current_ = nullptr;

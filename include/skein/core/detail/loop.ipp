@@ -22,7 +22,7 @@ SKEIN_INLINE self_owned run_adopted(task<void> work, std::size_t* running) {
 SKEIN_INLINE void loop::adopt(task<void> work) {
     ++adopted_;
     auto adopted = detail::run_adopted(std::move(work), &adopted_);
-    post(adopted.frame);
+    post_root(adopted.frame);
 }
 
 } // namespace skein

@@ -12,10 +12,12 @@
 // count from submit to done, refs hold the others.
 
 #include <skein/core/bytes.hpp>
+#include <skein/core/counted_ptr.hpp>
 #include <skein/core/frame_pool.hpp>
 #include <skein/core/ids.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/core/wait.hpp>
+#include <skein/rt/detail/call_context.hpp>
 #include <skein/rt/options.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
@@ -32,40 +34,12 @@
 
 namespace skein::rt {
 
-class runtime;
 struct peer;
 
+/// A call on its way between two peers, unique among those of its submitter that have no outcome yet.
+using slot_id = strong_id<struct slot_tag>;
+
 namespace detail {
-
-/// A counted pointer to something with add_use() and drop_use().
-template <class T>
-class counted {
-public:
-    counted() noexcept = default;
-    explicit counted(T* p) noexcept : p_(p) {
-        if (p_ != nullptr) p_->add_use();
-    }
-    counted(const counted& other) noexcept : counted(other.p_) {}
-    counted(counted&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
-    template <class U>
-        requires std::derived_from<U, T>
-    counted(const counted<U>& other) noexcept : counted(other.get()) {}
-    counted& operator=(counted other) noexcept {
-        std::swap(p_, other.p_);
-        return *this;
-    }
-    ~counted() {
-        if (p_ != nullptr) p_->drop_use();
-    }
-    [[nodiscard]] T* get() const noexcept { return p_; }
-    T* operator->() const noexcept { return p_; }
-    T& operator*() const noexcept { return *p_; }
-    explicit operator bool() const noexcept { return p_ != nullptr; }
-    friend bool operator==(const counted&, const counted&) = default;
-
-private:
-    T* p_ = nullptr;
-};
 
 /// What appends arguments or a result to a message: any callable, borrowed for one call of a function.
 class encoder {
@@ -99,7 +73,7 @@ public:
 };
 
 /// The part of a call that knows nothing of its result type.
-class call_base {
+class call_base : public list_node<call_base> {
 public:
     /// What few calls have; in detail/runtime_books.hpp.
     struct rarities;
@@ -142,16 +116,19 @@ public:
     /// A handle that must live until the call is done.
     void keep(std::shared_ptr<void> handle);
     /// A call that takes this one's ref.
-    void add_dependent(counted<call_base> call);
+    void add_dependent(counted_ptr<call_base> call);
 
     intrusive_list<waiter, waiter> waiters;
     runtime* owner = nullptr; ///< nullptr: the runtime is gone, or the call is done
     const function_record* fn = nullptr;
     peer* on = nullptr; ///< where it was sent
-    call_id id;
+    slot_id slot;
+    std::uint64_t number = 0; ///< of its call_id, in the runtime's incarnation
+    counted_ptr<call_context>
+        parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
-    counted<actor_state> lane; ///< the handle it was called through
-    byte_buffer body;          ///< encoded arguments while they have to be kept
+    counted_ptr<actor_state> lane; ///< the handle it was called through
+    byte_buffer body;              ///< encoded arguments while they have to be kept
     std::unique_ptr<rarities, free_rarities> rare;
     phase state = phase::preparing;
     call_kind kind = call_kind::task;
@@ -186,9 +163,9 @@ public:
 
     runtime* owner = nullptr;
     actor_id id;
-    peer* on = nullptr;                      ///< where its calls go
-    bool owned = false;                      ///< dropping the last handle ends the actor
-    std::vector<counted<call_base>> waiting; ///< in order; [first_, end)
+    peer* on = nullptr;                          ///< where its calls go
+    bool owned = false;                          ///< dropping the last handle ends the actor
+    std::vector<counted_ptr<call_base>> waiting; ///< in order; [first_, end)
     std::size_t first = 0;
     std::optional<failure> lost; ///< set when its worker died
 
@@ -201,7 +178,7 @@ private:
 void apply_options(call_base& call, const function_record& fn, const call_options& how,
                    call_kind kind);
 /// The runtime that a handle's calls go through; checks that there is one.
-[[nodiscard]] runtime& runtime_of(const counted<actor_state>& lane);
+[[nodiscard]] runtime& runtime_of(const counted_ptr<actor_state>& lane);
 
 } // namespace detail
 } // namespace skein::rt

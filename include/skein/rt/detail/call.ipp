@@ -28,7 +28,7 @@ SKEIN_INLINE void call_base::keep(std::shared_ptr<void> handle) {
     extra().kept.push_back(std::move(handle));
 }
 
-SKEIN_INLINE void call_base::add_dependent(counted<call_base> call) {
+SKEIN_INLINE void call_base::add_dependent(counted_ptr<call_base> call) {
     extra().dependents.push_back(std::move(call));
 }
 
@@ -83,6 +83,8 @@ SKEIN_INLINE void call_base::finished() {
         rare->arguments.reset(); // a chain of calls must not be freed from its end in one go
     }
     lane = {};
+    list_node<call_base>::unlink();
+    parent = {};
     on_finished();
     while (!waiters.empty()) waiters.front().wake();
     if (rare && !rare->dependents.empty()) release_dependents();
@@ -116,7 +118,7 @@ SKEIN_INLINE void apply_options(call_base& call, const function_record& fn, cons
     if (how.deadline != no_deadline) call.extra().limit = how.deadline;
 }
 
-SKEIN_INLINE runtime& runtime_of(const counted<actor_state>& lane) {
+SKEIN_INLINE runtime& runtime_of(const counted_ptr<actor_state>& lane) {
     SKEIN_CHECK(lane, "a method is called through an empty actor_handle");
     SKEIN_CHECK(lane->owner != nullptr, "a method is called after the runtime has ended");
     return *lane->owner;

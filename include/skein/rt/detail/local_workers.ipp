@@ -49,9 +49,9 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-SKEIN_INLINE net::connection_options link_options(const std::string& name, const net::token& secret,
-                                                  std::uint16_t cpus, bool in_memory,
-                                                  duration start) {
+SKEIN_INLINE net::connection_options link_options(const runtime& self, const std::string& name,
+                                                  const net::token& secret, std::uint16_t cpus,
+                                                  bool in_memory, duration start) {
     net::connection_options o;
     o.secret = secret;
     o.self.name = name;
@@ -61,6 +61,7 @@ SKEIN_INLINE net::connection_options link_options(const std::string& name, const
     o.self.host = host_name();
     worker_hello hello;
     hello.cpus = cpus;
+    hello.incarnation = self.incarnation();
     o.self.extra = wire::encode(hello);
     o.require_same_build = true;
     // Loading the program is part of it, on one side, and a driver that computes, on the other. A worker
@@ -206,7 +207,7 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_.name().name, secret_, 0, !one->listener,
+        auto link = detail::link_options(driver_, driver_.name().name, secret_, 0, !one->listener,
                                          how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
@@ -295,8 +296,9 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     if (!order || order->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
     const auto secret = net::token::from_hex(to_hex(order->token)).value();
-    auto options = link_options(mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
-                                time_constants::lan().start_timeout);
+    auto options =
+        link_options(*self, mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
+                     time_constants::lan().start_timeout);
     std::shared_ptr<net::connection> wire;
     if (mine.socket) {
         net::connected_network inherited(

@@ -6,12 +6,13 @@
 //     reply    id = the call, flags: ok or failed, body = value or wire_failure
 //     started  id = the call: it runs and has suspended            executor -> submitter
 //     cancel   id = the call                                       submitter -> executor
-//     drop     id = the actor: its last handle is gone             owner -> worker
+//     drop     body = the actor: its last handle is gone            owner -> worker
 
 #include <skein/rt/detail/call.hpp>
 #include <skein/wire/reader.hpp>
 #include <skein/wire/writer.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -27,36 +28,72 @@ enum message : std::uint16_t {
 };
 inline constexpr std::uint16_t reply_ok = 0, reply_failed = 1;
 
-/// In front of the arguments; 16 bytes, so that what follows stays aligned.
+/// In front of the arguments; a multiple of 16 bytes, so that what follows stays aligned: 16 for a task of a
+/// driver, 16 more for the actor, 48 more for who asks, if that is not the peer's own first call.
 struct call_head {
     std::uint32_t function = 0;
     call_kind kind = call_kind::task;
     std::uint8_t retries = 0;
     std::uint16_t cpus = 0;
     actor_id target; ///< none for tasks
+    lineage who;
+    bool is_told = false; ///< who travels, not its number alone
 
-    static constexpr std::size_t bytes = 16;
-    void encode(wire::writer& to) const {
+    static constexpr std::uint8_t told_bit = 0x80;
+
+    void encode(wire::writer& to, time_point now) const {
         to.fixed(function);
-        to.fixed(kind);
+        to.fixed(
+            static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | (is_told ? told_bit : 0)));
         to.fixed(retries);
         to.fixed(cpus);
-        to.fixed(target.value());
+        to.fixed(who.id.value().number);
+        if (kind != call_kind::task) put(to, target.value());
+        if (!is_told) return;
+        to.fixed(who.id.value().incarnation);
+        // Clocks of hosts differ: what is left of the time travels.
+        const bool has_end = who.until != time_point::max();
+        to.fixed(has_end ? std::max<std::int64_t>((who.until - now).count(), 0) : std::int64_t{-1});
+        put(to, who.trace.value());
+        put(to, who.parent.value());
     }
-    /// False if the bytes are too short or not a call.
-    bool decode(wire::reader& from) {
-        std::uint64_t actor = 0;
-        if (!from.fixed(function) || !from.fixed(kind) || !from.fixed(retries) ||
-            !from.fixed(cpus) || !from.fixed(actor))
+    /// False if the bytes are too short or not a call. `sender` is whose calls are not told.
+    bool decode(wire::reader& from, std::uint64_t sender, time_point now) {
+        std::uint8_t how = 0;
+        unique_number id{sender, 0}, actor, trace, parent;
+        if (!from.fixed(function) || !from.fixed(how) || !from.fixed(retries) ||
+            !from.fixed(cpus) || !from.fixed(id.number))
             return false;
+        is_told = (how & told_bit) != 0;
+        kind = static_cast<call_kind>(how & ~told_bit);
+        if (kind > call_kind::create) return false;
+        if (kind != call_kind::task && !get(from, actor)) return false;
         target = actor_id(actor);
-        return kind <= call_kind::create;
+        who.id = who.trace = call_id(id);
+        if (!is_told) return true;
+        std::int64_t left = -1;
+        if (!from.fixed(id.incarnation) || !from.fixed(left) || !get(from, trace) ||
+            !get(from, parent) || left < -1)
+            return false;
+        who = {call_id(id), call_id(trace), call_id(parent)};
+        if (left >= 0) who.until = deadline_after(now, duration(left));
+        return true;
+    }
+
+private:
+    static void put(wire::writer& to, const unique_number& n) {
+        to.fixed(n.incarnation);
+        to.fixed(n.number);
+    }
+    static bool get(wire::reader& from, unique_number& n) {
+        return from.fixed(n.incarnation) && from.fixed(n.number);
     }
 };
 
 /// What a worker tells of itself in identity::extra.
 struct worker_hello {
     std::uint16_t cpus = 1;
+    std::uint64_t incarnation = 0; ///< of its process, see unique_number
 };
 
 void encode_failure(wire::writer& to, const failure& f);

@@ -66,7 +66,7 @@ decltype(auto) call_now(actor_box* box, Arguments& arguments) {
 
 /// A coroutine call: owns its arguments and its actor until it has replied.
 template <auto F, class T>
-task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, call_id id,
+task<void> run_coroutine(runtime* self, std::shared_ptr<peer> from, slot_id id,
                          const function_record* fn, std::shared_ptr<actor_box> box,
                          typename signature<decltype(F)>::arguments arguments) {
     using result_type = typename signature<decltype(F)>::result;
@@ -116,16 +116,16 @@ void invoke(incoming_call& call) {
     if (!decoded) return call.refuse(decoded.error());
     if constexpr (traits::is_coroutine) {
         if (call.box) ++call.box->not_started;
-        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.id, &call.fn,
+        call.self.start(call, run_coroutine<F, T>(&call.self, call.from, call.slot, &call.fn,
                                                   call.box, std::move(arguments)));
     } else {
         try {
             if constexpr (std::is_void_v<typename traits::result>) {
                 call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.id, [](wire::writer&) {});
+                call.self.reply(*call.from, call.slot, [](wire::writer&) {});
             } else {
                 const auto& value = call_now<F, T>(call.box.get(), arguments);
-                call.self.reply(*call.from, call.id,
+                call.self.reply(*call.from, call.slot,
                                 [&](wire::writer& w) { wire::encode(w, value); });
             }
         } catch (...) {
@@ -236,7 +236,7 @@ template <class... P, class... A>
 struct submission<std::tuple<P...>, A...> {
     static constexpr bool any_ref = (false || ... || unwrap_ref<std::remove_cvref_t<A>>::is_ref);
 
-    static void go(runtime& by, const counted<call_base>& call, A&&... args) {
+    static void go(runtime& by, const counted_ptr<call_base>& call, A&&... args) {
         if constexpr (any_ref) {
             std::size_t pending = 0;
             bool failed = false;
@@ -253,7 +253,7 @@ struct submission<std::tuple<P...>, A...> {
         by.submit(call, [&](wire::writer& to) { (encode_argument<P>(to, args), ...); });
     }
 
-    static void wait_for(runtime& by, const counted<call_base>& call, std::size_t pending,
+    static void wait_for(runtime& by, const counted_ptr<call_base>& call, std::size_t pending,
                          A&&... args) {
         using held =
             held_arguments<std::tuple<P...>, decltype(hold_argument<P>(std::forward<A>(args)))...>;
@@ -280,7 +280,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
             "skein: a remote coroutine cannot take a span or string_view: it outlives the "
             "message the view points into; take a vector or string");
         (void)record<F, void>::registered;
-        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<F, void>::entry(), how, call_kind::task);
         submission<typename traits::arguments, decltype(args)...>::go(
             by, call, std::forward<decltype(args)>(args)...);
@@ -291,7 +291,7 @@ auto call_function(runtime& by, const call_options& how, auto&&... args) {
 }
 
 template <auto M, class T>
-auto call_method(const call_options& how, const counted<actor_state>& lane, auto&&... args) {
+auto call_method(const call_options& how, const counted_ptr<actor_state>& lane, auto&&... args) {
     using traits = signature<decltype(M)>;
     using result_type = typename traits::result;
     static_assert(traits::is_member && (std::is_same_v<typename traits::class_type, T> ||
@@ -305,7 +305,7 @@ auto call_method(const call_options& how, const counted<actor_state>& lane, auto
             "message the view points into; take a vector or string");
         (void)record<M, T>::registered;
         auto& by = runtime_of(lane);
-        counted<ref_state<result_type>> call(new ref_state<result_type>);
+        counted_ptr<ref_state<result_type>> call(new ref_state<result_type>);
         apply_options(*call, record<M, T>::entry(), how, call_kind::method);
         call->lane = lane;
         call->target = lane->id;

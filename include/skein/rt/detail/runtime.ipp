@@ -5,9 +5,11 @@
 
 #include <skein/core/check.hpp>
 #include <skein/core/loop.hpp>
+#include <skein/core/random.hpp>
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -27,10 +29,10 @@ SKEIN_INLINE void no_current_runtime() {
 
 SKEIN_INLINE void incoming_call::refuse(const error& why) const {
     error bad(why.code(), "arguments of " + fn.name + ": " + why.text());
-    self.reply_failure(*from, id, {std::move(bad), nullptr});
+    self.reply_failure(*from, slot, {std::move(bad), nullptr});
 }
 
-SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, id, fn); }
+SKEIN_INLINE void incoming_call::reply_thrown() const { self.reply_thrown(*from, slot, fn); }
 
 } // namespace detail
 
@@ -38,6 +40,9 @@ SKEIN_INLINE runtime::runtime(runtime_options who) : books_(std::make_unique<boo
     books_->name.name = std::move(who.name);
     books_->name.host = std::move(who.host);
     books_->name.pid = who.pid;
+    books_->incarnation = who.incarnation != 0 ? who.incarnation : system_random().next();
+    books_->anchor = counted_ptr(new detail::runtime_anchor(*this));
+    books_->root = counted_ptr(new detail::call_context(books_->anchor));
     (void)registry::instance(); // numbers the functions
 }
 
@@ -49,6 +54,7 @@ SKEIN_INLINE runtime::~runtime() {
         books_->links.size(), books_->calls.size());
     give_up(error(errc::closed, "the runtime has ended"));
     for (auto& [id, lane] : books_->lanes) lane->owner = nullptr;
+    books_->anchor->self = nullptr;
     if (current_ == this) current_ = nullptr;
 }
 
@@ -72,7 +78,13 @@ SKEIN_INLINE std::size_t runtime::pending() const noexcept {
 SKEIN_INLINE std::size_t runtime::actors() const noexcept { return books_->boxes.size(); }
 SKEIN_INLINE std::size_t runtime::running() const noexcept { return books_->calls.size(); }
 SKEIN_INLINE bool runtime::is_driver() const noexcept { return books_->upstream == nullptr; }
-SKEIN_INLINE actor_id runtime::new_actor_id() noexcept { return actor_id(++books_->last_actor); }
+SKEIN_INLINE std::uint64_t runtime::incarnation() const noexcept { return books_->incarnation; }
+SKEIN_INLINE actor_id runtime::new_actor_id() noexcept {
+    return actor_id({books_->incarnation, ++books_->last_actor});
+}
+SKEIN_INLINE counted_ptr<task_context> runtime::root_context() const noexcept {
+    return books_->root;
+}
 SKEIN_INLINE void runtime::insert_actor(actor_id id, std::shared_ptr<detail::actor_box> box) {
     books_->boxes.insert_or_assign(id, std::move(box));
 }
@@ -89,29 +101,69 @@ SKEIN_INLINE void runtime::refuse(detail::call_base& call, error why) {
 /// False: its deadline is over before it begins, and it has failed with that.
 SKEIN_INLINE bool runtime::prepare(detail::call_base& call) {
     call.owner = this;
+    call.number = ++books_->last_call;
     ++books_->stats.submitted;
+    adopt_child(call);
     if (!call.rare || call.rare->limit == no_deadline) return true;
     if (call.rare->limit <= duration::zero()) {
-        refuse(call, error(errc::timeout, call.name() + " did not run: its deadline was over when "
-                                                        "it was called"));
+        const char* whose =
+            call.rare->is_inherited ? "the deadline of the call that made it" : "its deadline";
+        refuse(call,
+               error(errc::timeout, fmt::format("{} did not run: {} was over when it was called",
+                                                call.name(), whose)));
         return false;
     }
     call.rare->deadline.emplace(call);
     auto& here = loop::current();
-    here.set_timer(*call.rare->deadline, deadline_after(here.exact_now(), call.rare->limit));
+    call.rare->until = deadline_after(here.exact_now(), call.rare->limit);
+    here.set_timer(*call.rare->deadline, call.rare->until);
     return true;
+}
+
+/// A call made by a call: is cancelled with it, and ends no later.
+SKEIN_INLINE void runtime::adopt_child(detail::call_base& call) {
+    auto* const parent = detail::call_context::current();
+    if (parent == nullptr || !parent->is_call() || parent->where() != this) return;
+    call.parent = counted_ptr(parent);
+    parent->add_child(call);
+    if (parent->who.until == time_point::max()) return;
+    const duration left = parent->who.until - loop::current().exact_now();
+    auto& rare = call.extra();
+    if (rare.limit != no_deadline && rare.limit <= left) return;
+    rare.limit = left;
+    rare.is_inherited = true;
 }
 
 namespace detail {
 
-SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call) {
+SKEIN_INLINE void encode_head(wire::writer& to, const call_base& call, std::uint64_t incarnation,
+                              bool is_worker) {
     call_head head;
     head.function = call.fn != nullptr ? call.fn->index : 0;
     head.kind = call.kind;
     head.retries = call.retries_left;
     head.cpus = call.cpus;
     head.target = call.target;
-    head.encode(to);
+    auto& who = head.who;
+    who.id = who.trace = call_id({incarnation, call.number});
+    if (call.parent) {
+        who.trace = call.parent->who.trace;
+        who.parent = call.parent->who.id;
+    }
+    const bool ends = call.rare && call.rare->deadline;
+    if (ends) who.until = call.rare->until;
+    head.is_told = is_worker || call.parent || ends;
+    head.encode(to, ends ? loop::current().exact_now() : time_point{});
+}
+
+SKEIN_INLINE void call_context::cancel_children() {
+    std::vector<counted_ptr<call_base>> all;
+    while (!children_.empty()) {
+        auto& child = children_.front();
+        child.unlink();
+        all.emplace_back(&child);
+    }
+    for (const auto& child : all) cancel_call(*child);
 }
 
 } // namespace detail
@@ -126,7 +178,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     try {
         const encoding_guard guard;
         encoding_ = &call;
-        detail::encode_head(to, call);
+        detail::encode_head(to, call, books_->incarnation, books_->upstream != nullptr);
         encode(to);
         return true;
     } catch (...) {
@@ -138,7 +190,7 @@ SKEIN_INLINE bool runtime::encode_call(wire::writer& to, detail::call_base& call
     }
 }
 
-SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detail::encoder encode) {
+SKEIN_INLINE void runtime::submit(counted_ptr<detail::call_base> call, detail::encoder encode) {
     if (!prepare(*call)) return;
     if (call->kind == detail::call_kind::method) {
         // The common case: nothing waits, the worker is there, nothing has to be kept.
@@ -148,7 +200,7 @@ SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detai
             books_->scratch.clear();
             if (!encode_call(books_->scratch, *call, encode)) return;
             auto& raw = *call;
-            raw.id = take_slot(std::move(call));
+            raw.slot = take_slot(std::move(call));
             if (books_->scratch.size() < limit::inline_bytes) [[likely]]
                 return transmit(*lane.on, raw, books_->scratch.bytes(), nullptr);
             auto body = std::move(books_->scratch).take(); // its memory goes with it
@@ -162,7 +214,7 @@ SKEIN_INLINE void runtime::submit(detail::counted<detail::call_base> call, detai
     place(std::move(call));
 }
 
-SKEIN_INLINE void runtime::submit_deferred(const detail::counted<detail::call_base>& call,
+SKEIN_INLINE void runtime::submit_deferred(const counted_ptr<detail::call_base>& call,
                                            std::size_t pending,
                                            std::unique_ptr<detail::deferred_arguments> arguments) {
     call->extra().pending = pending;
@@ -185,7 +237,7 @@ SKEIN_INLINE void runtime::argument_ready(detail::call_base& call) {
 }
 
 /// All refs among a call's arguments have an outcome: it is sent, or fails with one of them.
-SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>& call) {
+SKEIN_INLINE void runtime::settle_ready(const counted_ptr<detail::call_base>& call) {
     const auto lane = call->lane;
     if (const auto* bad = call->rare->arguments->failed()) {
         // A chain of failures names its ends, not all that lies between.
@@ -218,7 +270,7 @@ SKEIN_INLINE void runtime::settle_ready(const detail::counted<detail::call_base>
 }
 
 /// A call with its arguments encoded: to its worker, its lane, or the queue.
-SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::place(counted_ptr<detail::call_base> call) {
     if (books_->closing)
         return refuse(*call, error(errc::closed, call->name() + " was called while the runtime "
                                                                 "is shutting down"));
@@ -238,7 +290,10 @@ SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
         return send(*found->second.where, std::move(call));
     }
     if (books_->given_up) return refuse(*call, *books_->given_up);
-    if (books_->start_workers) std::exchange(books_->start_workers, {})();
+    if (books_->start_workers) {
+        const task_context::use none(nullptr); // they do not belong to the call that came first
+        std::exchange(books_->start_workers, {})();
+    }
     if (call->nested || call->cpus == 0) { // must not wait behind those that wait for a free core
         bool possible = true;
         if (auto* where = pick(*call, possible)) return send(*where, std::move(call));
@@ -250,7 +305,7 @@ SKEIN_INLINE void runtime::place(detail::counted<detail::call_base> call) {
 
 /// Sends what is complete at the front of an actor's line.
 SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
+    const counted_ptr<detail::actor_state> hold(&lane);
     while (lane.first != lane.waiting.size()) {
         auto& front = lane.waiting[lane.first];
         if (front->state == detail::phase::preparing) break;
@@ -274,12 +329,12 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 }
 
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
-    const detail::counted<detail::call_base> hold(&call);
+    const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     if (call.state == detail::phase::sent || call.state == detail::phase::started) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
-            call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
+            call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
         return;
     }
     if (call.state == detail::phase::queued && call.on != nullptr) {
@@ -293,15 +348,18 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
 }
 
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
-    const detail::counted<detail::call_base> hold(&call);
+    const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
     const bool sent =
         call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
-    if (sent) call.on->wire->send(detail::message_cancel, 0, call.id.value(), {}, {});
+    if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
     call.fail(
-        {error(errc::timeout, fmt::format("{} gave no answer within {:.3g} s; it {}", call.name(),
-                                          to_seconds(call.rare->limit), call.progress())),
+        {error(errc::timeout,
+               fmt::format("{} gave no answer within {:.3g} s{}; it {}", call.name(),
+                           to_seconds(call.rare->limit),
+                           call.rare->is_inherited ? ", what the call that made it had left" : "",
+                           call.progress())),
          nullptr});
     if (lane) drain(*lane);
 }
@@ -316,9 +374,9 @@ SKEIN_INLINE void runtime::give_up(error why) {
 
 // ---- actors ------------------------------------------------------------------------------------
 
-SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id id) {
+SKEIN_INLINE counted_ptr<detail::actor_state> runtime::actor_lane(actor_id id) {
     auto& lane = books_->lanes[id];
-    if (lane != nullptr) return detail::counted<detail::actor_state>(lane);
+    if (lane != nullptr) return counted_ptr<detail::actor_state>(lane);
     lane = new detail::actor_state;
     lane->owner = this;
     lane->id = id;
@@ -327,7 +385,7 @@ SKEIN_INLINE detail::counted<detail::actor_state> runtime::actor_lane(actor_id i
     } else if (const auto found = books_->actors.find(id); found != books_->actors.end()) {
         lane->on = found->second.where;
     }
-    return detail::counted<detail::actor_state>(lane);
+    return counted_ptr<detail::actor_state>(lane);
 }
 
 SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
@@ -337,14 +395,21 @@ SKEIN_INLINE void runtime::drop_actor(detail::actor_state& lane) noexcept {
         --lane.on->actors;
         books_->actors.erase(lane.id);
     }
-    if (lane.on->wire->is_open())
-        lane.on->wire->send(detail::message_drop, 0, lane.id.value(), {}, {});
+    send_drop(*lane.on, lane.id);
+}
+
+SKEIN_INLINE void runtime::send_drop(peer& to, actor_id id) {
+    if (!to.wire->is_open()) return;
+    std::array<std::byte, 16> body;
+    store_le(body.data(), id.value().incarnation);
+    store_le(body.data() + 8, id.value().number);
+    to.wire->send(detail::message_drop, 0, 0, body, {});
 }
 
 /// The actor is lost: the calls that wait in its line did not run. Some of their arguments are still
 /// to come; that does not matter any more.
 SKEIN_INLINE void runtime::fail_lane(detail::actor_state& lane) {
-    const detail::counted<detail::actor_state> hold(&lane);
+    const counted_ptr<detail::actor_state> hold(&lane);
     for (std::size_t i = lane.first; i < lane.waiting.size(); ++i) {
         const auto call = lane.waiting[i];
         if (call && !call->is_done())

@@ -26,15 +26,16 @@ namespace detail {
 
 struct running_call {
     cancel_source stop;
+    counted_ptr<call_context> context;
     bool told = false; ///< the submitter knows that it has started
 };
 
 struct call_base::rarities {
     std::string name;
     std::unique_ptr<deferred_arguments> arguments;
-    std::size_t pending = 0;                    ///< refs among the arguments not done yet
-    std::vector<counted<call_base>> dependents; ///< calls that take this one's ref
-    std::vector<std::shared_ptr<void>> kept;    ///< handles that must live until the end
+    std::size_t pending = 0;                        ///< refs among the arguments not done yet
+    std::vector<counted_ptr<call_base>> dependents; ///< calls that take this one's ref
+    std::vector<std::shared_ptr<void>> kept;        ///< handles that must live until the end
     struct deadline_timer : timer_node {
         explicit deadline_timer(call_base& c)
             : timer_node([](timer_node& t) { static_cast<deadline_timer&>(t).passed(); }), call(c) {
@@ -44,6 +45,8 @@ struct call_base::rarities {
     };
     std::optional<deadline_timer> deadline;
     duration limit = no_deadline;
+    time_point until{};        ///< when the deadline is
+    bool is_inherited = false; ///< the limit, from the call that made this one
     bool cancel_requested = false;
 };
 
@@ -55,7 +58,8 @@ using peer_id = strong_id<struct peer_tag>;
 struct peer {
     std::shared_ptr<net::connection> wire;
     peer_id number;
-    std::string who; ///< "worker-2 (pid 4711 at host)"
+    std::string who;               ///< "worker-2 (pid 4711 at host)"
+    std::uint64_t incarnation = 0; ///< of its process, as it says
     bool up = true;
     error why{errc::closed, "closed"}; ///< once it has ended
     bool orderly = false;
@@ -70,14 +74,22 @@ struct peer {
     std::size_t actors = 0;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
-    std::unordered_map<call_id, detail::running_call> running;
-    std::unordered_map<call_id, detail::call_base*> forwarded;
+    std::unordered_map<slot_id, detail::running_call> running;
+    std::unordered_map<slot_id, detail::call_base*> forwarded;
+};
+
+/// A call or drop that waits behind calls that have run for long.
+struct runtime::arrival {
+    std::shared_ptr<peer> from;
+    slot_id slot;
+    byte_buffer body;
+    bool is_drop = false;
 };
 
 struct runtime::books {
-    using call_line = std::deque<detail::counted<detail::call_base>>;
+    using call_line = std::deque<counted_ptr<detail::call_base>>;
     struct slot {
-        detail::counted<detail::call_base> call;
+        counted_ptr<detail::call_base> call;
         std::uint32_t generation = 1;
     };
     struct actor_entry {
@@ -85,24 +97,19 @@ struct runtime::books {
         peer_id owner; ///< of the link that holds its handle; none: this process
         const std::type_info* type = nullptr;
     };
-    /// A call or drop that waits behind calls that have run for long.
-    struct arrival {
-        std::shared_ptr<peer> from;
-        std::uint64_t id = 0; ///< of the call; of a drop: of the actor
-        byte_buffer body;
-        bool is_drop = false;
-    };
-
     detail::process_name name;
     runtime_stats stats;
     std::vector<std::shared_ptr<peer>> links; ///< of a driver
     peer* upstream = nullptr;                 ///< of a worker
-    std::uint64_t last_link = 0, last_actor = 0;
+    std::uint64_t incarnation = 0, last_link = 0, last_actor = 0, last_call = 0;
+    counted_ptr<detail::runtime_anchor> anchor;
+    counted_ptr<detail::call_context> root,
+        spare; ///< of tasks that are no call; for the next plain call
 
     std::vector<slot> slots;
     std::vector<std::uint32_t> free;
-    call_line queue, creations;                            ///< wait for a worker
-    std::vector<detail::counted<detail::call_base>> ready; ///< their arguments are there
+    call_line queue, creations;                        ///< wait for a worker
+    std::vector<counted_ptr<detail::call_base>> ready; ///< their arguments are there
     bool settling = false;
 
     std::unordered_map<actor_id, detail::actor_state*> lanes;
@@ -114,7 +121,7 @@ struct runtime::books {
     std::size_t expected = 0;
     bool closing = false;
     scope calls;                ///< coroutine calls that run here
-    std::vector<call_id> fresh; ///< started in this turn
+    std::vector<slot_id> fresh; ///< started in this turn
     /// Linked from the first call of a turn of the loop to its end.
     struct turn_mark : turn_hook {
         turn_mark() noexcept : turn_hook([](turn_hook&) {}) {}
@@ -124,7 +131,7 @@ struct runtime::books {
     std::size_t backlog_bytes = 0;
     bool backlog_full = false;            ///< nothing more is read for it
     bool has_backlog = false;             ///< calls go there; run_backlog() is at work
-    std::unordered_set<call_id> unwanted; ///< calls in it that were cancelled
+    std::unordered_set<slot_id> unwanted; ///< calls in it that were cancelled
     wire::writer scratch;
 };
 

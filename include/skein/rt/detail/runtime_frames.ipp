@@ -10,7 +10,6 @@
 #include <skein/rt/detail/runtime_books.hpp>
 
 #include <coroutine>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -23,19 +22,13 @@ namespace detail {
 /// A call of a worker that the driver passes on: its outcome goes back as a reply.
 class forwarded_call : public call_base {
 public:
-    forwarded_call(runtime& self, std::shared_ptr<peer> origin, call_id origin_id)
+    forwarded_call(runtime& self, std::shared_ptr<peer> origin, slot_id origin_id)
         : self_(self), origin_(std::move(origin)), origin_id_(origin_id) {}
 
 protected:
     result<void> take_value(byte_span bytes) override {
         if (!origin_->up) return {};
-        self_.reply(*origin_, origin_id_, [&](wire::writer& w) {
-            if (kind == call_kind::create) {
-                w.fixed(target.value()); // the actor's new id
-            } else {
-                w.raw(bytes);
-            }
-        });
+        self_.reply(*origin_, origin_id_, [&](wire::writer& w) { w.raw(bytes); });
         return {};
     }
     void take_failure(const failure& why) override {
@@ -46,7 +39,7 @@ protected:
 private:
     runtime& self_;
     std::shared_ptr<peer> origin_;
-    call_id origin_id_;
+    slot_id origin_id_;
 };
 
 } // namespace detail
@@ -60,13 +53,13 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
     case detail::message_call:
         return books_->upstream == nullptr ? forward(*from, f) : arrived(from, f);
     case detail::message_started:
-        if (auto* call = call_at(*from, call_id(f.id));
+        if (auto* call = call_at(*from, slot_id(f.id));
             call != nullptr && call->state == detail::phase::sent)
             call->state = detail::phase::started;
         return;
-    case detail::message_cancel: return on_cancel(*from, call_id(f.id));
+    case detail::message_cancel: return on_cancel(*from, slot_id(f.id));
     case detail::message_drop:
-        return books_->upstream == nullptr ? on_drop(*from, actor_id(f.id)) : arrived(from, f);
+        return books_->upstream == nullptr ? on_drop(*from, f.body) : arrived(from, f);
     default:
         throw error(errc::malformed,
                     fmt::format("frame of unknown kind {} from {}", f.kind, from->who));
@@ -74,7 +67,7 @@ SKEIN_INLINE void runtime::on_frame(const std::shared_ptr<peer>& from, const net
 }
 
 /// The call of an id, which must have been sent over this link; nullptr if it is not known any more.
-SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, call_id id) {
+SKEIN_INLINE detail::call_base* runtime::call_at(const peer& from, slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32)
         return nullptr;
@@ -89,8 +82,8 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (f.flags != detail::reply_ok && f.flags != detail::reply_failed)
         throw error(errc::malformed,
                     fmt::format("a reply that is neither value nor failure from {}", from.who));
-    if (call_at(from, call_id(f.id)) == nullptr) return;
-    const auto call = free_slot(call_id(f.id));
+    if (call_at(from, slot_id(f.id)) == nullptr) return;
+    const auto call = free_slot(slot_id(f.id));
     account(from, *call);
     if (call->kind == detail::call_kind::create && books_->upstream == nullptr)
         settle_create(from, *call, f.flags);
@@ -104,9 +97,10 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
 }
 
-SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
+SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
     if (const auto found = from.running.find(id); found != from.running.end()) {
         found->second.stop.request();
+        found->second.context->cancel_children();
     } else if (books_->has_backlog) {
         books_->unwanted.insert(id);
     }
@@ -114,15 +108,28 @@ SKEIN_INLINE void runtime::on_cancel(peer& from, call_id id) {
         cancel(*found->second);
 }
 
+namespace detail {
+
+SKEIN_INLINE actor_id dropped_actor(byte_span body, const std::string& who) {
+    wire::reader in(body);
+    unique_number id;
+    if (!in.fixed(id.incarnation) || !in.fixed(id.number) || !in.finish())
+        throw error(errc::malformed, fmt::format("a drop that cannot be read from {}", who));
+    return actor_id(id);
+}
+
+} // namespace detail
+
 /// Driver: a worker has let go of the last handle to an actor that it made.
-SKEIN_INLINE void runtime::on_drop(peer& from, actor_id id) {
+SKEIN_INLINE void runtime::on_drop(peer& from, byte_span body) {
+    const auto id = detail::dropped_actor(body, from.who);
     const auto found = books_->actors.find(id);
     if (found == books_->actors.end() || found->second.owner != from.number) return;
     auto* where = found->second.where;
     books_->actors.erase(found);
     if (where == nullptr) return;
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
+    send_drop(*where, id);
 }
 
 /// Driver: an actor was made, or its constructor threw.
@@ -141,16 +148,16 @@ SKEIN_INLINE void runtime::settle_create(peer& from, const detail::call_base& ca
     }
     if (known != books_->actors.end()) books_->actors.erase(known);
     --from.actors;
-    if (outcome == detail::reply_ok && from.wire->is_open())
-        from.wire->send(detail::message_drop, 0, call.target.value(), {}, {});
+    if (outcome == detail::reply_ok) send_drop(from, call.target);
 }
 
 namespace detail {
 
 /// The function that a call names; its head must fit it.
-SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head,
-                                              const std::string& who) {
-    const auto* fn = head.decode(in) ? registry::instance().at(head.function) : nullptr;
+SKEIN_INLINE const function_record& read_head(wire::reader& in, call_head& head, const peer& from) {
+    const auto& who = from.who;
+    const bool good = head.decode(in, from.incarnation, loop::current().now());
+    const auto* fn = good ? registry::instance().at(head.function) : nullptr;
     if (fn == nullptr)
         throw error(errc::malformed, fmt::format("a call that cannot be read from {}", who));
     const auto wanted = fn->is_constructor     ? call_kind::create
@@ -174,21 +181,22 @@ SKEIN_INLINE error wrong_actor(const std::string& who, const function_record& fn
 SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     wire::reader in(f.body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from.who);
+    const auto& fn = detail::read_head(in, head, from);
+    if (head.who.id.value().incarnation != from.incarnation)
+        throw error(errc::malformed, fmt::format("{} sends a call in another's name", from.who));
     if (head.kind == detail::call_kind::method) {
         const auto found = books_->actors.find(head.target);
         if (found != books_->actors.end() && found->second.type != nullptr &&
             *found->second.type != *fn.actor)
             throw detail::wrong_actor(from.who, fn, head.target, *found->second.type);
     }
-    if (from.forwarded.contains(call_id(f.id)))
+    if (from.forwarded.contains(slot_id(f.id)))
         throw error(errc::malformed, fmt::format("a second call {} from {}", f.id, from.who));
     std::shared_ptr<peer> origin;
     for (const auto& l : books_->links)
         if (l.get() == &from) origin = l;
     if (!origin) return;
-    detail::counted<detail::call_base> call(
-        new detail::forwarded_call(*this, origin, call_id(f.id)));
+    counted_ptr<detail::call_base> call(new detail::forwarded_call(*this, origin, slot_id(f.id)));
     call->fn = &fn;
     call->kind = head.kind;
     call->cpus = head.cpus;
@@ -197,25 +205,28 @@ SKEIN_INLINE void runtime::forward(peer& from, const net::frame_view& f) {
     call->nested = true;
     call->body = f.take_body();
     if (head.kind == detail::call_kind::create) {
-        call->target = new_actor_id();
+        const bool is_new = head.target.value().incarnation == from.incarnation &&
+                            !books_->actors.contains(head.target);
+        if (!is_new)
+            throw error(
+                errc::malformed,
+                fmt::format("{} makes an actor under a number that is not its own", from.who));
         books_->actors[call->target] = {nullptr, from.number, fn.actor};
-        std::memcpy(call->body.data() + detail::call_head::bytes - sizeof call->target,
-                    &call->target, sizeof call->target);
     }
-    from.forwarded[call_id(f.id)] = call.get();
+    from.forwarded[slot_id(f.id)] = call.get();
     if (!prepare(*call)) return;
     call->state = detail::phase::queued;
     place(std::move(call));
 }
 
-SKEIN_INLINE void runtime::reply(peer& to, call_id id, detail::encoder encode) {
+SKEIN_INLINE void runtime::reply(peer& to, slot_id id, detail::encoder encode) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     encode(books_->scratch);
     send_scratch(to, detail::reply_ok, id);
 }
 
-SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& why) {
+SKEIN_INLINE void runtime::reply_failure(peer& to, slot_id id, const failure& why) {
     if (!to.wire->is_open()) return;
     books_->scratch.clear();
     detail::encode_failure(books_->scratch, why);
@@ -223,7 +234,7 @@ SKEIN_INLINE void runtime::reply_failure(peer& to, call_id id, const failure& wh
 }
 
 /// A reply. The memory of a large one goes with it, so that it is given back.
-SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id id) {
+SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, slot_id id) {
     if (books_->scratch.size() < limit::inline_bytes)
         return to.wire->send(detail::message_reply, outcome, id.value(), books_->scratch.bytes(),
                              {});
@@ -235,7 +246,7 @@ SKEIN_INLINE void runtime::send_scratch(peer& to, std::uint16_t outcome, call_id
     to.wire->send(std::move(f));
 }
 
-SKEIN_INLINE void runtime::reply_thrown(peer& to, call_id id, const function_record& fn) {
+SKEIN_INLINE void runtime::reply_thrown(peer& to, slot_id id, const function_record& fn) {
     reply_failure(to, id, detail::failure_of(std::current_exception(), fn, books_->name));
 }
 
@@ -245,14 +256,14 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
     const bool is_drop = f.kind == detail::message_drop;
     if (books_->has_backlog) {
         books_->backlog_bytes += f.body.size();
-        books_->backlog.push_back({from, f.id, to_buffer(f.body), is_drop});
+        books_->backlog.push_back({from, slot_id(f.id), to_buffer(f.body), is_drop});
         if (books_->backlog_bytes > limit::backlog_bytes &&
             !std::exchange(books_->backlog_full, true))
             from->wire->pause_reading();
         return;
     }
     if (is_drop) {
-        books_->boxes.erase(actor_id(f.id));
+        books_->boxes.erase(detail::dropped_actor(f.body, from->who));
         return;
     }
     auto& here = loop::current();
@@ -260,7 +271,7 @@ SKEIN_INLINE void runtime::arrived(const std::shared_ptr<peer>& from, const net:
         books_->turn_began = here.coarse_now();
         here.at_turn_end(books_->in_turn);
     }
-    execute(from, call_id(f.id), f.body, nullptr);
+    execute(from, slot_id(f.id), f.body, nullptr);
     if (here.coarse_now() - books_->turn_began < limit::call_turn || books_->closing) return;
     books_->has_backlog = true;
     books_->calls.spawn(run_backlog());
@@ -297,10 +308,7 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
             waiting.pop_front();
             books_->backlog_bytes -= one.body.size();
             if (books_->closing) continue; // its driver has gone
-            if (one.is_drop)
-                books_->boxes.erase(actor_id(one.id));
-            else
-                execute_waiting(one.from, call_id(one.id), one.body);
+            execute_waiting(one);
         }
         if (books_->backlog_bytes < limit::backlog_bytes / 2 &&
             std::exchange(books_->backlog_full, false) && books_->upstream != nullptr)
@@ -311,28 +319,32 @@ SKEIN_INLINE task<void> runtime::run_backlog() {
 }
 
 /// A call whose turn has come; it may have been cancelled meanwhile.
-SKEIN_INLINE void runtime::execute_waiting(const std::shared_ptr<peer>& from, call_id id,
-                                           byte_span body) {
+SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
     try {
-        if (books_->unwanted.erase(id) == 0) return execute(from, id, body, nullptr);
-        wire::reader in(body);
+        if (one.is_drop) {
+            books_->boxes.erase(detail::dropped_actor(one.body, one.from->who));
+            return;
+        }
+        if (books_->unwanted.erase(one.slot) == 0)
+            return execute(one.from, one.slot, one.body, nullptr);
+        wire::reader in(one.body);
         detail::call_head head;
-        const auto& fn = detail::read_head(in, head, from->who);
+        const auto& fn = detail::read_head(in, head, *one.from);
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
-        reply_failure(*from, id, {std::move(why), nullptr});
+        reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
-        from->wire->abort(e);
+        one.from->wire->abort(e);
     }
 }
 
 /// Worker: runs one call. box: the actor, if the call has waited for its turn. A plain call that has
 /// just arrived lets coroutine calls of its actor go first that have not started yet; coroutine calls
 /// start from the run queue, so in order.
-SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id, byte_span body,
+SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id, byte_span body,
                                    std::shared_ptr<detail::actor_box> box) {
     wire::reader in(body);
     detail::call_head head;
-    const auto& fn = detail::read_head(in, head, from->who);
+    const auto& fn = detail::read_head(in, head, *from);
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -357,10 +369,22 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, call_id id
         ~executing_guard() { executing_ = before; }
     } const guard;
     executing_ = this;
+    const task_context::use under(&context_for(head, fn));
     fn.invoke(call);
 }
 
-SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_id id,
+/// What a call that runs now belongs to. That of the last one serves again if nothing has kept it.
+SKEIN_INLINE detail::call_context& runtime::context_for(const detail::call_head& head,
+                                                        const function_record& fn) {
+    auto& spare = books_->spare;
+    if (!spare || spare->uses() > 1) spare = counted_ptr(new detail::call_context(books_->anchor));
+    spare->who = head.who;
+    spare->fn = &fn;
+    spare->actor = head.target;
+    return *spare;
+}
+
+SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, slot_id id,
                                                byte_buffer body,
                                                std::shared_ptr<detail::actor_box> box) {
     --box->not_started;
@@ -369,14 +393,15 @@ SKEIN_INLINE task<void> runtime::execute_later(std::shared_ptr<peer> from, call_
 }
 
 SKEIN_INLINE void runtime::start(detail::incoming_call& call, task<void> work) {
-    auto& running = call.from->running[call.id];
+    auto& running = call.from->running[call.slot];
+    running.context = books_->spare;
     auto guarded = with_cancel(running.stop.token(), std::move(work));
-    books_->calls.spawn(run_call(call.from, call.id, std::move(guarded)));
-    books_->fresh.push_back(call.id);
+    books_->calls.spawn(run_call(call.from, call.slot, std::move(guarded)));
+    books_->fresh.push_back(call.slot);
     if (books_->fresh.size() == 1) books_->calls.spawn(tell_started(call.from));
 }
 
-SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, call_id id, task<void> work) {
+SKEIN_INLINE task<void> runtime::run_call(std::shared_ptr<peer> from, slot_id id, task<void> work) {
     co_await work;
     from->running.erase(id);
 }

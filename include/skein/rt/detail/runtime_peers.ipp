@@ -21,10 +21,12 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
     l->number = peer_id(++books_->last_link);
-    const auto& peer = l->wire->peer();
-    l->who = fmt::format("{} (pid {} at {})", peer.name, peer.pid, peer.host);
-    if (const auto hello = wire::decode<detail::worker_hello>(peer.extra))
+    const auto& who = l->wire->peer();
+    l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
+    if (const auto hello = wire::decode<detail::worker_hello>(who.extra)) {
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
+        l->incarnation = hello->incarnation;
+    }
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
@@ -161,7 +163,7 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 
 /// The calls that a broken link took along.
 struct runtime::losses {
-    std::vector<detail::counted<detail::call_base>> again, dead;
+    std::vector<counted_ptr<detail::call_base>> again, dead;
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
@@ -172,8 +174,11 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     l.up = false;
 
     // What ran here for that peer ends; what the driver passed on for it is of no use to anybody.
-    for (auto& [id, call] : l.running) call.stop.request();
-    std::vector<detail::counted<detail::call_base>> orphans;
+    for (auto& [id, call] : l.running) {
+        call.stop.request();
+        call.context->cancel_children();
+    }
+    std::vector<counted_ptr<detail::call_base>> orphans;
     for (auto& [id, call] : l.forwarded) orphans.emplace_back(call);
     for (const auto& call : orphans)
         if (!call->is_done()) cancel(*call);
@@ -183,7 +188,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
     take_lost(l, lost);
 
     // The actors are gone before any call fails: what that sets free must not go to the dead link.
-    std::vector<detail::counted<detail::actor_state>> gone;
+    std::vector<counted_ptr<detail::actor_state>> gone;
     for (const auto& [id, lane] : books_->lanes)
         if (lane->on == &l) gone.emplace_back(lane);
     std::sort(gone.begin(), gone.end(), [](auto& a, auto& b) { return a->id < b->id; });
@@ -202,7 +207,7 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
-        auto call = free_slot(s.call->id);
+        auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
@@ -239,7 +244,7 @@ SKEIN_INLINE void runtime::drop_orphan(actor_id id) {
     books_->actors.erase(id);
     if (where == nullptr) return; // its constructor runs: settle_create() drops it
     --where->actors;
-    if (where->wire->is_open()) where->wire->send(detail::message_drop, 0, id.value(), {}, {});
+    send_drop(*where, id);
 }
 
 SKEIN_INLINE void runtime::fail_lost(losses& lost) {
@@ -261,7 +266,7 @@ SKEIN_INLINE void runtime::fail_lost(losses& lost) {
 /// wait for them.
 SKEIN_INLINE void runtime::run_again(const losses& lost) {
     const auto needs_no_core = [](const auto& c) { return c->nested || c->cpus == 0; };
-    std::vector<detail::counted<detail::call_base>> urgent, others;
+    std::vector<counted_ptr<detail::call_base>> urgent, others;
     for (const auto& call : lost.again) {
         ++books_->stats.retried;
         call->on = nullptr;

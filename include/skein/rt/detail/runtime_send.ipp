@@ -68,7 +68,7 @@ SKEIN_INLINE void runtime::pump(detail::call_kind which) {
     }
 }
 
-SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call) {
+SKEIN_INLINE slot_id runtime::take_slot(counted_ptr<detail::call_base> call) {
     if (books_->free.empty()) {
         books_->free.push_back(static_cast<std::uint32_t>(books_->slots.size()));
         books_->slots.emplace_back();
@@ -76,11 +76,11 @@ SKEIN_INLINE call_id runtime::take_slot(detail::counted<detail::call_base> call)
     const auto index = books_->free.back();
     books_->free.pop_back();
     books_->slots[index].call = std::move(call);
-    return call_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
+    return slot_id(std::uint64_t{books_->slots[index].generation} << 32 | index);
 }
 
 /// The call of an id, taken out of its slot; nothing if it is not (or no longer) known.
-SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
+SKEIN_INLINE counted_ptr<detail::call_base> runtime::free_slot(slot_id id) {
     const auto index = static_cast<std::uint32_t>(id.value());
     if (index >= books_->slots.size() || books_->slots[index].generation != id.value() >> 32 ||
         !books_->slots[index].call)
@@ -90,9 +90,9 @@ SKEIN_INLINE detail::counted<detail::call_base> runtime::free_slot(call_id id) {
     return std::move(books_->slots[index].call);
 }
 
-SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> call) {
+SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     auto& raw = *call;
-    raw.id = take_slot(std::move(call));
+    raw.slot = take_slot(std::move(call));
     if (raw.kind == detail::call_kind::task && books_->upstream == nullptr) {
         if (to.busy == 0) {
             to.mark = loop::current().now();
@@ -108,7 +108,7 @@ SKEIN_INLINE void runtime::send(peer& to, detail::counted<detail::call_base> cal
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
-        const detail::counted<detail::call_base> hold(&raw);
+        const counted_ptr<detail::call_base> hold(&raw);
         auto body = std::move(raw.body);
         raw.body = {};
         transmit(to, raw, body, &body);
@@ -127,16 +127,16 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
         if (owned != nullptr && owned->size() >= limit::inline_bytes) {
             net::frame f;
             f.kind = detail::message_call;
-            f.id = call.id.value();
+            f.id = call.slot.value();
             f.body = std::move(*owned);
             to.wire->send(std::move(f));
         } else {
-            to.wire->send(detail::message_call, 0, call.id.value(), body, {});
+            to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
         }
         call.state = detail::phase::sent;
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
-        const auto held = free_slot(call.id);
+        const auto held = free_slot(call.slot);
         account(to, call);
         if (call.kind == detail::call_kind::create && books_->upstream == nullptr) --to.actors;
         call.fail({e, nullptr});
