@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow.
+// rt_calls: a driver calls tasks and actors on workers that die, while links are cut, reset and slow; the
+// tasks call others, and make actors of their own.
 //
 // Invariants: every call ends exactly once, with its own value or an expected error; a value means it
 // ran, "did not run" means it did not; a call runs at most once on one worker process, a method at most
@@ -11,6 +12,7 @@
 
 #include <skein/core/scope.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/rt/runtime_context.hpp>
 
 #include <map>
 #include <optional>
@@ -25,12 +27,12 @@ using namespace std::chrono_literals;
 
 /// What the workers of this world did.
 struct history {
-    std::map<std::pair<std::int64_t, int>, int> by_process; ///< (worker pid, call) -> runs
+    std::map<std::pair<std::int64_t, call_id>, int> by_process; ///< (worker pid, call) -> runs
     std::map<int, int> by_call;
     std::string violation;
 
     void ran(int call) {
-        if (++by_process[{rt::runtime::executing()->name().pid, call}] > 1)
+        if (++by_process[{rt::runtime::current().name().pid, runtime_context().call}] > 1)
             violation = "a call ran twice on one worker";
         ++by_call[call];
     }
@@ -46,8 +48,8 @@ int broken(int call) {
     now->ran(call);
     throw std::runtime_error("broken on purpose");
 }
-/// Starts are noted when the call is taken apart: a coroutine runs outside of runtime::executing().
 task<int> wait_a_while(int call, int ms) {
+    now->ran(call);
     co_await sleep_for(std::chrono::milliseconds(ms));
     co_return call;
 }
@@ -70,15 +72,52 @@ struct recorder {
     }
     int note_behind(int call, int position, int) { return note(call, position); }
     task<int> note_slowly(int call, int position, int ms) {
+        now->ran(call);
         in_order(position);
         co_await sleep_for(std::chrono::milliseconds(ms));
         co_return call;
     }
 };
 
+/// Numbers of calls that a task makes: not among those of the driver, nor of its siblings.
+int below(int call, int i) { return 10 * call + i + 1000; }
+
+/// Calls as many others at once, which may call others themselves.
+task<int> spread_out(int call, int fan, int depth) {
+    now->ran(call);
+    const auto self = runtime_context();
+    std::vector<ref<int>> children;
+    for (int i = 1; i <= fan; ++i) {
+        const int child = below(call, i);
+        if (depth > 0)
+            children.push_back(remote<&spread_out>.with({.retries = 1})(child, fan, depth - 1));
+        else
+            children.push_back(remote<&quick>(child));
+    }
+    for (std::size_t i = 0; i < children.size(); ++i) {
+        const int got = co_await children[i];
+        if (got != below(call, static_cast<int>(i) + 1))
+            now->violation = "a child gave another's value";
+    }
+    if (runtime_context().call != self.call || rt::runtime::current().name().pid != self.pid)
+        now->violation = "a call woke up as another";
+    co_return call;
+}
+/// Has an actor of its own for a while.
+task<int> with_own_actor(int call, int ms) {
+    now->ran(call);
+    auto made = skein::actor<recorder>();
+    auto own = co_await made;
+    auto first = own.call<&recorder::note_slowly>(below(call, 1), 1, ms);
+    auto second = own.call<&recorder::note>(below(call, 2), 2);
+    const int got = co_await second;
+    if (got != below(call, 2)) now->violation = "a method gave another's value";
+    co_return call;
+}
+
 struct outstanding {
     int call = 0;
-    bool is_method = false, counts_runs = true;
+    bool is_method = false;
     ref<int> result;
 };
 
@@ -98,7 +137,7 @@ task<void> check_outcome(sim::world* w, history* seen, outstanding call) {
     const int runs = seen->by_call[call.call];
     if (outcome) {
         w->check(*outcome == call.call, "a call got another call's value");
-        w->check(!call.counts_runs || runs >= 1, "a value came from a call that did not run");
+        w->check(runs >= 1, "a value came from a call that did not run");
     } else {
         w->check(is_expected(outcome.error()), outcome.error().what());
         const bool said_no = outcome.error().text().find("did not run") != std::string::npos;
@@ -119,29 +158,32 @@ outstanding submit(sim::world* w, int call, const actor_handle<recorder>& actor,
     if (w->chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w->below(2000));
     const bool has_ref = !before.empty() && w->chance(0.5);
     const auto other = has_ref ? before[w->below(before.size())].result : ref<int>();
-    const auto kind = w->below(actor ? 8 : 5);
+    const auto kind = w->below(actor ? 10 : 7);
     switch (kind) {
     case 0: made.result = remote<&quick>.with(how)(call); break;
     case 1: made.result = remote<&broken>.with(how)(call); break;
-    case 2:
-        made.result = remote<&wait_a_while>.with(how)(call, ms);
-        made.counts_runs = false;
-        break;
+    case 2: made.result = remote<&wait_a_while>.with(how)(call, ms); break;
     case 3:
         made.result = has_ref ? remote<&quick_after>.with(how)(call, other)
                               : remote<&quick_after>.with(how)(call, 1);
         break;
-    case 4: made.result = remote<&after_wait>.with(how)(remote<&wait_a_while>(1, ms), call); break;
+    case 4:
+        made.result = remote<&after_wait>.with(how)(remote<&wait_a_while>(-call, ms), call);
+        break;
+    case 5:
+        made.result = remote<&spread_out>.with(how)(call, 1 + static_cast<int>(w->below(3)),
+                                                    static_cast<int>(w->below(3)));
+        break;
+    case 6: made.result = remote<&with_own_actor>.with(how)(call, ms); break;
     default:
         made.is_method = true;
-        if (kind == 5) {
+        if (kind == 7) {
             made.result = actor.call<&recorder::note>(call, ++*position);
-        } else if (kind == 6) {
+        } else if (kind == 8) {
             made.result = has_ref ? actor.call<&recorder::note_behind>(call, ++*position, other)
                                   : actor.call<&recorder::note_behind>(call, ++*position, 1);
         } else {
             made.result = actor.call<&recorder::note_slowly>(call, ++*position, ms);
-            made.counts_runs = false;
         }
     }
     return made;
