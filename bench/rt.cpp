@@ -174,7 +174,7 @@ struct worker_pool {
     static task<void> stop(worker_pool* self) {
         self->actor = {};
         self->workers.stop();
-        auto bye = self->self.close();
+        auto bye = self->driver.close();
         co_await bye;
         auto joined = self->services.join();
         co_await joined;
