@@ -13,6 +13,7 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
 #include <skein/rt/local_workers.hpp>
@@ -29,6 +30,7 @@
 #include <skein/rt/detail/build_id.ipp>
 #include <skein/rt/detail/call.ipp>
 #include <skein/rt/detail/children.ipp>
+#include <skein/rt/detail/claims.ipp>
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/process.ipp>

@@ -14406,6 +14406,7 @@ public:
     peer* on = nullptr; ///< where it was sent
     slot_id slot;
     std::uint64_t number = 0; ///< of its call_id, in the runtime's incarnation
+    std::uint64_t order = 0;  ///< among the calls that were sent to `on`
     counted_ptr<call_context>
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;
@@ -14619,6 +14620,158 @@ template <class T>
 // Programs use skein::run, which makes the runtime and its workers.
 
 
+// ======== skein/rt/detail/claims.hpp
+// claims: memory that a worker and its driver on the same host share, where the worker notes each call before it
+// runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
+// begun, without the worker's help: a call that waits behind a long one is cancelled or moved at once.
+//
+//     auto page = claims::create();              // driver; page.fd() goes to the worker
+//     auto page = claims::open(std::move(fd));   // worker
+//     if (page.begin()) run(call);               // worker, for each call in the order in which they were sent
+//     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
+//
+// Entry n mod `entries` holds 2n when call n has begun and 2n + 1 when it was taken back: one exchange on the
+// worker's side, one compare-and-swap on the driver's, and whoever comes first has it. Nothing is ever cleared, so
+// in the ordinary course the driver touches no line of it.
+
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::rt::detail {
+
+/// One end of such a page. Copies share the page and each count for themselves: one per side.
+class claims {
+public:
+    /// So many calls after the last one begun can be taken back.
+    static constexpr std::uint64_t entries = 4096;
+
+    /// No page: everything that was sent may have begun.
+    claims() noexcept = default;
+    /// Both ends in this process, as in a simulated world.
+    [[nodiscard]] static claims in_memory();
+    /// Memory that a child can map, from fd().
+    ///   errors  io, exhausted: no descriptors, no memory
+    [[nodiscard]] static claims create();
+    ///   errors  malformed: not such memory
+    [[nodiscard]] static claims open(unique_fd from);
+
+    explicit operator bool() const noexcept { return page_ != nullptr; }
+    /// Of create(); -1 otherwise.
+    [[nodiscard]] int fd() const noexcept { return file_ ? file_->get() : -1; }
+
+    // The worker's side.
+
+    /// The next call is about to run. False: it was taken back, leave it out.
+    [[nodiscard]] bool begin() noexcept {
+        if (!page_) return true;
+        const std::uint64_t n = ++last_;
+        const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
+        page_->begun.store(n, std::memory_order_release);
+        return before != 2 * n + 1;
+    }
+
+    // The driver's side.
+
+    /// False: call n has not begun, and will not when its worker is dead.
+    [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
+        if (!page_) return true;
+        const auto begun = page_->begun.load(std::memory_order_acquire);
+        if (n <= begun) return true;
+        // It may have died between its two steps.
+        return n == begun + 1 && page_->entry[n % entries].load(std::memory_order_acquire) == 2 * n;
+    }
+    /// True: call n will not run; it was sent and had not begun.
+    [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
+        if (!page_) return false;
+        const auto begun = page_->begun.load(std::memory_order_acquire);
+        // Further ahead the entry still belongs to an earlier call.
+        if (n <= begun || n - begun > entries) return false;
+        auto& entry = page_->entry[n % entries];
+        auto now = entry.load(std::memory_order_acquire);
+        return now < 2 * n &&
+               entry.compare_exchange_strong(now, 2 * n + 1, std::memory_order_acq_rel);
+    }
+
+private:
+    struct page {
+        alignas(64) std::atomic<std::uint64_t> begun{0};
+        alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
+    };
+    static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
+
+    static std::shared_ptr<page> map(int file);
+
+    std::shared_ptr<page> page_;
+    std::shared_ptr<unique_fd> file_;
+    std::uint64_t last_ = 0;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/claims.ipp
+// The bodies of rt/detail/claims.hpp: the shared memory.
+
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE std::shared_ptr<claims::page> claims::map(int file) {
+    void* at = ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED)
+        throw error(errc::exhausted, "no memory to share with a worker")
+            .with_cause(std::generic_category().message(errno));
+    // All zeros is what its constructor makes of it.
+    return {static_cast<page*>(at), [](page* p) { ::munmap(p, sizeof(page)); }};
+}
+
+SKEIN_INLINE claims claims::in_memory() {
+    claims made;
+    made.page_ = std::make_shared<page>();
+    return made;
+}
+
+SKEIN_INLINE claims claims::create() {
+    claims made;
+    made.file_ = std::make_shared<unique_fd>(
+        ::memfd_create("skein-claims", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!*made.file_)
+        throw error(errc::io, "no shared memory for a worker")
+            .with_cause(std::generic_category().message(errno));
+    // Sealed, so that nobody who has it can take the memory away under those who use it.
+    if (::ftruncate(made.fd(), sizeof(page)) != 0 ||
+        ::fcntl(made.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        throw error(errc::io, "no shared memory for a worker")
+            .with_cause(std::generic_category().message(errno));
+    made.page_ = map(made.fd());
+    return made;
+}
+
+SKEIN_INLINE claims claims::open(unique_fd from) {
+    struct stat info{};
+    if (::fstat(from.get(), &info) != 0 || info.st_size != static_cast<off_t>(sizeof(page)))
+        throw error(errc::malformed, "the memory that this worker shares with its driver is none");
+    claims opened;
+    opened.page_ = map(from.get());
+    return opened;
+}
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/runtime.hpp, continued
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14732,10 +14885,13 @@ public:
     using obituary = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
-    /// along. Never throws but for cancellation, which aborts the link.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
+    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
+    /// are on one host.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                          detail::claims page = {});
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
-    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
+                                          detail::claims page = {});
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 
@@ -14811,7 +14967,8 @@ private:
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
+    void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     void take_lost(peer& l, losses& into);
@@ -14833,6 +14990,9 @@ private:
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
+    [[nodiscard]] bool take_back(detail::call_base& call);
+    void feed(peer& idle);
+    [[nodiscard]] std::size_t prune_tasks(peer& of);
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);
@@ -15129,6 +15289,16 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
+    // were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    detail::claims page;
+    std::uint64_t sent = 0; ///< calls
+    std::deque<waiting_task> tasks;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     std::unordered_map<slot_id, detail::running_call> running;
@@ -15644,7 +15814,8 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
+    if (!take_back(call) &&
+        (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
             call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -15663,8 +15834,8 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    const bool sent =
-        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    const bool sent = !take_back(call) && call.on != nullptr && call.on->wire->is_open() &&
+                      call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
     call.fail(
@@ -15825,6 +15996,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         }
     }
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
+    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
@@ -16060,6 +16232,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from);
+        if (!one.from->page.begin()) return;
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
@@ -16075,6 +16248,7 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from);
+    if (!box && !from->page.begin()) return; // its driver has taken it back
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {
@@ -16165,9 +16339,11 @@ SKEIN_INLINE task<void> runtime::tell_started(std::shared_ptr<peer> to) {
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
+                                                   detail::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
+    l->page = std::move(page);
     l->number = peer_id(++books_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
@@ -16175,6 +16351,11 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
     }
+    return l;
+}
+
+/// Frames that have come already are handled inside this call.
+SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
@@ -16187,7 +16368,6 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     l->wire->set_handler([this, weak](const net::frame_view& f) {
         if (const auto here = weak.lock()) on_frame(here, f);
     });
-    return l;
 }
 
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
@@ -16199,12 +16379,14 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     }
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire,
-                                              obituary after) {
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                              detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
-    auto l = attach(std::move(wire));
+    auto l = attach(std::move(wire), std::move(page));
     books_->links.push_back(l);
+    listen_to(l);
     pump();
+    feed(*l);
     auto ended = wait_end(l);
     co_await ended;
 
@@ -16225,10 +16407,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     pump();
 }
 
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
+                                              detail::claims page) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
-    auto l = attach(std::move(wire));
+    auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
 
@@ -16357,6 +16541,10 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
+        // The worker is dead: what it had not begun did not run, and is no attempt.
+        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+            !l.page.has_begun(call->order))
+            call->state = detail::phase::queued;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
         if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
@@ -16530,9 +16718,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
-    // Only a call that may have to run again keeps its arguments, and one that was not sent.
-    const bool keep =
-        raw.kind == detail::call_kind::task && raw.retries_left > 0 && books_->upstream == nullptr;
+    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
+    // when it was taken back; and one that was not sent.
+    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
+                      (raw.retries_left > 0 || to.page);
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
@@ -16562,6 +16751,9 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
         }
         call.state = detail::phase::sent;
+        call.order = ++to.sent;
+        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
+            to.tasks.push_back({call.slot, call.order});
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
@@ -16573,8 +16765,9 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
 SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
-    if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
-        return;
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
+    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (call.cpus == 0) return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
     const auto now = loop::current().now();
     ++from.finished;
@@ -16584,6 +16777,54 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
     from.mark = now;
     from.finished = 0;
+}
+
+/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
+SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
+    if (call.state != detail::phase::sent || call.on == nullptr ||
+        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
+        return false;
+    const auto held = free_slot(call.slot);
+    account(*call.on, call);
+    call.on = nullptr;
+    call.state = detail::phase::queued;
+    return true;
+}
+
+/// Forgets the tasks that a worker has begun; gives how many are left to take back.
+SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
+    while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
+    return of.tasks.size();
+}
+
+/// A worker has nothing to do and nothing waits: it gets half of what waits at the one where most does. The
+/// guess how long tasks take was wrong then, or one of them is much longer than the others.
+SKEIN_INLINE void runtime::feed(peer& idle) {
+    if (!idle.up || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
+    peer* most = nullptr;
+    for (const auto& l : books_->links)
+        if (l.get() != &idle && l->busy > l->capacity &&
+            (most == nullptr || l->tasks.size() > most->tasks.size()))
+            most = l.get();
+    if (most == nullptr) return;
+    std::vector<counted_ptr<detail::call_base>> moved;
+    const std::size_t half = (prune_tasks(*most) + 1) / 2;
+    while (!most->tasks.empty() &&
+           moved.size() < half) { // the last ones: the first ones are about to run
+        const auto last = most->tasks.back();
+        most->tasks.pop_back();
+        const auto index = static_cast<std::uint32_t>(last.slot.value());
+        const auto& held = books_->slots[index];
+        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
+        const counted_ptr<detail::call_base> call(held.call.get());
+        if (call->cpus > idle.capacity || call->is_done()) continue;
+        if (!take_back(*call)) break; // the worker is there already
+        moved.push_back(call);
+    }
+    while (!moved.empty()) {
+        send(idle, std::move(moved.back()));
+        moved.pop_back();
+    }
 }
 
 } // namespace skein::rt

@@ -368,7 +368,7 @@ TEST_CASE("a task runs again when its worker dies, and at most retries times", "
 }
 
 TEST_CASE("lost calls are told apart: did not run, may have run, had started", "[rt][remote]") {
-    in_sim(10, 1, [](sim_cluster& c) -> task<void> {
+    const auto body = [](sim_cluster& c) -> task<void> {
         auto h = co_await actor<counter>(0);
         auto started = h.call<&counter::add_later>(1, 1000);
         co_await sleep_for(100ms);
@@ -393,6 +393,55 @@ TEST_CASE("lost calls are told apart: did not run, may have run, had started", "
         CHECK(contains(rd.error().text(), "did not run"));
         CHECK(contains(re.error().text(), "may have run"));
         c.network().heal_all();
+    };
+    in_sim(10, 1, body, 1, false);
+}
+
+TEST_CASE("what a lost worker had not begun runs elsewhere, also without retries", "[rt][remote]") {
+    in_sim(10, 2, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        std::vector<ref<int>> refs; // each worker gets some ahead of time
+        for (int i = 0; i < 500; ++i) refs.push_back(remote<&counted>.with({.retries = 0})(i));
+        c.network().partition("driver", sim_cluster::host_of(0));
+        for (int i = 500; i < 1000; ++i) refs.push_back(remote<&counted>.with({.retries = 0})(i));
+        int done = 0;
+        for (auto& r : refs) {
+            auto asked = as_result(r);
+            const auto outcome = co_await asked;
+            if (outcome)
+                ++done;
+            else
+                CHECK(contains(outcome.error().text(), "may have run"));
+        }
+        CHECK(done > 490);
+        c.network().heal_all();
+        co_await sleep_for(5s); // what comes late is left out
+        for (const auto& [call, times] : runs()) CHECK(times == 1);
+        CHECK(c.driver().pending() == 0);
+    });
+}
+
+TEST_CASE("a call that has been sent and has not begun is cancelled at once", "[rt][remote]") {
+    in_sim(10, 1, [](sim_cluster& c) -> task<void> {
+        runs().clear();
+        c.network().partition("driver", sim_cluster::host_of(0));
+        auto r = remote<&counted>.with({.cpus = 0})(1);
+        auto limited = remote<&counted>.with({.cpus = 0, .deadline = 10ms})(2);
+        auto h = as_result(r);
+        r.cancel();
+        CHECK(r.ready());
+        const auto outcome = co_await h;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        CHECK(contains(outcome.error().text(), "did not run"));
+        auto late = as_result(limited);
+        const auto second = co_await late;
+        REQUIRE_FALSE(second);
+        CHECK(second.error().code() == errc::timeout);
+        CHECK(contains(second.error().text(), "did not run"));
+        c.network().heal_all();
+        co_await sleep_for(5s);
+        CHECK(runs().empty());
     });
 }
 

@@ -15,6 +15,14 @@
 
 #include <malloc.h>
 
+#include <skein/core/unique_fd.hpp>
+#include <skein/rt/detail/claims.hpp>
+
+#include <atomic>
+#include <thread>
+
+#include <fcntl.h>
+
 #include <catch2/catch_test_macros.hpp>
 
 using namespace skein;
@@ -403,8 +411,7 @@ TEST_CASE("a driver passes no wrong call on to a worker", "[rt][runtime]") {
             call_of("rt_test::twice(", call_kind::method, id, 1),
             // An actor under a number that another process gives, and one that there is.
             call_of("rt_test::counter(int)", call_kind::create, {667, 1}, 1),
-            call_of("rt_test::counter(int)", call_kind::create, id, 1),
-            in_the_name_of({667, 1}),
+            call_of("rt_test::counter(int)", call_kind::create, id, 1), in_the_name_of({667, 1}),
             byte_buffer(15), // too short for any
         };
         for (const auto& body : wrong) {
@@ -498,4 +505,63 @@ TEST_CASE("the head of a call is read back, and any shorter piece of it is refus
             CHECK(got.who.until == (told ? time_point(12s) : time_point::max()));
         }
     }
+}
+
+TEST_CASE("each call is begun by the worker or taken back by the driver, never both",
+          "[rt][runtime]") {
+    using rt::detail::claims;
+    constexpr std::uint64_t calls = 200'000;
+    auto driver = claims::create();
+    auto worker = claims::open(unique_fd(::fcntl(driver.fd(), F_DUPFD_CLOEXEC, 0)));
+    std::vector<std::uint8_t> begun(calls + 1);
+    std::atomic<std::uint64_t> sent{0};
+    std::thread runs([&] {
+        for (std::uint64_t n = 1; n <= calls; ++n) {
+            while (sent.load(std::memory_order_acquire) < n) {}
+            begun[n] = worker.begin();
+        }
+    });
+    std::vector<std::uint8_t> taken(calls + 1);
+    for (std::uint64_t n = 1; n <= calls;) { // some ahead, as a driver does
+        const auto ahead = std::min(calls, n + 63);
+        sent.store(ahead, std::memory_order_release);
+        for (auto back = ahead; back >= n; --back)
+            if (back % 3 == 0) taken[back] = driver.take_back(back);
+        n = ahead + 1;
+    }
+    runs.join();
+    std::uint64_t wrong = 0, taken_back = 0;
+    for (std::uint64_t n = 1; n <= calls; ++n) {
+        wrong += begun[n] == taken[n];
+        taken_back += taken[n];
+    }
+    CHECK(wrong == 0);
+    CHECK(taken_back > 0);
+    CHECK(driver.last_begun() == calls);
+}
+
+TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt][runtime]") {
+    using rt::detail::claims;
+    auto driver = claims::in_memory();
+    auto worker = driver; // a copy counts for itself
+    for (int i = 0; i < 10; ++i) CHECK(worker.begin());
+    const auto sent = 3 * claims::entries;
+    CHECK_FALSE(driver.take_back(10));
+    CHECK(driver.take_back(10 + claims::entries));
+    CHECK_FALSE(driver.take_back(11 + claims::entries)); // its entry is that of call 11
+    driver.close(sent);
+    for (auto n = 11u; n <= sent; ++n) CHECK_FALSE(driver.has_begun(n));
+    CHECK(driver.has_begun(10));
+    CHECK_FALSE(worker.begin());
+    for (auto n = 12u; n <= sent; ++n)
+        if (worker.begin()) FAIL("call " << n << " began");
+}
+
+TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
+    CHECK_THROWS_AS(rt::detail::claims::open(unique_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC))),
+                    error);
+    CHECK_FALSE(rt::detail::claims());
+    CHECK(rt::detail::claims().begin());
+    CHECK(rt::detail::claims().has_begun(1));
+    CHECK_FALSE(rt::detail::claims().take_back(1));
 }

@@ -20,6 +20,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,8 @@ public:
     [[nodiscard]] int incarnation(int i) const { return workers_[std::size_t(i)].incarnation; }
     /// Frames above this size are refused; before run().
     void limit_frames(std::size_t bytes) { max_frame_ = bytes; }
+    /// Workers and driver share no memory, as on several hosts; before run().
+    void share_no_memory() { shares_memory_ = false; }
     /// Calls that run as coroutines on workers now.
     [[nodiscard]] std::size_t running() const {
         std::size_t n = 0;
@@ -145,9 +148,12 @@ private:
     }
     task<void> admit(std::unique_ptr<net::stream> from) {
         try {
-            auto shaken = net::connection::accept(std::move(from), link_options("driver", 1, driver_.incarnation()));
+            auto shaken = net::connection::accept(std::move(from),
+                                                  link_options("driver", 1, driver_.incarnation()));
             auto wire = co_await shaken;
-            auto served = driver_.serve_worker(wire, nullptr);
+            const auto shared = pages_.find(wire->peer().pid);
+            auto served = driver_.serve_worker(
+                wire, nullptr, shared != pages_.end() ? shared->second : rt::detail::claims());
             co_await served;
         } catch (const error&) { // a handshake that a fault broke: the worker comes again
         }
@@ -172,12 +178,13 @@ private:
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = 100 * (i + 1) + w.incarnation;
         rt::runtime self(options_of(loop_, name, pid));
+        if (shares_memory_) pages_[pid] = rt::detail::claims::in_memory();
         auto connecting =
             net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
                                      link_options(name, pid, self.incarnation()));
         auto wire = co_await connecting;
         w.self = &self;
-        auto served = self.serve_driver(wire);
+        auto served = self.serve_driver(wire, shares_memory_ ? pages_[pid] : rt::detail::claims());
         co_await served;
         w.self = nullptr;
     }
@@ -191,14 +198,17 @@ private:
     net::token secret_;
     std::unique_ptr<net::listener> listener_;
     bool stopping_ = false;
+    bool shares_memory_ = true;
+    std::map<std::int64_t, rt::detail::claims> pages_; ///< by the worker's pid
 };
 
-/// Runs body(cluster) in a simulated world without faults.
+/// Runs body(cluster) in a simulated world without faults. share: as workers on the host of their driver do.
 template <class Body>
-void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1) {
+void in_sim(std::uint64_t seed, int workers, Body body, std::uint16_t cpus = 1, bool share = true) {
     sim::loop loop(seed);
     sim::network network(loop, sim::faults{});
     sim_cluster cluster(loop, network, workers, cpus);
+    if (!share) cluster.share_no_memory();
     loop.run(cluster.run(std::move(body)));
 }
 

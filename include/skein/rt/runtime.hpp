@@ -16,6 +16,7 @@
 #include <skein/core/function.hpp>
 #include <skein/core/task.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/registry.hpp>
 
 #include <cstdint>
@@ -131,10 +132,13 @@ public:
     using obituary = unique_function<task<std::string>(const peer&)>;
 
     /// Driver: takes a worker in and serves it until it has gone; then settles the calls it took
-    /// along. Never throws but for cancellation, which aborts the link.
-    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after);
+    /// along. Never throws but for cancellation, which aborts the link. page: what both share, if they
+    /// are on one host.
+    [[nodiscard]] task<void> serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                          detail::claims page = {});
     /// Worker: executes the driver's calls until it has gone; cancels what still runs and waits for it.
-    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire);
+    [[nodiscard]] task<void> serve_driver(std::shared_ptr<net::connection> wire,
+                                          detail::claims page = {});
     /// Says goodbye to all peers; calls that are not done fail with errc::closed.
     [[nodiscard]] task<void> close();
 
@@ -210,7 +214,8 @@ private:
     task<void> tell_started(std::shared_ptr<peer> to);
     void forward(peer& from, const net::frame_view& f);
 
-    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire);
+    std::shared_ptr<peer> attach(std::shared_ptr<net::connection> wire, detail::claims page);
+    void listen_to(const std::shared_ptr<peer>& l);
     [[nodiscard]] task<void> wait_end(std::shared_ptr<peer> l);
     void lose(peer& l, const std::string& how);
     void take_lost(peer& l, losses& into);
@@ -232,6 +237,9 @@ private:
     void send(peer& to, counted_ptr<detail::call_base> call);
     void transmit(peer& to, detail::call_base& call, byte_span body, byte_buffer* owned);
     void account(peer& from, const detail::call_base& call);
+    [[nodiscard]] bool take_back(detail::call_base& call);
+    void feed(peer& idle);
+    [[nodiscard]] std::size_t prune_tasks(peer& of);
     slot_id take_slot(counted_ptr<detail::call_base> call);
     counted_ptr<detail::call_base> free_slot(slot_id id);
     void refuse(detail::call_base& call, error why);

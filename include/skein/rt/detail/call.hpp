@@ -124,6 +124,7 @@ public:
     peer* on = nullptr; ///< where it was sent
     slot_id slot;
     std::uint64_t number = 0; ///< of its call_id, in the runtime's incarnation
+    std::uint64_t order = 0;  ///< among the calls that were sent to `on`
     counted_ptr<call_context>
         parent; ///< the call that made it: it is linked there until it is done
     actor_id target;

@@ -331,7 +331,8 @@ SKEIN_INLINE void runtime::drain(detail::actor_state& lane) {
 SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    if (call.state == detail::phase::sent || call.state == detail::phase::started) {
+    if (!take_back(call) &&
+        (call.state == detail::phase::sent || call.state == detail::phase::started)) {
         if (std::exchange(call.extra().cancel_requested, true)) return;
         if (call.on != nullptr && call.on->wire->is_open())
             call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
@@ -350,8 +351,8 @@ SKEIN_INLINE void runtime::cancel(detail::call_base& call) noexcept {
 SKEIN_INLINE void runtime::deadline_passed(detail::call_base& call) {
     const counted_ptr<detail::call_base> hold(&call);
     const auto lane = call.lane;
-    const bool sent =
-        call.on != nullptr && call.on->wire->is_open() && call.state != detail::phase::queued;
+    const bool sent = !take_back(call) && call.on != nullptr && call.on->wire->is_open() &&
+                      call.state != detail::phase::queued;
     // The slot stays taken until the worker answers: the late answer finds a call that is done.
     if (sent) call.on->wire->send(detail::message_cancel, 0, call.slot.value(), {}, {});
     call.fail(

@@ -8,6 +8,7 @@
 #include <skein/core/timer_wheel.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/message.hpp>
 
 #include <cstdint>
@@ -72,6 +73,16 @@ struct peer {
     time_point mark{};     ///< since when `finished` counts
     std::uint32_t finished = 0;
     std::size_t actors = 0;
+
+    // What the worker has begun, and the tasks that can be taken back from it, in the order in which they
+    // were sent; some are done.
+    struct waiting_task {
+        slot_id slot;
+        std::uint64_t order;
+    };
+    detail::claims page;
+    std::uint64_t sent = 0; ///< calls
+    std::deque<waiting_task> tasks;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
     std::unordered_map<slot_id, detail::running_call> running;

@@ -95,6 +95,7 @@ SKEIN_INLINE void runtime::on_reply(peer& from, const net::frame_view& f) {
         }
     }
     if (!books_->queue.empty() || !books_->creations.empty()) pump();
+    if (from.busy == 0 && books_->upstream == nullptr && books_->links.size() > 1) feed(from);
 }
 
 SKEIN_INLINE void runtime::on_cancel(peer& from, slot_id id) {
@@ -330,6 +331,7 @@ SKEIN_INLINE void runtime::execute_waiting(const arrival& one) {
         wire::reader in(one.body);
         detail::call_head head;
         const auto& fn = detail::read_head(in, head, *one.from);
+        if (!one.from->page.begin()) return;
         error why(errc::cancelled, fn.name + " was cancelled; it did not run");
         reply_failure(*one.from, one.slot, {std::move(why), nullptr});
     } catch (const error& e) { // no call: as in the handler of a link
@@ -345,6 +347,7 @@ SKEIN_INLINE void runtime::execute(const std::shared_ptr<peer>& from, slot_id id
     wire::reader in(body);
     detail::call_head head;
     const auto& fn = detail::read_head(in, head, *from);
+    if (!box && !from->page.begin()) return; // its driver has taken it back
     if (head.kind == detail::call_kind::method && !box) {
         const auto found = books_->boxes.find(head.target);
         if (found == books_->boxes.end()) {

@@ -17,9 +17,11 @@
 
 namespace skein::rt {
 
-SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connection> wire,
+                                                   detail::claims page) {
     auto l = std::make_shared<peer>();
     l->wire = std::move(wire);
+    l->page = std::move(page);
     l->number = peer_id(++books_->last_link);
     const auto& who = l->wire->peer();
     l->who = fmt::format("{} (pid {} at {})", who.name, who.pid, who.host);
@@ -27,6 +29,11 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
         l->capacity = std::max<std::uint32_t>(1, hello->cpus);
         l->incarnation = hello->incarnation;
     }
+    return l;
+}
+
+/// Frames that have come already are handled inside this call.
+SKEIN_INLINE void runtime::listen_to(const std::shared_ptr<peer>& l) {
     const std::weak_ptr<peer> weak = l;
     l->wire->set_closed_handler([weak](const error* why) {
         if (const auto here = weak.lock()) {
@@ -39,7 +46,6 @@ SKEIN_INLINE std::shared_ptr<peer> runtime::attach(std::shared_ptr<net::connecti
     l->wire->set_handler([this, weak](const net::frame_view& f) {
         if (const auto here = weak.lock()) on_frame(here, f);
     });
-    return l;
 }
 
 SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
@@ -51,12 +57,14 @@ SKEIN_INLINE task<void> runtime::wait_end(std::shared_ptr<peer> l) {
     }
 }
 
-SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire,
-                                              obituary after) {
+SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> wire, obituary after,
+                                              detail::claims page) {
     SKEIN_CHECK(books_->upstream == nullptr, "a worker cannot have workers of its own");
-    auto l = attach(std::move(wire));
+    auto l = attach(std::move(wire), std::move(page));
     books_->links.push_back(l);
+    listen_to(l);
     pump();
+    feed(*l);
     auto ended = wait_end(l);
     co_await ended;
 
@@ -77,10 +85,12 @@ SKEIN_INLINE task<void> runtime::serve_worker(std::shared_ptr<net::connection> w
     pump();
 }
 
-SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire) {
+SKEIN_INLINE task<void> runtime::serve_driver(std::shared_ptr<net::connection> wire,
+                                              detail::claims page) {
     SKEIN_CHECK(books_->links.empty() && books_->upstream == nullptr, "a worker has one driver");
-    auto l = attach(std::move(wire));
+    auto l = attach(std::move(wire), std::move(page));
     books_->upstream = l.get();
+    listen_to(l);
     auto ended = wait_end(l);
     co_await ended;
 
@@ -164,6 +174,7 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 /// The calls that a broken link took along.
 struct runtime::losses {
     std::vector<counted_ptr<detail::call_base>> again, dead;
+    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
@@ -205,10 +216,15 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 
 /// Takes the calls that were at the link out of their slots.
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
+    if (books_->upstream == nullptr) l.page.close(l.sent);
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
+        // What it had not begun did not run, and is no attempt.
+        if (call->state == detail::phase::sent && books_->upstream == nullptr &&
+            !l.page.has_begun(call->order))
+            call->state = detail::phase::queued;
         const bool sent = call->state != detail::phase::queued;
         const bool is_task = call->kind == detail::call_kind::task;
         if (books_->upstream == nullptr && !books_->closing && !detail::is_unwanted(*call) &&
@@ -216,6 +232,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
+                if (call->order == l.page.last_begun()) into.suspect = call;
             }
             into.report.add(detail::loss_report::runs_again, call->name());
             into.again.push_back(std::move(call));
@@ -271,9 +288,17 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        if (call == lost.suspect) continue;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
     auto& queue = books_->queue;
+    // What may have killed the worker comes last, so that it takes nobody along the next time.
+    if (lost.suspect) {
+        if (needs_no_core(lost.suspect))
+            urgent.push_back(lost.suspect);
+        else
+            queue.push_back(lost.suspect);
+    }
     const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
     queue.insert(behind, others.begin(), others.end());
     queue.insert(queue.begin(), urgent.begin(), urgent.end());

@@ -102,9 +102,10 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
-    // Only a call that may have to run again keeps its arguments, and one that was not sent.
-    const bool keep =
-        raw.kind == detail::call_kind::task && raw.retries_left > 0 && books_->upstream == nullptr;
+    // Only a call that may have to run again keeps its arguments: after its worker's death, or elsewhere
+    // when it was taken back; and one that was not sent.
+    const bool keep = raw.kind == detail::call_kind::task && books_->upstream == nullptr &&
+                      (raw.retries_left > 0 || to.page);
     if (keep) {
         transmit(to, raw, raw.body, nullptr);
     } else {
@@ -134,6 +135,9 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
             to.wire->send(detail::message_call, 0, call.slot.value(), body, {});
         }
         call.state = detail::phase::sent;
+        call.order = ++to.sent;
+        if (to.page && call.kind == detail::call_kind::task && books_->upstream == nullptr)
+            to.tasks.push_back({call.slot, call.order});
     } catch (const error& e) {
         if (e.code() != errc::too_large) return; // closed or reset: as above
         const auto held = free_slot(call.slot);
@@ -145,8 +149,9 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
 
 /// A task has left its worker: its cores are free, and the worker's pace is known better.
 SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
-    if (books_->upstream != nullptr || call.kind != detail::call_kind::task || call.cpus == 0)
-        return;
+    if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
+    if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (call.cpus == 0) return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
     const auto now = loop::current().now();
     ++from.finished;
@@ -156,6 +161,54 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     from.window = static_cast<std::uint32_t>(std::clamp(1e-3 / from.service, 1.0, 1024.0));
     from.mark = now;
     from.finished = 0;
+}
+
+/// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
+SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
+    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
+        call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
+        return false;
+    const auto held = free_slot(call.slot);
+    account(*call.on, call);
+    call.on = nullptr;
+    call.state = detail::phase::queued;
+    return true;
+}
+
+/// Forgets the tasks that a worker has begun; gives how many are left to take back.
+SKEIN_INLINE std::size_t runtime::prune_tasks(peer& of) {
+    while (!of.tasks.empty() && of.page.has_begun(of.tasks.front().order)) of.tasks.pop_front();
+    return of.tasks.size();
+}
+
+/// A worker has nothing to do and nothing waits: it gets half of what waits at the one where most does. The
+/// guess how long tasks take was wrong then, or one of them is much longer than the others.
+SKEIN_INLINE void runtime::feed(peer& idle) {
+    if (!idle.up || idle.busy != 0 || !books_->queue.empty() || books_->closing) return;
+    peer* most = nullptr;
+    for (const auto& l : books_->links)
+        if (l.get() != &idle && l->busy > l->capacity &&
+            (most == nullptr || l->tasks.size() > most->tasks.size()))
+            most = l.get();
+    if (most == nullptr) return;
+    std::vector<counted_ptr<detail::call_base>> moved;
+    const std::size_t half = (prune_tasks(*most) + 1) / 2;
+    while (!most->tasks.empty() &&
+           moved.size() < half) { // the last ones: the first ones are about to run
+        const auto last = most->tasks.back();
+        most->tasks.pop_back();
+        const auto index = static_cast<std::uint32_t>(last.slot.value());
+        const auto& held = books_->slots[index];
+        if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
+        const counted_ptr<detail::call_base> call(held.call.get());
+        if (call->cpus > idle.capacity || call->is_done()) continue;
+        if (!take_back(*call)) break; // the worker is there already
+        moved.push_back(call);
+    }
+    while (!moved.empty()) {
+        send(idle, std::move(moved.back()));
+        moved.pop_back();
+    }
 }
 
 } // namespace skein::rt
