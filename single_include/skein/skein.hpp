@@ -14671,18 +14671,30 @@ public:
         const std::uint64_t n = ++last_;
         const auto before = page_->entry[n % entries].exchange(2 * n, std::memory_order_acq_rel);
         page_->begun.store(n, std::memory_order_release);
-        return before != 2 * n + 1;
+        return before != 2 * n + 1 && !page_->closed.load(std::memory_order_acquire);
     }
 
     // The driver's side.
 
-    /// False: call n has not begun, and will not when its worker is dead.
+    /// The last one that has begun; 0: none, or it is not known.
+    [[nodiscard]] std::uint64_t last_begun() const noexcept {
+        return page_ ? page_->begun.load(std::memory_order_acquire) : 0;
+    }
+    /// True: call n is over or under way. False: it was not when this was asked.
     [[nodiscard]] bool has_begun(std::uint64_t n) const noexcept {
         if (!page_) return true;
-        const auto begun = page_->begun.load(std::memory_order_acquire);
-        if (n <= begun) return true;
-        // It may have died between its two steps.
-        return n == begun + 1 && page_->entry[n % entries].load(std::memory_order_acquire) == 2 * n;
+        const auto now = page_->entry[n % entries].load(std::memory_order_acquire);
+        if (now == 2 * n || now == 2 * n + 1) return now == 2 * n;
+        return n <= page_->begun.load(std::memory_order_acquire);
+    }
+    /// No call begins from now on; `sent` is the last one. has_begun() is final then, also while the worker
+    /// lives on behind a broken connection.
+    void close(std::uint64_t sent) noexcept {
+        if (!page_) return;
+        page_->closed.store(true, std::memory_order_release);
+        // The worker cannot get past these without having seen that.
+        const auto first = page_->begun.load(std::memory_order_acquire) + 1;
+        for (auto n = first; n <= sent && n - first < entries; ++n) (void)take_back(n);
     }
     /// True: call n will not run; it was sent and had not begun.
     [[nodiscard]] bool take_back(std::uint64_t n) noexcept {
@@ -14699,6 +14711,7 @@ public:
 private:
     struct page {
         alignas(64) std::atomic<std::uint64_t> begun{0};
+        alignas(64) std::atomic<bool> closed{false};
         alignas(64) std::array<std::atomic<std::uint64_t>, entries> entry{};
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
@@ -16496,6 +16509,7 @@ SKEIN_INLINE bool is_unwanted(const call_base& call) noexcept {
 /// The calls that a broken link took along.
 struct runtime::losses {
     std::vector<counted_ptr<detail::call_base>> again, dead;
+    counted_ptr<detail::call_base> suspect; ///< of `again`: it ran when the worker died
     detail::loss_report report;
     std::string summary; ///< "worker-2 (pid 7 at host) was lost: killed by signal 9 (SIGKILL)"
 };
@@ -16537,11 +16551,12 @@ SKEIN_INLINE void runtime::lose(peer& l, const std::string& how) {
 
 /// Takes the calls that were at the link out of their slots.
 SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
+    if (books_->upstream == nullptr) l.page.close(l.sent);
     for (auto& s : books_->slots) {
         if (!s.call || s.call->on != &l) continue;
         auto call = free_slot(s.call->slot);
         if (call->is_done()) continue;
-        // The worker is dead: what it had not begun did not run, and is no attempt.
+        // What it had not begun did not run, and is no attempt.
         if (call->state == detail::phase::sent && books_->upstream == nullptr &&
             !l.page.has_begun(call->order))
             call->state = detail::phase::queued;
@@ -16552,6 +16567,7 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
+                if (call->order == l.page.last_begun()) into.suspect = call;
             }
             into.report.add(detail::loss_report::runs_again, call->name());
             into.again.push_back(std::move(call));
@@ -16607,9 +16623,17 @@ SKEIN_INLINE void runtime::run_again(const losses& lost) {
         ++books_->stats.retried;
         call->on = nullptr;
         call->state = detail::phase::queued;
+        if (call == lost.suspect) continue;
         (needs_no_core(call) ? urgent : others).push_back(call);
     }
     auto& queue = books_->queue;
+    // What may have killed the worker comes last, so that it takes nobody along the next time.
+    if (lost.suspect) {
+        if (needs_no_core(lost.suspect))
+            urgent.push_back(lost.suspect);
+        else
+            queue.push_back(lost.suspect);
+    }
     const auto behind = std::find_if_not(queue.begin(), queue.end(), needs_no_core);
     queue.insert(behind, others.begin(), others.end());
     queue.insert(queue.begin(), urgent.begin(), urgent.end());
@@ -16781,7 +16805,7 @@ SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
 
 /// True: a call that was sent has not begun and never will; it is out of its slot and of its worker's books.
 SKEIN_INLINE bool runtime::take_back(detail::call_base& call) {
-    if (call.state != detail::phase::sent || call.on == nullptr ||
+    if (books_->upstream != nullptr || call.state != detail::phase::sent || call.on == nullptr ||
         call.kind == detail::call_kind::create || !call.on->page.take_back(call.order))
         return false;
     const auto held = free_slot(call.slot);
