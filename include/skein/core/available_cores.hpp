@@ -5,6 +5,8 @@
 #include <skein/core/config.hpp>
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace skein {
 
@@ -19,6 +21,10 @@ struct cgroup_files {
     std::string membership = "/proc/self/cgroup";
     std::string root = "/sys/fs/cgroup";
 };
+/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or of a
+/// controller ("cpu", "memory") of version 1. Some may not be there.
+[[nodiscard]] std::vector<std::string> cgroup_folders(const cgroup_files& where,
+                                                      std::string_view controller);
 /// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
 [[nodiscard]] int cgroup_cores(const cgroup_files& where);
 

@@ -7,10 +7,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
-#include <string_view>
 
 #include <sched.h>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 namespace skein {
 
@@ -28,28 +29,37 @@ SKEIN_INLINE double cgroup_quota(const std::string& folder) {
     return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
 }
 
-SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
-    double least = std::numeric_limits<double>::infinity();
+SKEIN_INLINE std::vector<std::string> cgroup_folders(const cgroup_files& where,
+                                                     std::string_view controller) {
+    std::vector<std::string> folders;
+    const auto listed = fmt::format(",{},", controller);
     // A line is number:controllers:path; version 2 has one, with no controllers.
     std::ifstream membership(where.membership);
     for (std::string line; std::getline(membership, line);) {
         const auto first = line.find(':'), second = line.find(':', first + 1);
         if (first == line.npos || second == line.npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
-        const std::string with_commas = "," + controllers + ",";
-        if (!controllers.empty() && with_commas.find(",cpu,") == with_commas.npos) continue;
+        if (!controllers.empty() && ("," + controllers + ",").find(listed) == line.npos) continue;
         // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
         // has its say; inside a container the path may be the host's, which is not there.
-        for (const auto& root : {where.root, where.root + "/" + controllers, where.root + "/cpu"}) {
+        for (const auto& root : {where.root, where.root + "/" + controllers,
+                                 fmt::format("{}/{}", where.root, controller)}) {
             std::string path = line.substr(second + 1);
             while (true) {
-                least = std::min(least, cgroup_quota(root + path));
+                folders.push_back(root + path);
                 const auto slash = path.rfind('/');
                 if (slash == path.npos) break;
                 path.resize(slash);
             }
         }
     }
+    return folders;
+}
+
+SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& folder : cgroup_folders(where, "cpu"))
+        least = std::min(least, cgroup_quota(folder));
     if (!std::isfinite(least)) return 0;
     return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
 }
