@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tests/rt/apps.hpp>
+#include <tests/support/temporary_folder.hpp>
 
+#include <skein/core/available_cores.hpp>
+#include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/event.hpp>
 #include <skein/core/scope.hpp>
 #include <skein/core/sleep.hpp>
 #include <skein/core/timeout.hpp>
+#include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/rt/children.hpp>
+#include <skein/rt/detail/children.hpp>
 #include <skein/sim/loop.hpp>
 
+#include <cerrno>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <vector>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -54,6 +66,38 @@ void with_children(Body body) {
     loop.run(body(&here));
 }
 
+/// A program that nobody can open while we hold it: a lease keeps the kernel waiting inside execve().
+class held_program {
+public:
+    explicit held_program(std::string path) : path_(std::move(path)) {
+        std::ofstream(path_) << "#!/bin/sh\nexit 7\n";
+        std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+        file_ = unique_fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+        REQUIRE(::fcntl(file_.get(), F_SETSIG, SIGURG) == 0); // nobody minds it
+        if (::fcntl(file_.get(), F_SETLEASE, F_WRLCK) != 0)
+            SKIP("the file system of " << path_ << " has no leases");
+    }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    /// Somebody waits for it.
+    [[nodiscard]] bool is_wanted() const { return ::fcntl(file_.get(), F_GETLEASE) != F_WRLCK; }
+    void let_go() { CHECK(::fcntl(file_.get(), F_SETLEASE, F_UNLCK) == 0); }
+
+private:
+    std::string path_;
+    unique_fd file_;
+};
+
+task<void> start_and_note(rt::children* where, std::string executable, bool* begun) {
+    auto how = helper("nothing");
+    how.executable = std::move(executable);
+    auto starting = started(where, std::move(how));
+    auto child = co_await starting;
+    *begun = true;
+    auto waiting = child->ended();
+    const auto end = co_await waiting;
+    CHECK(end.status.code() == 7);
+}
+
 /// A child of a simulated world: leaves so long after it has been asked, never by itself.
 class patient_child final : public rt::child {
 public:
@@ -76,6 +120,7 @@ public:
         signal_ = SIGKILL;
         gone_.set();
     }
+    rt::process_usage usage() override { return {}; }
     std::unique_ptr<net::stream> take_stream() override { return nullptr; }
     task<void> join() {
         auto joined = leaving_.join();
@@ -223,6 +268,68 @@ TEST_CASE("a child that cannot start says which program and why", "[rt][children
         REQUIRE_FALSE(too_large);
         CHECK(too_large.error().code() == errc::too_large);
     });
+}
+
+TEST_CASE("the loop goes on while a start waits for the file system", "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        const test::temporary_folder folder;
+        held_program program(folder / "slow-to-open");
+        bool begun = false;
+        scope starts;
+        starts.spawn(start_and_note(here, program.path(), &begun));
+        for (int i = 0; i < 30'000 && !program.is_wanted(); ++i) co_await sleep_for(1ms);
+        REQUIRE(program.is_wanted()); // the start is stuck, and the loop is here
+        CHECK_FALSE(begun);
+        program.let_go();
+        auto joined = starts.join();
+        co_await joined;
+        CHECK(begun);
+    });
+}
+
+TEST_CASE("a start that waits for the file system can be cancelled, and one that waits behind it",
+          "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        const test::temporary_folder folder;
+        held_program program(folder / "slow-to-open");
+        bool begun = false;
+        scope starts;
+        for (int i = 0; i < 2; ++i) starts.spawn(start_and_note(here, program.path(), &begun));
+        for (int i = 0; i < 30'000 && !program.is_wanted(); ++i) co_await sleep_for(1ms);
+        REQUIRE(program.is_wanted());
+        starts.cancel();
+        auto joined = starts.join(); // although the program cannot be opened still
+        co_await joined;
+        CHECK_FALSE(begun);
+        const auto left = ::waitpid(-1, nullptr, WNOHANG);
+        CHECK(left == -1);
+        CHECK(errno == ECHILD);
+    });
+}
+
+TEST_CASE("what a child takes is measured while it runs", "[rt][children]") {
+    with_children([](rt::children* here) -> task<void> {
+        CHECK(here->resources().cores == available_cores());
+        CHECK(here->resources().memory_bytes == available_memory());
+        auto starting = started(here, helper("ignore all"));
+        auto child = co_await starting;
+        auto stream = child->take_stream();
+        std::byte ready[1];
+        auto reading = stream->read_some(ready);
+        (void)co_await reading;
+        CHECK(child->usage().resident_bytes > 100'000);
+        CHECK(child->usage().cpu_time >= duration(0));
+        child->kill();
+        auto waiting = child->ended();
+        (void)co_await waiting;
+        CHECK(child->usage().resident_bytes == 0);
+    });
+    std::vector<double> work(1 << 16, 1.0);
+    const auto begin = rt::detail::usage_of(::getpid());
+    while (rt::detail::usage_of(::getpid()).cpu_time == begin.cpu_time) // a tick: 10 ms
+        for (auto& w : work) w = w * 1.0001 + 1;
+    CHECK(rt::detail::usage_of(::getpid()).cpu_time < 3600s);
+    CHECK(begin.resident_bytes >= work.size() * sizeof(double));
 }
 
 TEST_CASE("what fails is started again so often, with longer and longer pauses", "[rt][children]") {

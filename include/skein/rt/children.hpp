@@ -27,6 +27,7 @@
 #include <skein/rt/process.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,11 +41,14 @@ class real_loop;
 
 namespace skein::rt {
 
+/// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
+inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
+
 /// What is started.
 struct child_options {
     std::string role;                          ///< what the child asks rt::take_boot() for
     std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
@@ -56,6 +60,18 @@ struct child_options {
 struct child_end {
     exit_status status;
     std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// What a process takes.
+struct process_usage {
+    std::uint64_t resident_bytes = 0;
+    duration cpu_time{0}; ///< of all its threads since its start
+};
+
+/// What a host has for its processes, as far as this one may use it.
+struct host_resources {
+    int cores = 1;
+    std::uint64_t memory_bytes = 0; ///< 0: the host does not tell
 };
 
 /// A process that was started. Destroying it kills it, and waits until it is gone.
@@ -81,6 +97,9 @@ public:
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
 
+    /// What it takes now; zeros when it has ended.
+    [[nodiscard]] virtual process_usage usage() = 0;
+
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
 };
@@ -95,18 +114,33 @@ public:
 
     ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
     ///           too_large: the message
+    ///           cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// What the host offers to all children together. May read files: ask once.
+    [[nodiscard]] virtual host_resources resources() = 0;
 };
 
-/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
-/// from the terminal: that is for the parent, which tells them.
+namespace detail {
+class starter;
+}
+
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
+///
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start may wait
+/// for a file system, and costs the same however much memory this process has. They die with this process,
+/// however it ends (Linux ends them with the thread that started them, which lives as long as this object
+/// and all children that it started), and each with its object. The end of the thread that runs the loop
+/// ends them only through these objects.
 class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    [[nodiscard]] host_resources resources() override;
 
 private:
     net::real_loop& loop_;
+    std::shared_ptr<detail::starter> starter_; // from the first start on
 };
 
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
@@ -143,4 +177,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/children.ipp>
+#include <skein/rt/detail/starter.ipp>
 #endif

@@ -83,13 +83,19 @@ inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 /// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
 bool leave_last_words(std::string_view text) noexcept;
 
+namespace detail {
+class start_attempt;
+}
+
 /// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
 class child_process {
 public:
     child_process() noexcept = default;
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
-    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
+    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
+    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
+    /// the thread.
     [[nodiscard]] static child_process spawn(process_options how);
 
     child_process(child_process&& other) noexcept;
@@ -118,6 +124,7 @@ public:
     [[nodiscard]] std::string last_words();
 
 private:
+    friend class detail::start_attempt;
     void reap(int flags) noexcept;
 
     pid_t pid_ = -1;
@@ -130,4 +137,5 @@ private:
 
 #if SKEIN_HEADER_ONLY
 #include <skein/rt/detail/process.ipp>
+#include <skein/rt/detail/process_start.ipp>
 #endif

@@ -2,6 +2,8 @@
 #pragma once
 // The bodies of rt/children.hpp: the processes of this host.
 
+#include <skein/core/available_cores.hpp>
+#include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/this_process.hpp>
@@ -12,11 +14,15 @@
 #include <skein/net/socket_pair.hpp>
 #include <skein/rt/boot.hpp>
 #include <skein/rt/detail/boot_message.hpp>
+#include <skein/rt/detail/children.hpp>
+#include <skein/rt/detail/starter.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/wire/encode.hpp>
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -30,11 +36,30 @@ SKEIN_INLINE children::~children() = default;
 
 namespace detail {
 
+SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
+    process_usage now;
+    std::uint64_t pages = 0;
+    std::ifstream(fmt::format("/proc/{}/statm", pid)) >> pages >> pages; // the second: resident
+    now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    std::string line;
+    std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
+    // The second field is the program's name in brackets, with whatever is in it; user and system time, in
+    // ticks, are the 14th and the 15th.
+    std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+    std::string skipped;
+    for (int field = 3; field < 14; ++field) fields >> skipped;
+    std::int64_t user = 0, system = 0;
+    fields >> user >> system;
+    now.cpu_time = duration(std::chrono::seconds(user + system)) / ::sysconf(_SC_CLK_TCK);
+    return now;
+}
+
 /// A process of this host.
 class local_child final : public child {
 public:
-    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
-        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+    local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
+                child_process process, unique_fd socket)
+        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
@@ -58,10 +83,14 @@ public:
 
     void signal(int number) noexcept override { process_.kill(number); }
     void kill() noexcept override { process_.kill_group(SIGKILL); }
+    process_usage usage() override {
+        return process_.running() ? usage_of(process_.pid()) : process_usage{};
+    }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
 private:
     net::real_loop& loop_;
+    const std::shared_ptr<starter> starter_; // the process dies with its thread
     std::string name_;
     child_process process_;
     unique_fd socket_; // once more
@@ -69,15 +98,17 @@ private:
     std::optional<child_end> end_;
 };
 
+SKEIN_INLINE void check_boot_size(const child_options& how) {
+    if (how.message.size() <= most_boot_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
+                            how.message.size(), most_boot_bytes));
+}
+
 /// The read end of a pipe with the message in it. All of it is there before the child starts, so the
 /// child never waits, and its end of file needs nobody.
 SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
-    constexpr std::size_t most = 32
-                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
-    if (how.message.size() > most)
-        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
-                                                 "are allowed",
-                                                 how.name, how.message.size(), most));
+    check_boot_size(how);
     boot_message text;
     text.role = how.role;
     text.name = how.name;
@@ -107,9 +138,17 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         link = net::make_socket_pair();
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
-    auto process = child_process::spawn(std::move(plan));
-    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
-                                                    std::move(link.ours));
+    if (!starter_) starter_ = std::make_shared<detail::starter>();
+    const auto by = starter_;
+    auto& home = loop_;
+    auto starting = detail::start_process(by, std::move(plan));
+    auto process = co_await starting;
+    co_return std::make_unique<detail::local_child>(home, by, std::move(how.name),
+                                                    std::move(process), std::move(link.ours));
+}
+
+SKEIN_INLINE host_resources local_children::resources() {
+    return {available_cores(), available_memory()};
 }
 
 SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {

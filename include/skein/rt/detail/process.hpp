@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What other bodies need of rt/detail/process.ipp.
+// What other bodies need of rt/detail/process.ipp and rt/detail/process_start.ipp.
 
 #include <skein/core/error.hpp>
+#include <skein/rt/process.hpp>
 
+#include <memory>
 #include <string_view>
 
 namespace skein::rt::detail {
@@ -14,5 +16,25 @@ namespace skein::rt::detail {
 /// The pipe for leave_last_words(), or -1. Takes its variable out of the environment and makes it
 /// close-on-exec at the first call.
 int adopt_last_words() noexcept;
+
+/// A start in two steps: what can be prepared, and what may take as long as the file system likes.
+class start_attempt {
+public:
+    ///   errors  io: no descriptors left
+    explicit start_attempt(process_options how);
+    start_attempt(const start_attempt&) = delete;
+    start_attempt& operator=(const start_attempt&) = delete;
+    ~start_attempt();
+
+    /// Once, on any thread: starts it and blocks until the child executes the program or has failed to.
+    ///   errors  those of child_process::spawn; cancelled: give_up() was called
+    [[nodiscard]] child_process run();
+    /// On any thread: a child that has not executed the program yet is killed, so that run() ends.
+    void give_up() noexcept;
+
+private:
+    struct parts; // in detail/process_start.ipp
+    const std::unique_ptr<parts> parts_;
+};
 
 } // namespace skein::rt::detail
