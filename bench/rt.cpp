@@ -11,6 +11,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/net/asio.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
@@ -149,13 +151,16 @@ long square(long x) { return x * x; }
 /// A driver with one worker, over a socket pair or TCP. The loop runs only during measurements.
 struct worker_pool {
     net::real_loop& loop;
+    net::real_network network;
+    rt::local_children children;
     rt::runtime driver;
     rt::local_workers workers;
     scope services;
     actor_handle<counter> actor;
 
     worker_pool(net::real_loop& l, bool over_tcp)
-        : loop(l), driver(rt::runtime_options{}), workers(l, driver, options(over_tcp)) {
+        : loop(l), network(l), children(l), driver(rt::runtime_options{}),
+          workers(l, network, children, driver, options(over_tcp)) {
         loop.run(start(this));
     }
     ~worker_pool() { loop.run(stop(this)); }

@@ -5,6 +5,8 @@
 #include <skein/core/scope.hpp>
 #include <skein/core/unique_fd.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
@@ -29,10 +31,13 @@ const volatile char build_marker[] = "rt_tests build marker: A";
 
 struct pool {
     net::real_loop loop;
+    net::real_network network{loop};
+    rt::local_children children{loop};
     rt::runtime driver{rt::runtime_options{}};
     rt::local_workers workers;
 
-    explicit pool(rt::local_workers_options how) : workers(loop, driver, std::move(how)) {}
+    explicit pool(rt::local_workers_options how)
+        : workers(loop, network, children, driver, std::move(how)) {}
 
     /// Serves the workers while body runs; afterwards all have gone.
     template <class Body>

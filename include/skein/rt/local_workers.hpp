@@ -7,7 +7,11 @@
 // name and the token (never in argv or the environment), so nothing listens and nothing is left in
 // the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
+//
+// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
+// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
+#include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/task.hpp>
 
@@ -18,13 +22,22 @@
 
 #include <sys/types.h>
 
-namespace skein::net {
-class real_loop;
+namespace skein {
+class loop;
 }
+
+namespace skein::net {
+class network;
+class stream;
+} // namespace skein::net
 
 namespace skein::rt {
 
+class children;
 class runtime;
+
+/// What a worker asks rt::take_boot() for.
+inline constexpr const char* worker_role = "worker";
 
 /// How the workers of a run are started.
 struct local_workers_options {
@@ -38,12 +51,18 @@ struct local_workers_options {
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
 class local_workers {
 public:
-    local_workers(net::real_loop& loop, runtime& driver, local_workers_options how);
+    ///   via     where it listens for workers that come over TCP
+    ///   where   what starts them, and says how many cores there are for them
+    /// All of them must outlive it.
+    local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
+                  local_workers_options how);
     local_workers(const local_workers&) = delete;
     local_workers& operator=(const local_workers&) = delete;
     ~local_workers();
 
     [[nodiscard]] int count() const noexcept;
+    /// Places that are filled or will be: those whose workers fail again and again are given up.
+    [[nodiscard]] int places() const noexcept;
 
     /// Starts the workers and replaces those that die, until stop() and the runtime's close().
     [[nodiscard]] task<void> serve();
@@ -60,6 +79,15 @@ private:
 
 /// True in a process that was started as a worker.
 [[nodiscard]] bool is_worker() noexcept;
+
+/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
+/// calls, leaves with it.
+///   via        where it connects; must live until the task has ended, as must self
+///   order      its boot message
+///   inherited  the stream that it was started with; nullptr: it connects
+///   errors     malformed (the order); those of connection::connect; cancelled
+[[nodiscard]] task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                         std::unique_ptr<net::stream> inherited);
 
 /// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
 [[nodiscard]] int worker_main();

@@ -2,7 +2,6 @@
 #pragma once
 // The bodies of rt/local_workers.hpp: the driver's side with its processes, and the life of a worker.
 
-#include <skein/core/available_cores.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/cancel.hpp>
 #include <skein/core/log.hpp>
@@ -39,9 +38,6 @@ namespace skein::rt {
 
 namespace detail {
 
-/// The role of rt/children.hpp.
-inline constexpr const char* worker_role = "worker";
-
 /// What a worker has to know.
 struct worker_boot {
     byte_buffer token;
@@ -49,16 +45,17 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-SKEIN_INLINE net::connection_options link_options(const runtime& self, const std::string& name,
-                                                  const net::token& secret, std::uint16_t cpus,
-                                                  bool in_memory, duration start) {
+SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
+                                                  std::uint16_t cpus, bool in_memory,
+                                                  duration start) {
+    const process_name& who = self.name();
     net::connection_options o;
     o.secret = secret;
-    o.self.name = name;
+    o.self.name = who.name;
     o.self.build_id = build_id();
     o.self.registry_hash = registry::instance().hash();
-    o.self.pid = ::getpid();
-    o.self.host = host_name();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
     worker_hello hello;
     hello.cpus = cpus;
     hello.incarnation = self.incarnation();
@@ -82,15 +79,17 @@ SKEIN_INLINE net::connection_options link_options(const runtime& self, const std
 
 class local_workers::pool {
 public:
-    pool(net::real_loop& loop, runtime& driver, local_workers_options how)
-        : loop_(loop), driver_(driver), how_(std::move(how)), here_(loop), network_(loop),
-          secret_(net::token::generate()) {
-        const int cores = available_cores();
+    pool(skein::loop& on, net::network& via, children& where, runtime& driver,
+         local_workers_options how)
+        : loop_(on), network_(via), children_(where), driver_(driver), how_(std::move(how)),
+          secret_(net::token::generate(on.random())) {
+        const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
     }
 
     [[nodiscard]] int count() const noexcept { return how_.count; }
+    [[nodiscard]] int places() const noexcept { return alive_; }
 
     task<void> serve() {
         scope all;
@@ -152,7 +151,8 @@ private:
         std::optional<error> failed;
         scope watching;
         try {
-            auto started = here_.start(what_to_start(*one));
+            auto started =
+                with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
             one->process = co_await started;
             watching.spawn(watch_end(one));
             auto met = meet(one);
@@ -191,7 +191,7 @@ private:
             boot.address = net::to_string(one.listener->local());
         }
         child_options how;
-        how.role = detail::worker_role;
+        how.role = worker_role;
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
@@ -207,7 +207,7 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_, driver_.name().name, secret_, 0, !one->listener,
+        auto link = detail::link_options(driver_, secret_, 0, !one->listener,
                                          how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
@@ -256,11 +256,11 @@ private:
         co_return end.status.describe();
     }
 
-    net::real_loop& loop_;
+    skein::loop& loop_;
+    net::network& network_;
+    children& children_;
     runtime& driver_;
     local_workers_options how_;
-    local_children here_;
-    net::real_network network_;
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
@@ -270,18 +270,19 @@ private:
     std::string last_warning_, last_error_;
 };
 
-SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, runtime& driver,
-                                          local_workers_options how)
-    : pool_(std::make_unique<pool>(loop, driver, std::move(how))) {}
+SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
+                                          runtime& driver, local_workers_options how)
+    : pool_(std::make_unique<pool>(on, via, where, driver, std::move(how))) {}
 SKEIN_INLINE local_workers::~local_workers() = default;
 SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
+SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }
 
-SKEIN_INLINE bool is_worker() noexcept { return started_as(detail::worker_role); }
+SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
 
 namespace detail {
 
@@ -291,37 +292,41 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
                                    : std::string(name);
 }
 
+/// The worker's own process: what it inherited, and the network of its host.
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
-    auto order = wire::decode<worker_boot>(mine.message);
-    if (!order || order->token.size() != net::token::size)
+    net::real_network network(*loop);
+    std::unique_ptr<net::stream> inherited;
+    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited));
+    co_await working;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                        std::unique_ptr<net::stream> inherited) {
+    auto mine = wire::decode<detail::worker_boot>(order);
+    if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
-    const auto secret = net::token::from_hex(to_hex(order->token)).value();
-    auto options =
-        link_options(*self, mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
-                     time_constants::lan().start_timeout);
-    std::shared_ptr<net::connection> wire;
-    if (mine.socket) {
-        net::connected_network inherited(
-            net::adopt_unix_stream(*loop, mine.socket.release(), "driver"));
-        auto connecting = net::connection::connect(inherited, {}, std::move(options));
-        wire = co_await connecting;
-    } else {
-        net::real_network network(*loop);
-        auto connecting = net::connection::connect(
-            network, net::address::parse(order->address).value(), std::move(options));
-        wire = co_await connecting;
-    }
+    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
+    const bool in_memory = inherited != nullptr;
+    auto options = detail::link_options(*self, secret, mine->cpus, in_memory,
+                                        time_constants::lan().start_timeout);
+    net::address to;
+    if (!in_memory) to = net::address::parse(mine->address).value();
+    net::connected_network pair(std::move(inherited));
+    net::network& network = in_memory ? pair : *via;
+    auto connecting = net::connection::connect(network, to, std::move(options));
+    auto wire = co_await connecting;
     auto served = self->serve_driver(wire);
     co_await served;
     auto closed = wire->close();
     co_await closed;
 }
 
-} // namespace detail
-
 SKEIN_INLINE int worker_main() {
     try {
-        auto mine = take_boot(detail::worker_role);
+        auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
         net::real_loop loop;

@@ -7,6 +7,8 @@
 #include <skein/core/stop_signals.hpp>
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
+#include <skein/net/real_network.hpp>
+#include <skein/rt/children.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/standard_files.hpp>
@@ -156,7 +158,9 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         who.pid = ::getpid();
         runtime self(who);
         const runtime::use current(self);
-        local_workers workers(loop, self, how.processes);
+        net::real_network network(loop);
+        local_children children(loop);
+        local_workers workers(loop, network, children, self, how.processes);
         auto work = app.start(std::move(line.rest));
         return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));
     } catch (...) {
