@@ -27,18 +27,25 @@ enum class fault : std::uint8_t {
     crash, ///< a host went away
     disk_io,
     disk_full,
-    disk_lost, ///< unsynced data gone at a crash
-    disk_torn, ///< half a write survived a crash
+    disk_lost,    ///< unsynced data gone at a crash
+    disk_torn,    ///< half a write survived a crash
+    kill,         ///< a process ended without a word
+    pause,        ///< a process stood still for a while
+    slow_start,   ///< a process took long to load its program
+    start_failed, ///< a process was not started at all
+    start_hung,   ///< nobody knows whether it will be
 };
 /// How many kinds of faults there are.
-inline constexpr std::size_t fault_kinds = 13;
+inline constexpr std::size_t fault_kinds = 18;
 
 /// The name of a fault, e.g. "partial_read".
 [[nodiscard]] constexpr std::string_view to_string(fault f) noexcept {
     constexpr std::array<std::string_view, fault_kinds> names = {
-        "delay",     "partial_read", "partial_write", "connect_refused", "reset",
-        "block",     "partition",    "heal",          "crash",           "disk_io",
-        "disk_full", "disk_lost",    "disk_torn"};
+        "delay",        "partial_read", "partial_write", "connect_refused",
+        "reset",        "block",        "partition",     "heal",
+        "crash",        "disk_io",      "disk_full",     "disk_lost",
+        "disk_torn",    "kill",         "pause",         "slow_start",
+        "start_failed", "start_hung"};
     return names[static_cast<std::size_t>(f)];
 }
 

@@ -84,6 +84,10 @@ public:
     /// The network as this host sees it; made at first use. After a crash it is a new machine.
     net::network& host(const std::string& name);
 
+    /// Two ends that are connected already, like a socketpair(); each is the end of its host.
+    [[nodiscard]] std::pair<std::unique_ptr<net::stream>, std::unique_ptr<net::stream>>
+    connected_pair(const std::string& first, const std::string& second);
+
     [[nodiscard]] sim::loop& loop() noexcept { return loop_; }
     [[nodiscard]] sim::faults& faults() noexcept { return faults_; }
     [[nodiscard]] const fault_counts& counts() const noexcept { return counts_; }
@@ -121,6 +125,7 @@ private:
 
     duration draw_delay();
     using link_ptr = std::shared_ptr<detail::link>;
+    link_ptr make_link(const std::string& from, const std::string& to, bool local);
     void send(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what);
     void arrive(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what);
     void deliver(const link_ptr& link, detail::pipe& pipe, detail::pipe::item what);

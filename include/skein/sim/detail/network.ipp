@@ -294,14 +294,10 @@ private:
                 .with_cause("connection refused")
                 .with_hint("is the program there running?");
         }
-        auto link = std::make_shared<detail::link>();
-        net.links_.emplace(++net.next_link_, link);
-        link->local = local;
-        link->forward.from = link->back.to = here;
-        link->forward.to = link->back.from = there;
+        const auto link = net.make_link(here, there, local);
         state->pending.push_back(std::make_unique<stream>(net, link, false));
         state->waiting.wake_one();
-        auto mine = std::make_unique<stream>(net, std::move(link), true);
+        auto mine = std::make_unique<stream>(net, link, true);
         auto second = sleep_for(net.draw_delay());
         co_await second;
         co_return mine;
@@ -362,6 +358,23 @@ SKEIN_INLINE net::network& network::host(const std::string& name) {
     auto& slot = hosts_[name];
     if (!slot) slot = std::make_unique<detail::host>(*this, name);
     return *slot;
+}
+
+SKEIN_INLINE network::link_ptr network::make_link(const std::string& from, const std::string& to,
+                                                  bool local) {
+    auto link = std::make_shared<detail::link>();
+    links_.emplace(++next_link_, link);
+    link->local = local;
+    link->forward.from = link->back.to = from;
+    link->forward.to = link->back.from = to;
+    return link;
+}
+
+SKEIN_INLINE std::pair<std::unique_ptr<net::stream>, std::unique_ptr<net::stream>> network::
+    connected_pair(const std::string& first, const std::string& second) {
+    const auto link = make_link(first, second, first == second);
+    auto one = std::make_unique<detail::stream>(*this, link, true);
+    return {std::move(one), std::make_unique<detail::stream>(*this, link, false)};
 }
 
 SKEIN_INLINE void network::isolate(const std::string& name) {
