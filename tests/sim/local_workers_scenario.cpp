@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// local_workers: the pool of worker processes, with its real code, over simulated processes and sockets.
+// Workers are killed and stand still, starts fail, hang and are slow, links break; calls go on all the while.
+//
+// Invariants: each call ends exactly once, with its own value or an expected error; a value means it ran,
+// "did not run" means it did not; a task runs once and once more per retry at most, a method at most once;
+// never two workers under one live name. When faults have ended every place that was not given up is filled,
+// and all calls end; when the pool has ended no process is left.
+#include "sim/scenario.hpp"
+
+#include <skein/core/scope.hpp>
+#include <skein/core/sleep.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/rt/actor.hpp>
+#include <skein/rt/local_workers.hpp>
+#include <skein/rt/runtime.hpp>
+#include <skein/sim/children.hpp>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace local_workers_world {
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+/// What the workers of this world did.
+struct history {
+    std::map<int, int> runs; ///< by call
+    std::set<std::string> living;
+    std::size_t lives = 0;
+    std::string violation;
+};
+thread_local history* now = nullptr;
+
+/// A worker's name is its own while it lives.
+struct presence {
+    explicit presence(std::string name) : mine(std::move(name)) {
+        ++now->lives;
+        if (!now->living.insert(mine).second) now->violation = "two workers live as " + mine;
+    }
+    presence(const presence&) = delete;
+    ~presence() { now->living.erase(mine); }
+    std::string mine;
+};
+
+/// What worker_main() does in a real process.
+task<int> worker_program(sim::process* self) {
+    const presence here(self->started_with().name);
+    rt::runtime_options who;
+    who.name = self->started_with().name;
+    who.host = self->host();
+    who.pid = self->pid();
+    rt::runtime mine(who);
+    auto working = rt::work_for_driver(&self->network(), &mine, self->started_with().message,
+                                       self->take_stream());
+    co_await working;
+    co_return 0;
+}
+
+int plain(int call) {
+    ++now->runs[call];
+    return call;
+}
+int broken(int call) {
+    ++now->runs[call];
+    throw std::runtime_error("broken on purpose");
+}
+task<int> slow(int call, int ms) {
+    co_await sleep_for(std::chrono::milliseconds(ms));
+    co_return call;
+}
+struct counter {
+    int last = 0;
+    int note(int call, int position) {
+        ++now->runs[call];
+        if (position <= last) now->violation = "calls to an actor ran out of order";
+        last = position;
+        return call;
+    }
+};
+
+struct outstanding {
+    int call = 0, retries = 0;
+    bool counts_runs = true, is_method = false;
+    ref<int> result;
+};
+
+/// A pool in its world.
+struct stage {
+    sim::world& w;
+    sim::children children;
+    rt::runtime driver;
+    rt::local_workers pool;
+    bool calm = false;
+
+    stage(sim::world& in, const std::string& host, rt::local_workers_options how)
+        : w(in), children(in.network, host), driver(rt::runtime_options{"driver", "sim", 1}),
+          pool(in.loop, in.network.host("driver"), children, driver, std::move(how)) {
+        children.add(rt::worker_role, &worker_program);
+        children.faults() = sim::child_faults::draw(in.loop.random());
+    }
+};
+
+bool is_expected(const stage& s, const error& e) {
+    switch (e.code()) {
+    case errc::worker_lost:
+    case errc::timeout:
+    case errc::cancelled:
+    case errc::remote_exception:
+    case errc::not_found: return true;
+    default: return s.pool.places() == 0; // then it is why the last one did not start
+    }
+}
+
+outstanding submit(stage* s, int call, const actor_handle<counter>& actor, int* position) {
+    outstanding made;
+    made.call = call;
+    auto& w = s->w;
+    call_options how;
+    how.cpus = static_cast<int>(w.below(2));
+    how.retries = made.retries = static_cast<int>(w.below(4));
+    if (w.chance(0.2)) how.deadline = std::chrono::milliseconds(1 + w.below(3000));
+    switch (w.below(actor ? 5 : 3)) {
+    case 0: made.result = remote<&plain>.with(how)(call); break;
+    case 1: made.result = remote<&broken>.with(how)(call); break;
+    case 2:
+        made.result = remote<&slow>.with(how)(call, static_cast<int>(w.below(500)));
+        made.counts_runs = false; // a coroutine runs outside of what is counted
+        break;
+    default: made.is_method = true; made.result = actor.call<&counter::note>(call, ++*position);
+    }
+    return made;
+}
+
+task<void> check_outcome(stage* s, outstanding call) {
+    auto& w = s->w;
+    auto asked = as_result(with_timeout(as_task(call.result), 600s));
+    auto outcome = co_await asked;
+    w.check(call.result.ready(), "a call has no outcome long after the calm");
+    w.loop.trace(outcome ? static_cast<std::uint64_t>(*outcome)
+                         : 1000 + static_cast<std::uint64_t>(outcome.error().code()));
+    const int runs = now->runs[call.call];
+    if (outcome) {
+        w.check(*outcome == call.call, "a call got another call's value");
+        w.check(!call.counts_runs || runs >= 1, "a value came from a call that did not run");
+    } else {
+        w.check(is_expected(*s, outcome.error()), outcome.error().what());
+        const auto& text = outcome.error().text(); // behind a semicolon: of others
+        const bool said_no = text.substr(0, text.find(';')).find("did not run") != text.npos;
+        w.check(!said_no || runs == 0, "a call ran although its error says that it did not");
+    }
+    w.check(runs <= (call.is_method ? 1 : 1 + call.retries), "a call ran too often");
+}
+
+/// Somebody kills and stops workers, too, at moments that calls choose.
+void hurt(stage* s) {
+    const auto pids = s->children.running();
+    if (pids.empty()) return;
+    const auto victim = pids[s->w.below(pids.size())];
+    if (s->w.chance(0.7))
+        s->children.kill(victim);
+    else
+        s->children.pause(victim, std::chrono::milliseconds(s->w.below(1000)));
+}
+
+/// Calls for a while, under faults.
+task<std::vector<outstanding>> call_around(stage* s) {
+    auto& w = s->w;
+    std::vector<outstanding> calls;
+    const int count = 10 + static_cast<int>(w.below(60));
+    const double harm = w.chance(0.5) ? 0.1 : 0.0;
+    actor_handle<counter> actor;
+    int position = 0;
+    for (int i = 1; i <= count; ++i) {
+        if (!actor || w.chance(0.05)) { // a first or another actor; the old one goes
+            actor = {};
+            auto making = as_result(with_timeout(skein::actor<counter>(), 1s));
+            auto made = co_await making;
+            position = 0;
+            if (made)
+                actor = *made;
+            else
+                w.check(is_expected(*s, made.error()), made.error().what());
+        }
+        calls.push_back(submit(s, i, actor, &position));
+        if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
+        if (w.chance(harm)) hurt(s);
+        if (w.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w.below(400)));
+        w.check(now->violation.empty(), now->violation);
+    }
+    co_return calls;
+}
+
+/// The calm: every place is filled again, and every call ends.
+task<void> settle(stage* s, std::vector<outstanding> calls) {
+    auto& w = s->w;
+    w.network.stop_faults();
+    s->children.stop_faults();
+    for (auto& call : calls) {
+        auto checked = check_outcome(s, call);
+        co_await checked;
+    }
+    const auto is_whole = [&] {
+        return s->driver.workers() == static_cast<std::size_t>(s->pool.places()) &&
+               s->pool.pids().size() == s->driver.workers();
+    };
+    for (int i = 0; i < 600 && !is_whole(); ++i) co_await sleep_for(100ms);
+    w.check(is_whole(), fmt::format("{} of {} places are filled long after the calm",
+                                    s->driver.workers(), s->pool.places()));
+    w.check(s->driver.pending() == 0, "a call is left");
+    w.check(now->violation.empty(), now->violation);
+}
+
+/// A driver's life, as rt::run has it.
+task<void> drive(stage* s) {
+    scope services;
+    services.spawn(s->pool.serve());
+    s->children.begin_faults();
+    std::exception_ptr failure;
+    try {
+        auto calling = call_around(s);
+        auto calls = co_await calling;
+        if (s->w.chance(0.8)) { // else it ends in the middle of it
+            auto settling = settle(s, std::move(calls));
+            co_await settling;
+        }
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    s->pool.stop();
+    auto goodbye = s->driver.close();
+    co_await goodbye;
+    services.cancel();
+    auto joined = as_result(services.join());
+    (void)co_await joined;
+    s->w.network.stop_faults();
+    if (failure) std::rethrow_exception(failure);
+    s->w.check(s->children.running().empty(), "a process is left");
+    s->w.check(s->pool.pids().empty() && now->living.empty(), "a worker is left");
+    s->w.check(s->driver.pending() == 0, "a call has no outcome at the end");
+}
+
+task<void> scenario(sim::world& w) {
+    history seen;
+    now = &seen;
+    rt::local_workers_options how;
+    how.count = 1 + static_cast<int>(w.below(3));
+    how.over_tcp = w.chance(0.5);
+    how.times.start_timeout = 5s;
+    // Over TCP the processes may be another host's, whose links are cut.
+    const bool far = how.over_tcp && w.chance(0.5);
+    stage s(w, far ? "workers" : "driver", how);
+    const rt::runtime::use current(s.driver);
+    auto driving = drive(&s);
+    co_await driving;
+    w.loop.trace(seen.lives);
+}
+
+const sim::scenario registered("local_workers", &scenario);
+
+} // namespace local_workers_world
