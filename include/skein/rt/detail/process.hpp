@@ -3,12 +3,16 @@
 // What other bodies need of rt/detail/process.ipp and rt/detail/process_start.ipp.
 
 #include <skein/core/error.hpp>
-#include <skein/rt/process.hpp>
 
 #include <memory>
 #include <string_view>
 
-namespace skein::rt::detail {
+namespace skein::rt {
+
+class child_process;
+struct process_options;
+
+namespace detail {
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 [[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
@@ -37,4 +41,5 @@ private:
     const std::unique_ptr<parts> parts_;
 };
 
-} // namespace skein::rt::detail
+} // namespace detail
+} // namespace skein::rt

@@ -5,6 +5,7 @@
 #include <skein/core/event.hpp>
 #include <skein/core/loop.hpp>
 #include <skein/rt/detail/process.hpp>
+#include <skein/rt/process.hpp>
 
 #include <condition_variable>
 #include <deque>

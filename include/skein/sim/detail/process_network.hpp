@@ -2,9 +2,16 @@
 #pragma once
 // The network as one simulated process sees it: what it opens is closed with it.
 
-#include <skein/sim/children.hpp>
+#include <skein/core/task.hpp>
+#include <skein/net/network.hpp>
 
-namespace skein::sim::detail {
+#include <memory>
+
+namespace skein::sim {
+
+class process;
+
+namespace detail {
 
 /// A stream or listener of a process, in its list while it lives.
 class process_end {
@@ -17,8 +24,8 @@ public:
 
 protected:
     ~process_end();
-    [[nodiscard]] bool paused() const noexcept { return of_->paused_; }
-    [[nodiscard]] task<void> stand_still() { return of_->stand_still(); }
+    [[nodiscard]] bool paused() const noexcept;
+    [[nodiscard]] task<void> stand_still();
     /// Makes a stream one of the same process.
     [[nodiscard]] std::unique_ptr<net::stream> adopt(std::unique_ptr<net::stream> inner);
 
@@ -43,4 +50,5 @@ private:
     process& of_;
 };
 
-} // namespace skein::sim::detail
+} // namespace detail
+} // namespace skein::sim

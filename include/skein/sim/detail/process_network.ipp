@@ -4,6 +4,7 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/error.hpp>
+#include <skein/sim/children.hpp>
 #include <skein/sim/detail/process_network.hpp>
 
 #include <algorithm>
@@ -17,6 +18,8 @@ SKEIN_INLINE process_end::process_end(std::shared_ptr<process> of) : of_(std::mo
     of_->open_.push_back(this);
 }
 SKEIN_INLINE process_end::~process_end() { std::erase(of_->open_, this); }
+SKEIN_INLINE bool process_end::paused() const noexcept { return of_->paused_; }
+SKEIN_INLINE task<void> process_end::stand_still() { return of_->stand_still(); }
 SKEIN_INLINE std::unique_ptr<net::stream> process_end::adopt(std::unique_ptr<net::stream> inner) {
     return of_->network_->take(std::move(inner));
 }
