@@ -10,6 +10,7 @@
 #endif
 
 #include <skein/core/available_cores.hpp>
+#include <skein/core/available_memory.hpp>
 #include <skein/core/check.hpp>
 #include <skein/core/crc32c.hpp>
 #include <skein/core/disk.hpp>
@@ -21,6 +22,7 @@
 #include <skein/core/type_name.hpp>
 
 #include <skein/core/detail/available_cores.ipp>
+#include <skein/core/detail/available_memory.ipp>
 #include <skein/core/detail/check.ipp>
 #include <skein/core/detail/crc32c.ipp>
 #include <skein/core/detail/disk.ipp>

@@ -13,9 +13,11 @@
 #include <skein/rt/build_id.hpp>
 #include <skein/rt/children.hpp>
 #include <skein/rt/detail/call.hpp>
+#include <skein/rt/detail/children.hpp>
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
+#include <skein/rt/detail/starter.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
@@ -24,6 +26,7 @@
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
 
 #include <skein/rt/detail/boot.ipp>
@@ -34,6 +37,7 @@
 #include <skein/rt/detail/local_workers.ipp>
 #include <skein/rt/detail/message.ipp>
 #include <skein/rt/detail/process.ipp>
+#include <skein/rt/detail/process_start.ipp>
 #include <skein/rt/detail/process_wait.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
@@ -43,4 +47,6 @@
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
+#include <skein/rt/detail/shared_memory.ipp>
 #include <skein/rt/detail/standard_files.ipp>
+#include <skein/rt/detail/starter.ipp>

@@ -8,6 +8,7 @@
 #include <skein/core/any.hpp>
 #include <skein/core/as_completed.hpp>
 #include <skein/core/available_cores.hpp>
+#include <skein/core/available_memory.hpp>
 #include <skein/core/awaitable.hpp>
 #include <skein/core/bytes.hpp>
 #include <skein/core/cancel.hpp>

@@ -18,4 +18,5 @@
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>

@@ -3,6 +3,7 @@
 // Every public header of the layer sim.
 // Written by scripts/check_mirror.py --write.
 
+#include <skein/sim/children.hpp>
 #include <skein/sim/disk.hpp>
 #include <skein/sim/faults.hpp>
 #include <skein/sim/local_rendezvous.hpp>

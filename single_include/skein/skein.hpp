@@ -637,6 +637,116 @@ private:
 
 } // namespace skein
 
+// ======== skein/rt/shared_memory.hpp
+// Memory that a process shares with a child: zeros at first, no name, gone with its last user.
+//
+//     auto memory = rt::shared_memory::create(4096);
+//     rt::child_options how;
+//     how.memory = memory;                       // the child finds it in rt::take_boot("worker")->memory
+//
+// Nobody can shrink it under those who use it. Both write to it at the same time: atomics only.
+
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace skein::rt {
+
+/// A mapping, and the file it can be passed on by. Copies share both.
+class shared_memory {
+public:
+    /// None.
+    shared_memory() noexcept = default;
+    ///   errors  exhausted: no descriptors or no memory
+    [[nodiscard]] static shared_memory create(std::size_t bytes);
+    /// Maps what another process has created.
+    ///   errors  malformed: not such memory; exhausted: no memory
+    [[nodiscard]] static shared_memory open(unique_fd from);
+
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+    /// Aligned to a page.
+    [[nodiscard]] std::span<std::byte> bytes() const noexcept;
+    /// For a child to inherit; -1 if there is none.
+    [[nodiscard]] int fd() const noexcept;
+
+private:
+    struct mapping;
+    static shared_memory map(unique_fd file, std::size_t bytes);
+    std::shared_ptr<mapping> held_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/shared_memory.ipp
+// The bodies of rt/shared_memory.hpp.
+
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace skein::rt {
+
+struct shared_memory::mapping {
+    unique_fd file;
+    std::span<std::byte> bytes;
+
+    mapping(unique_fd f, void* at, std::size_t size) noexcept
+        : file(std::move(f)), bytes(static_cast<std::byte*>(at), size) {}
+    mapping(const mapping&) = delete;
+    mapping& operator=(const mapping&) = delete;
+    ~mapping() { ::munmap(bytes.data(), bytes.size()); }
+};
+
+namespace detail {
+
+SKEIN_INLINE error cannot_share(std::size_t bytes, int number) {
+    return error(errc::exhausted, "cannot share " + std::to_string(bytes) + " bytes with a child")
+        .with_cause(std::generic_category().message(number));
+}
+
+} // namespace detail
+
+SKEIN_INLINE shared_memory shared_memory::map(unique_fd file, std::size_t bytes) {
+    void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (at == MAP_FAILED) throw detail::cannot_share(bytes, errno);
+    shared_memory out;
+    out.held_ = std::make_shared<mapping>(std::move(file), at, bytes);
+    return out;
+}
+
+SKEIN_INLINE shared_memory shared_memory::create(std::size_t bytes) {
+    unique_fd file(::memfd_create("skein-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 ||
+        ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        throw detail::cannot_share(bytes, errno);
+    return map(std::move(file), bytes);
+}
+
+SKEIN_INLINE shared_memory shared_memory::open(unique_fd from) {
+    struct stat info{};
+    const int seals = ::fcntl(from.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(from.get(), &info) != 0 ||
+        info.st_size <= 0)
+        throw error(errc::malformed, "the file that was inherited is no memory of another process");
+    return map(std::move(from), static_cast<std::size_t>(info.st_size));
+}
+
+SKEIN_INLINE std::span<std::byte> shared_memory::bytes() const noexcept {
+    return held_ ? held_->bytes : std::span<std::byte>();
+}
+
+SKEIN_INLINE int shared_memory::fd() const noexcept { return held_ ? held_->file.get() : -1; }
+
+} // namespace skein::rt
+
 
 // ======== skein/rt/boot.hpp, continued
 #include <optional>
@@ -652,7 +762,8 @@ inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
 struct boot {
     std::string role, name; ///< those of child_options
     byte_buffer message;
-    unique_fd socket; ///< connected with the parent; none if it did not want one
+    unique_fd socket;     ///< connected with the parent; none if it did not want one
+    shared_memory memory; ///< what the parent has given
 };
 
 /// True if children started this process in that role; also if what it was started with cannot be read:
@@ -684,20 +795,27 @@ struct boot_message {
     std::string role, name;
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+    std::int32_t memory = -1; ///< the same of the memory
 };
 
 /// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4;
+inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
 
 } // namespace skein::rt::detail
 
 // ======== skein/rt/detail/process.hpp
-// What other bodies need of rt/detail/process.ipp.
+// What other bodies need of rt/detail/process.ipp and rt/detail/process_start.ipp.
 
 
+#include <memory>
 #include <string_view>
 
-namespace skein::rt::detail {
+namespace skein::rt {
+
+class child_process;
+struct process_options;
+
+namespace detail {
 
 /// What spawn() throws. Running out of descriptors has a limit with a name.
 [[nodiscard]] error cannot_start(std::string_view executable, std::string_view step, int number);
@@ -706,7 +824,28 @@ namespace skein::rt::detail {
 /// close-on-exec at the first call.
 int adopt_last_words() noexcept;
 
-} // namespace skein::rt::detail
+/// A start in two steps: what can be prepared, and what may take as long as the file system likes.
+class start_attempt {
+public:
+    ///   errors  io: no descriptors left
+    explicit start_attempt(process_options how);
+    start_attempt(const start_attempt&) = delete;
+    start_attempt& operator=(const start_attempt&) = delete;
+    ~start_attempt();
+
+    /// Once, on any thread: starts it and blocks until the child executes the program or has failed to.
+    ///   errors  those of child_process::spawn; cancelled: give_up() was called
+    [[nodiscard]] child_process run();
+    /// On any thread: a child that has not executed the program yet is killed, so that run() ends.
+    void give_up() noexcept;
+
+private:
+    struct parts; // in detail/process_start.ipp
+    const std::unique_ptr<parts> parts_;
+};
+
+} // namespace detail
+} // namespace skein::rt
 
 // ======== skein/rt/process.hpp
 // A child process that cannot be left behind: it dies with its parent, its end is an event (pidfd)
@@ -791,13 +930,19 @@ inline constexpr const char* last_words_variable = "SKEIN_LAST_WORDS_FD";
 /// Without such a parent it does nothing. Never blocks, never throws. Gives whether there is one.
 bool leave_last_words(std::string_view text) noexcept;
 
+namespace detail {
+class start_attempt;
+}
+
 /// One child process. Movable. The destructor kills (SIGKILL) and reaps a child that still runs.
 class child_process {
 public:
     child_process() noexcept = default;
 
-    /// Starts it. Throws not_found/permission_denied/io with the step that failed. With
-    /// die_with_parent the calling thread must outlive the child: Linux ties that to the thread.
+    /// Starts it. Throws not_found/permission_denied/io with the step that failed. Blocks the thread until
+    /// the child executes the program: on a loop use rt::local_children. No memory is copied, however much
+    /// this process has. With die_with_parent the calling thread must outlive the child: Linux ties that to
+    /// the thread.
     [[nodiscard]] static child_process spawn(process_options how);
 
     child_process(child_process&& other) noexcept;
@@ -826,6 +971,7 @@ public:
     [[nodiscard]] std::string last_words();
 
 private:
+    friend class detail::start_attempt;
     void reap(int flags) noexcept;
 
     pid_t pid_ = -1;
@@ -838,7 +984,7 @@ private:
 
 
 // ======== skein/rt/detail/process.ipp
-// The bodies of rt/process.hpp: fork, what the child does before exec, and how its end is seen.
+// The bodies of rt/process.hpp: names, and how the end of a child is seen. Its start: process_start.ipp.
 
 
 // ======== skein/core/check.hpp
@@ -910,17 +1056,12 @@ SKEIN_INLINE void check_failed(const char* condition, std::source_location where
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <tuple>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
-
-extern char** environ;
 
 namespace skein::rt {
 
@@ -986,178 +1127,6 @@ SKEIN_INLINE bool leave_last_words(std::string_view text) noexcept {
     const auto bytes = std::min<std::size_t>(text.size(), 4096);
     return ::write(to, text.data(), bytes) >= 0;
 }
-
-namespace detail {
-
-/// Everything the child needs between fork and exec, prepared before it: no allocation there.
-struct child_plan {
-    const char* executable;
-    char* const* argv;
-    char* const* env;
-    const char* cwd;
-    std::vector<std::pair<int, int>> fds; // {source, target}; the sources get replaced by copies
-    int first_free;                       // above every target
-    const char *out_file, *err_file;
-    bool null_stdin, own_group, die_with_parent;
-    pid_t parent;
-    int report; // write {step, errno} here if something fails
-};
-
-[[noreturn]] SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
-    int message[2] = {step, errno};
-    [[maybe_unused]] auto ignored = ::write(plan.report, message, sizeof message);
-    ::_exit(127);
-}
-
-/// What spawn() throws. Running out of descriptors has a limit with a name.
-SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
-    const auto code = number == ENOENT   ? errc::not_found
-                      : number == EACCES ? errc::permission_denied
-                                         : errc::io;
-    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
-                                number == EMFILE ? "too many open files" : std::strerror(number)));
-    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
-    return why;
-}
-
-/// Closes (on exec) all descriptors but the standard three.
-SKEIN_INLINE void close_others_on_exec(int first) noexcept {
-#ifdef SYS_close_range
-    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
-#endif
-    for (int fd = first; fd < 4096; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target, int flags) {
-    int fd = ::open(path, flags | O_CLOEXEC, 0644);
-    if (fd < 0 || ::dup2(fd, target) < 0) child_failed(plan, 2);
-    // dup2 onto itself would keep close-on-exec.
-    if (fd == target) ::fcntl(fd, F_SETFD, 0);
-}
-
-/// Runs in the child; only async-signal-safe calls.
-[[noreturn]] SKEIN_INLINE void become(child_plan& plan) {
-    if (plan.own_group) ::setpgid(0, 0);
-    if (plan.die_with_parent) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        // The parent may have died before the line above took effect.
-        if (::getppid() != plan.parent) ::_exit(127);
-    }
-    close_others_on_exec(3);
-    for (auto& [source, target] : plan.fds) {
-        source = ::fcntl(source, F_DUPFD_CLOEXEC, plan.first_free);
-        if (source < 0) child_failed(plan, 1);
-    }
-    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
-    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
-    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
-    for (auto& [source, target] : plan.fds)
-        if (::dup2(source, target) < 0) child_failed(plan, 1);
-    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
-    // none of it: what it opened next would take the number, and what it prints would go there.
-    for (int fd = 0; fd < 3; ++fd)
-        if (const int flags = ::fcntl(fd, F_GETFD); flags < 0 || (flags & FD_CLOEXEC) != 0)
-            open_over(plan, "/dev/null", fd, O_RDWR);
-    if (plan.cwd && ::chdir(plan.cwd) != 0) child_failed(plan, 3);
-
-    // Ignored signals and the mask survive exec: give the child the defaults.
-    ::signal(SIGPIPE, SIG_DFL);
-    ::signal(SIGINT, SIG_DFL);
-    ::signal(SIGTERM, SIG_DFL);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::execve(plan.executable, plan.argv, plan.env);
-    child_failed(plan, 4);
-}
-
-SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
-    auto replaced = [&](std::string_view entry) {
-        auto name = entry.substr(0, entry.find('='));
-        for (auto& [key, value] : how.env)
-            if (key == name) return true;
-        for (auto& key : how.unset_env)
-            if (key == name) return true;
-        return name == last_words_variable;
-    };
-    std::vector<std::string> out;
-    for (char** entry = environ; *entry != nullptr; ++entry)
-        if (!replaced(*entry)) out.emplace_back(*entry);
-    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
-    return out;
-}
-
-SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
-    std::vector<char*> out;
-    for (auto& s : strings) out.push_back(s.data());
-    out.push_back(nullptr);
-    return out;
-}
-
-/// What spawn() makes before the fork, and keeps until the child has become the other program.
-struct prepared_child {
-    explicit prepared_child(process_options options) : how(std::move(options)) {
-        if (how.executable.empty()) how.executable = how.argv[0];
-        int words_target = -1;
-        int first_free = 3;
-        for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
-        if (how.last_words) {
-            std::tie(words_in, words_out) = make_pipe();
-            words_target = first_free++;
-            how.fds.emplace_back(words_out.get(), words_target);
-        }
-        if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
-        if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
-
-        environment = merged_environment(how);
-        if (how.last_words)
-            environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
-        env = c_strings(environment);
-        argv = c_strings(how.argv);
-        std::tie(report_in, report_out) = make_pipe();
-        // The report must not sit on a number that the child gives to something else.
-        report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
-        if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
-
-        plan.executable = how.executable.c_str();
-        plan.argv = argv.data();
-        plan.env = env.data();
-        plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
-        plan.fds = how.fds;
-        plan.first_free = first_free;
-        plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
-        plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
-        plan.null_stdin = !how.keep_stdin;
-        plan.own_group = how.own_group;
-        plan.die_with_parent = how.die_with_parent;
-        plan.parent = ::getpid();
-        plan.report = report_out.get();
-    }
-
-    process_options how;
-    std::vector<std::string> environment;
-    std::vector<char*> env, argv;
-    unique_fd words_in, words_out, report_in, report_out;
-    child_plan plan{};
-};
-
-/// Forks; in the child it does not return.
-SKEIN_INLINE pid_t fork_into(prepared_child& prepared) {
-    // No signal handler of ours may run in the child.
-    sigset_t all, before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    const pid_t pid = ::fork();
-    if (pid == 0) become(prepared.plan);
-    const int fork_error = errno;
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0)
-        throw error(errc::io, fmt::format("cannot start {}: fork: {}", prepared.how.executable,
-                                          std::strerror(fork_error)));
-    return pid;
-}
-
-} // namespace detail
 
 SKEIN_INLINE child_process::child_process(child_process&& other) noexcept {
     *this = std::move(other);
@@ -1228,35 +1197,322 @@ SKEIN_INLINE void child_process::reap(int flags) noexcept {
 }
 
 SKEIN_INLINE child_process child_process::spawn(process_options how) {
-    SKEIN_CHECK(!how.argv.empty(), "spawn needs argv[0]");
-    detail::prepared_child prepared(std::move(how));
-    const auto& executable = prepared.how.executable;
+    detail::start_attempt once(std::move(how));
+    return once.run();
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/process_start.ipp
+// The start of a child process: what is prepared, and what the child does before it executes the program.
+//
+// Until then the child shares the memory of this process, and the thread that started it stands still
+// (CLONE_VM | CLONE_VFORK): nothing is copied, however large this process is, and no page of it is made
+// read-only for a copy on write. So what runs in the child calls the kernel directly, allocates nothing,
+// and is not instrumented: a sanitizer would take what it does for deeds of this process.
+
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+extern char** environ;
+#if defined(__GLIBC__)
+// ThreadSanitizer takes every clone() for a fork and holds its locks around it; it does not know this name.
+extern "C" int __clone(int (*)(void*), void*, int, void*, ...);
+#endif
+
+#if defined(__clang__)
+#define SKEIN_IN_CHILD __attribute__((disable_sanitizer_instrumentation, noinline))
+#else
+#define SKEIN_IN_CHILD __attribute__((no_sanitize("address", "thread", "undefined"), noinline))
+#endif
+
+namespace skein::rt::detail {
+
+/// A file that the child gets: ours, the number it has there.
+struct passed_file {
+    int source, target;
+};
+
+/// Everything the child needs between its start and exec, prepared before it: no allocation there.
+struct child_plan {
+    const char* executable;
+    char* const* argv;
+    char* const* env;
+    const char* cwd;
+    passed_file* fds; // the sources get replaced by copies
+    std::size_t fd_count;
+    int first_free; // above every target
+    const char *out_file, *err_file;
+    bool null_stdin, own_group, die_with_parent;
+    pid_t parent;
+    int report; // write {step, errno} here if something fails
+    // Shared between the child and who gives up: either sees what the other has written.
+    pid_t pid = 0;
+    int given_up = 0;
+};
+
+[[noreturn]] SKEIN_IN_CHILD SKEIN_INLINE void child_leaves() {
+    while (true) ::syscall(SYS_exit_group, 127);
+}
+
+[[noreturn]] SKEIN_IN_CHILD SKEIN_INLINE void child_failed(const child_plan& plan, int step) {
+    const int message[2] = {step, errno};
+    ::syscall(SYS_write, plan.report, message, sizeof message);
+    child_leaves();
+}
+
+/// What spawn() throws. Running out of descriptors has a limit with a name.
+SKEIN_INLINE error cannot_start(std::string_view executable, std::string_view step, int number) {
+    const auto code = number == ENOENT   ? errc::not_found
+                      : number == EACCES ? errc::permission_denied
+                                         : errc::io;
+    error why(code, fmt::format("cannot start {}: {}: {}", executable, step,
+                                number == EMFILE ? "too many open files" : std::strerror(number)));
+    if (number == EMFILE) why.with_hint("raise the limit of open files: ulimit -n");
+    return why;
+}
+
+/// Closes (on exec) all descriptors but the standard three.
+SKEIN_IN_CHILD SKEIN_INLINE void close_others_on_exec(int first) noexcept {
+#ifdef SYS_close_range
+    if (::syscall(SYS_close_range, unsigned(first), ~0U, 4U /* CLOSE_RANGE_CLOEXEC */) == 0) return;
+#endif
+    for (int fd = first; fd < 4096; ++fd) ::syscall(SYS_fcntl, fd, F_SETFD, FD_CLOEXEC);
+}
+
+SKEIN_IN_CHILD SKEIN_INLINE void open_over(const child_plan& plan, const char* path, int target,
+                                           int flags) {
+    const int fd = int(::syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0644));
+    if (fd < 0) child_failed(plan, 2);
+    // dup3 onto itself is an error, and would keep close-on-exec.
+    const long done =
+        fd == target ? ::syscall(SYS_fcntl, fd, F_SETFD, 0) : ::syscall(SYS_dup3, fd, target, 0);
+    if (done < 0) child_failed(plan, 2);
+}
+
+SKEIN_IN_CHILD SKEIN_INLINE void arrange_files(child_plan& plan) {
+    close_others_on_exec(3);
+    for (std::size_t i = 0; i < plan.fd_count; ++i) {
+        auto& source = plan.fds[i].source;
+        source = int(::syscall(SYS_fcntl, source, F_DUPFD_CLOEXEC, plan.first_free));
+        if (source < 0) child_failed(plan, 1);
+    }
+    if (plan.null_stdin) open_over(plan, "/dev/null", 0, O_RDONLY);
+    if (plan.out_file) open_over(plan, plan.out_file, 1, O_WRONLY | O_CREAT | O_APPEND);
+    if (plan.err_file) open_over(plan, plan.err_file, 2, O_WRONLY | O_CREAT | O_APPEND);
+    for (std::size_t i = 0; i < plan.fd_count; ++i)
+        if (::syscall(SYS_dup3, plan.fds[i].source, plan.fds[i].target, 0) < 0)
+            child_failed(plan, 1);
+    // Where a standard file of the parent is closed, or the number is one of its sockets, the child gets
+    // none of it: what it opened next would take the number, and what it prints would go there.
+    for (int fd = 0; fd < 3; ++fd)
+        if (const long flags = ::syscall(SYS_fcntl, fd, F_GETFD);
+            flags < 0 || (flags & FD_CLOEXEC) != 0)
+            open_over(plan, "/dev/null", fd, O_RDWR);
+}
+
+/// No handler of this process may run in the child, which has its memory; ignored signals and the mask
+/// would survive exec: what ends a program by default does so again.
+SKEIN_IN_CHILD SKEIN_INLINE void reset_signals() {
+    // As the kernel has it on 64-bit hosts: handler, flags, restorer, mask.
+    unsigned long now[4];
+    const unsigned long normal[4] = {}; // SIG_DFL
+    for (int number = 1; number < 65; ++number) {
+        if (::syscall(SYS_rt_sigaction, number, nullptr, now, 8) != 0) continue;
+        const bool has_handler = now[0] > 1; // neither SIG_DFL nor SIG_IGN
+        if (has_handler || number == SIGPIPE || number == SIGINT || number == SIGTERM)
+            ::syscall(SYS_rt_sigaction, number, normal, nullptr, 8);
+    }
+    const unsigned long none = 0;
+    ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, nullptr, 8);
+}
+
+/// Runs in the child; only calls of the kernel.
+SKEIN_IN_CHILD SKEIN_INLINE int become(void* order) {
+    auto& plan = *static_cast<child_plan*>(order);
+    if (plan.own_group) ::syscall(SYS_setpgid, 0, 0);
+    if (plan.die_with_parent) {
+        ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        // The parent may have died before the line above took effect.
+        if (::syscall(SYS_getppid) != plan.parent) child_leaves();
+    }
+    __atomic_store_n(&plan.pid, pid_t(::syscall(SYS_getpid)), __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0) child_leaves();
+    arrange_files(plan);
+    if (plan.cwd && ::syscall(SYS_chdir, plan.cwd) != 0) child_failed(plan, 3);
+    reset_signals();
+    ::syscall(SYS_execve, plan.executable, plan.argv, plan.env);
+    child_failed(plan, 4);
+}
+
+SKEIN_INLINE std::vector<std::string> merged_environment(const process_options& how) {
+    auto replaced = [&](std::string_view entry) {
+        auto name = entry.substr(0, entry.find('='));
+        for (auto& [key, value] : how.env)
+            if (key == name) return true;
+        for (auto& key : how.unset_env)
+            if (key == name) return true;
+        return name == last_words_variable;
+    };
+    std::vector<std::string> out;
+    for (char** entry = environ; *entry != nullptr; ++entry)
+        if (!replaced(*entry)) out.emplace_back(*entry);
+    for (auto& [key, value] : how.env) out.push_back(key + "=" + value);
+    return out;
+}
+
+SKEIN_INLINE std::vector<char*> c_strings(std::vector<std::string>& strings) {
+    std::vector<char*> out;
+    for (auto& s : strings) out.push_back(s.data());
+    out.push_back(nullptr);
+    return out;
+}
+
+/// What a start needs until the child has become the other program.
+struct start_attempt::parts {
+    explicit parts(process_options options);
+    [[nodiscard]] pid_t start();
+    [[nodiscard]] bool end_start();
+
+    process_options how;
+    std::vector<std::string> environment;
+    std::vector<char*> env, argv;
+    std::vector<passed_file> files;
+    unique_fd words_in, words_out, report_in, report_out;
+    child_plan plan{};
+
+    std::mutex mutex; // guards returned: before it is set the child is not reaped, its pid its own
+    bool returned = false; ///< the thread that started the child goes on
+};
+
+SKEIN_INLINE start_attempt::parts::parts(process_options options) : how(std::move(options)) {
+    SKEIN_CHECK(!how.argv.empty(), "a process needs argv[0]");
+    if (how.executable.empty()) how.executable = how.argv[0];
+    int words_target = -1;
+    int first_free = 3;
+    for (auto& [ours, theirs] : how.fds) first_free = std::max(first_free, theirs + 1);
+    if (how.last_words) {
+        std::tie(words_in, words_out) = make_pipe();
+        words_target = first_free++;
+        how.fds.emplace_back(words_out.get(), words_target);
+    }
+    if (how.stdout_fd >= 0) how.fds.emplace_back(how.stdout_fd, 1);
+    if (how.stderr_fd >= 0) how.fds.emplace_back(how.stderr_fd, 2);
+    for (auto& [ours, theirs] : how.fds) files.push_back({ours, theirs});
+
+    environment = merged_environment(how);
+    if (how.last_words)
+        environment.push_back(fmt::format("{}={}", last_words_variable, words_target));
+    env = c_strings(environment);
+    argv = c_strings(how.argv);
+    std::tie(report_in, report_out) = make_pipe();
+    // The report must not sit on a number that the child gives to something else.
+    report_out.reset(::fcntl(report_out.get(), F_DUPFD_CLOEXEC, first_free));
+    if (!report_out) throw cannot_start(how.executable, "report pipe", errno);
+
+    plan.executable = how.executable.c_str();
+    plan.argv = argv.data();
+    plan.env = env.data();
+    plan.cwd = how.cwd.empty() ? nullptr : how.cwd.c_str();
+    plan.fds = files.data();
+    plan.fd_count = files.size();
+    plan.first_free = first_free;
+    plan.out_file = how.stdout_file.empty() ? nullptr : how.stdout_file.c_str();
+    plan.err_file = how.stderr_file.empty() ? nullptr : how.stderr_file.c_str();
+    plan.null_stdin = !how.keep_stdin;
+    plan.own_group = how.own_group;
+    plan.die_with_parent = how.die_with_parent;
+    plan.parent = ::getpid();
+    plan.report = report_out.get();
+}
+
+/// Gives the pid when the child executes the program, or has ended.
+SKEIN_INLINE pid_t start_attempt::parts::start() {
+    constexpr std::size_t stack_bytes = std::size_t{64} << 10;
+    const auto stack = std::make_unique<std::byte[]>(stack_bytes);
+    // No signal handler of ours may run in the child.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    constexpr int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+    void* const top = stack.get() + stack_bytes; // it grows down
+#if defined(__GLIBC__)
+    const pid_t pid = ::__clone(&become, top, flags, &plan);
+#else
+    const pid_t pid = ::clone(&become, top, flags, &plan);
+#endif
+    const int number = errno;
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (pid < 0) throw cannot_start(how.executable, "clone", number);
+    return pid;
+}
+
+/// Nobody kills the child from here on. Gives whether somebody has.
+SKEIN_INLINE bool start_attempt::parts::end_start() {
+    const std::lock_guard lock(mutex);
+    returned = true;
+    return __atomic_load_n(&plan.given_up, __ATOMIC_SEQ_CST) != 0;
+}
+
+SKEIN_INLINE start_attempt::start_attempt(process_options how)
+    : parts_(std::make_unique<parts>(std::move(how))) {}
+SKEIN_INLINE start_attempt::~start_attempt() = default;
+
+SKEIN_INLINE void start_attempt::give_up() noexcept {
+    const std::lock_guard lock(parts_->mutex);
+    __atomic_store_n(&parts_->plan.given_up, 1, __ATOMIC_SEQ_CST);
+    const pid_t pid = __atomic_load_n(&parts_->plan.pid, __ATOMIC_SEQ_CST);
+    if (pid > 0 && !parts_->returned) ::kill(pid, SIGKILL); // else the child sees it by itself
+}
+
+SKEIN_INLINE child_process start_attempt::run() {
+    auto& start = *parts_;
+    const auto& executable = start.how.executable;
     child_process child;
-    child.pid_ = detail::fork_into(prepared);
-    child.own_group_ = prepared.how.own_group;
-    prepared.report_out.reset();
-    // Until exec the report pipe is open in the child; its closing without a message is success.
-    pollfd waits{prepared.report_in.get(), POLLIN, 0};
-    while (::poll(&waits, 1, -1) < 0 && errno == EINTR) {}
-    int message[2];
-    if (::read(prepared.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+    child.pid_ = start.start();
+    child.own_group_ = start.how.own_group;
+    if (start.end_start()) {
+        child.kill_group(SIGKILL);
         child.wait_blocking();
-        static constexpr const char* steps[] = {"", "pass open files", "open its output file",
-                                                "change to its folder", "execute"};
-        throw detail::cannot_start(executable, steps[message[0]], message[1]);
+        throw error(errc::cancelled, fmt::format("the start of {} was given up", executable));
+    }
+    // The child has executed the program, or written why not and ended.
+    int message[2];
+    if (::read(start.report_in.get(), message, sizeof message) == ssize_t(sizeof message)) {
+        child.wait_blocking();
+        static constexpr std::array steps{"", "pass open files", "open its output file",
+                                          "change to its folder", "execute"};
+        throw cannot_start(executable, steps.at(std::size_t(message[0])), message[1]);
     }
     child.pidfd_ = unique_fd(int(::syscall(SYS_pidfd_open, child.pid_, 0)));
     if (child.pidfd_.get() < 0 && (errno == EMFILE || errno == ENFILE))
-        throw detail::cannot_start(executable, "pidfd_open", errno);
+        throw cannot_start(executable, "pidfd_open", errno);
     if (child.pidfd_.get() < 0)
         throw error(errc::not_supported, fmt::format("not supported: pidfd_open: {} (Linux >= 5.3 "
                                                      "is needed)",
                                                      std::strerror(errno)));
-    child.words_ = std::move(prepared.words_in);
+    child.words_ = std::move(start.words_in);
     return child;
 }
 
-} // namespace skein::rt
+} // namespace skein::rt::detail
+
+#undef SKEIN_IN_CHILD
 
 // ======== skein/wire/decode.hpp
 // Bytes to values. The bytes may come from anywhere: nothing throws (but std::bad_alloc), memory is
@@ -2438,6 +2694,8 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
     mine.message = std::move(got->message);
     if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
         mine.socket = unique_fd(got->socket);
+    if (got->memory >= 0 && ::fcntl(got->memory, F_SETFD, FD_CLOEXEC) == 0)
+        mine.memory = shared_memory::open(unique_fd(got->memory));
     return mine;
 }
 
@@ -2448,7 +2706,13 @@ SKEIN_INLINE inherited_boot& boot_of_this_process() {
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
         here.is_child = true;
-        auto got = read_boot(number);
+        auto got = [number]() -> result<boot> {
+            try {
+                return read_boot(number);
+            } catch (const error& e) {
+                return e;
+            }
+        }();
         if (got)
             here.mine = std::move(*got);
         else
@@ -11099,6 +11363,7 @@ private:
 
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11112,12 +11377,16 @@ class real_loop;
 
 namespace skein::rt {
 
+/// Of a boot message: with its frame it fits the smallest pipe of Linux, 64 KiB.
+inline constexpr std::size_t most_boot_bytes = std::size_t{32} << 10;
+
 /// What is started.
 struct child_options {
     std::string role;                          ///< what the child asks rt::take_boot() for
     std::string name;                          ///< as messages name it: "worker-2"
-    byte_buffer message;                       ///< for the child alone; at most 32 KiB
+    byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
+    shared_memory memory;                      ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
     /// Added to what it inherits. Other users of the host may read it: no secrets.
@@ -11128,6 +11397,18 @@ struct child_options {
 struct child_end {
     exit_status status;
     std::string last_words; ///< why it left, if it said so with leave_last_words()
+};
+
+/// What a process takes.
+struct process_usage {
+    std::uint64_t resident_bytes = 0;
+    duration cpu_time{0}; ///< of all its threads since its start
+};
+
+/// What a host has for its processes, as far as this one may use it.
+struct host_resources {
+    int cores = 1;
+    std::uint64_t memory_bytes = 0; ///< 0: the host does not tell
 };
 
 /// A process that was started. Destroying it kills it, and waits until it is gone.
@@ -11153,6 +11434,9 @@ public:
     /// Ends it now, with all that it has started and that did not leave its process group.
     virtual void kill() noexcept = 0;
 
+    /// What it takes now; zeros when it has ended.
+    [[nodiscard]] virtual process_usage usage() = 0;
+
     /// Our end of its socket; nullptr if it has none, or when it has been taken.
     [[nodiscard]] virtual std::unique_ptr<net::stream> take_stream() = 0;
 };
@@ -11167,18 +11451,33 @@ public:
 
     ///   errors  not_found, permission_denied (the executable); io: no descriptors or processes left;
     ///           too_large: the message
+    ///           cancelled: what was started has been killed
     [[nodiscard]] virtual task<std::unique_ptr<child>> start(child_options how) = 0;
+
+    /// What the host offers to all children together. May read files: ask once.
+    [[nodiscard]] virtual host_resources resources() = 0;
 };
 
-/// Processes of this host. They die with the thread that starts them, however it ends, and get no Ctrl-C
-/// from the terminal: that is for the parent, which tells them.
+namespace detail {
+class starter;
+}
+
+/// Processes of this host. They get no Ctrl-C from the terminal: that is for the parent, which tells them.
+///
+/// A thread of its own starts them, one after the other, and the loop goes on meanwhile: a start may wait
+/// for a file system, and costs the same however much memory this process has. They die with this process,
+/// however it ends (Linux ends them with the thread that started them, which lives as long as this object
+/// and all children that it started), and each with its object. The end of the thread that runs the loop
+/// ends them only through these objects.
 class local_children final : public children {
 public:
     explicit local_children(net::real_loop& on) noexcept : loop_(on) {}
     [[nodiscard]] task<std::unique_ptr<child>> start(child_options how) override;
+    [[nodiscard]] host_resources resources() override;
 
 private:
     net::real_loop& loop_;
+    std::shared_ptr<detail::starter> starter_; // from the first start on
 };
 
 /// Sees a child's end: waits for it, asks (SIGTERM) after `before_asking`, insists (kill) after
@@ -11217,6 +11516,194 @@ private:
 // ======== skein/rt/detail/children.ipp
 // The bodies of rt/children.hpp: the processes of this host.
 
+
+// ======== skein/core/available_cores.hpp
+// How many cores this process may use, which in a container is fewer than the machine has.
+
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein {
+
+/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
+/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
+[[nodiscard]] int available_cores();
+
+namespace detail {
+
+/// Where Linux tells of cgroups.
+struct cgroup_files {
+    std::string membership = "/proc/self/cgroup";
+    std::string root = "/sys/fs/cgroup";
+};
+/// The folders of the cgroups that the process is in and of all groups above them, of version 2 or of a
+/// controller ("cpu", "memory") of version 1. Some may not be there.
+[[nodiscard]] std::vector<std::string> cgroup_folders(const cgroup_files& where,
+                                                      std::string_view controller);
+/// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
+[[nodiscard]] int cgroup_cores(const cgroup_files& where);
+
+} // namespace detail
+} // namespace skein
+
+
+// ======== skein/core/detail/available_cores.ipp
+// The bodies of core/available_cores.hpp.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace skein {
+
+namespace detail {
+
+/// quota / period of one cgroup in microseconds; infinite: no quota, or no such file.
+SKEIN_INLINE double cgroup_quota(const std::string& folder) {
+    std::string quota;
+    double period = 0;
+    if (std::ifstream v2(folder + "/cpu.max"); !(v2 >> quota >> period)) {
+        std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+        std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    }
+    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
+    return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
+}
+
+SKEIN_INLINE std::vector<std::string> cgroup_folders(const cgroup_files& where,
+                                                     std::string_view controller) {
+    std::vector<std::string> folders;
+    const auto listed = fmt::format(",{},", controller);
+    // A line is number:controllers:path; version 2 has one, with no controllers.
+    std::ifstream membership(where.membership);
+    for (std::string line; std::getline(membership, line);) {
+        const auto first = line.find(':'), second = line.find(':', first + 1);
+        if (first == line.npos || second == line.npos) continue;
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        if (!controllers.empty() && ("," + controllers + ",").find(listed) == line.npos) continue;
+        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
+        // has its say; inside a container the path may be the host's, which is not there.
+        for (const auto& root : {where.root, where.root + "/" + controllers,
+                                 fmt::format("{}/{}", where.root, controller)}) {
+            std::string path = line.substr(second + 1);
+            while (true) {
+                folders.push_back(root + path);
+                const auto slash = path.rfind('/');
+                if (slash == path.npos) break;
+                path.resize(slash);
+            }
+        }
+    }
+    return folders;
+}
+
+SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& folder : cgroup_folders(where, "cpu"))
+        least = std::min(least, cgroup_quota(folder));
+    if (!std::isfinite(least)) return 0;
+    return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
+}
+
+} // namespace detail
+
+SKEIN_INLINE int available_cores() {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int cores = ::sched_getaffinity(0, sizeof set, &set) == 0
+                    ? CPU_COUNT(&set)
+                    : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); // more than 1,024
+    cores = std::max(1, cores);
+    const int quota = detail::cgroup_cores({});
+    return quota > 0 ? std::min(cores, quota) : cores;
+}
+
+} // namespace skein
+
+// ======== skein/core/available_memory.hpp
+// How much memory this process may use, which in a container is less than the machine has.
+
+
+#include <cstdint>
+#include <string>
+
+namespace skein {
+
+/// The bytes of the machine's memory, and no more than the limits of the process's cgroups (docker
+/// --memory, Kubernetes limits), used or not; 0: nobody tells. Reads files: ask once.
+[[nodiscard]] std::uint64_t available_memory();
+
+namespace detail {
+
+/// The least limit in bytes, of version 1 or 2; 0: there is none.
+[[nodiscard]] std::uint64_t cgroup_memory(const cgroup_files& where);
+/// MemTotal of a file like /proc/meminfo in bytes; 0: it does not say.
+[[nodiscard]] std::uint64_t total_memory(const std::string& meminfo);
+/// The lesser of both.
+[[nodiscard]] std::uint64_t available_memory(const cgroup_files& where, const std::string& meminfo);
+
+} // namespace detail
+} // namespace skein
+
+
+// ======== skein/core/detail/available_memory.ipp
+// The bodies of core/available_memory.hpp.
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+namespace skein {
+
+namespace detail {
+
+SKEIN_INLINE std::uint64_t cgroup_memory(const cgroup_files& where) {
+    constexpr auto none = std::numeric_limits<std::uint64_t>::max();
+    // Version 1 has no word for "no limit": it says the greatest multiple of a page.
+    constexpr auto absurd = std::uint64_t{1} << 62;
+    std::uint64_t least = none;
+    for (const auto& folder : cgroup_folders(where, "memory")) {
+        // A process above memory.high is held up until it is hardly moving: that is a limit, too.
+        for (const char* file : {"/memory.max", "/memory.high", "/memory.limit_in_bytes"}) {
+            std::uint64_t bytes = 0;
+            if (std::ifstream(folder + file) >> bytes && bytes < absurd)
+                least = std::min(least, bytes); // "max" is no number
+        }
+    }
+    return least == none ? 0 : std::max<std::uint64_t>(least, 1);
+}
+
+SKEIN_INLINE std::uint64_t total_memory(const std::string& meminfo) {
+    std::ifstream file(meminfo);
+    for (std::string name, line; file >> name; std::getline(file, line)) {
+        std::uint64_t kilobytes = 0;
+        if (name == "MemTotal:" && file >> kilobytes) return kilobytes << 10;
+    }
+    return 0;
+}
+
+SKEIN_INLINE std::uint64_t available_memory(const cgroup_files& where, const std::string& meminfo) {
+    const std::uint64_t machine = total_memory(meminfo), group = cgroup_memory(where);
+    if (machine == 0 || group == 0) return std::max(machine, group);
+    return std::min(machine, group);
+}
+
+} // namespace detail
+
+SKEIN_INLINE std::uint64_t available_memory() {
+    return detail::available_memory({}, "/proc/meminfo");
+}
+
+} // namespace skein
 
 // ======== skein/core/this_process.hpp
 // What the kernel says of this process and of the host it runs on.
@@ -11343,6 +11830,83 @@ SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
 
 } // namespace skein::net
 
+// ======== skein/rt/detail/children.hpp
+// What other worlds' children share with rt/detail/children.ipp.
+
+#include <cstdint>
+
+namespace skein::rt {
+
+struct child_options;
+struct process_usage;
+
+namespace detail {
+
+///   errors  too_large: the boot message
+void check_boot_size(const child_options& how);
+
+/// What Linux tells of a process; zeros if there is no such process.
+[[nodiscard]] process_usage usage_of(std::int64_t pid);
+
+} // namespace detail
+} // namespace skein::rt
+
+// ======== skein/rt/detail/starter.hpp
+// A thread that starts processes, so that no loop waits for a file system.
+
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace skein::rt::detail {
+
+/// One start; shared by the task that waits for it and the thread that does it.
+struct start_order {
+    start_order(process_options how, loop& home) : attempt(std::move(how)), home(home) {}
+
+    start_attempt attempt;
+    loop& home;                  ///< where `done` is set: waits until then
+    std::optional<error> failed; ///< these two: the thread's, until done
+    child_process started;
+    event done;
+};
+
+/// Starts processes one after the other. Linux ends a child with the thread that started it: this thread
+/// lives as long as anybody who shares it.
+class starter {
+public:
+    ///   errors  io: no thread
+    starter();
+    starter(const starter&) = delete;
+    starter& operator=(const starter&) = delete;
+    /// Ends the thread; all orders must be done or taken back.
+    ~starter();
+
+    void submit(std::shared_ptr<start_order> order);
+    /// True: it was waiting for its turn and never gets one; `done` will not be set.
+    [[nodiscard]] bool take_back(const start_order& order);
+
+private:
+    void main();
+
+    std::mutex mutex_; // guards waiting_ and stopping_
+    std::condition_variable wake_;
+    std::deque<std::shared_ptr<start_order>> waiting_;
+    bool stopping_ = false;
+    std::thread thread_;
+};
+
+/// Starts a process on that thread; the loop goes on meanwhile.
+///   errors  those of child_process::spawn; cancelled: nothing of it is left
+[[nodiscard]] task<child_process> start_process(std::shared_ptr<starter> by, process_options how);
+
+} // namespace skein::rt::detail
+
 // ======== skein/rt/process_wait.hpp
 // Waiting for a child process on a real loop, without a thread and without SIGCHLD.
 //
@@ -11384,6 +11948,8 @@ SKEIN_INLINE task<exit_status> wait(net::real_loop& on, child_process& child) {
 // ======== skein/rt/detail/children.ipp, continued
 #include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11397,11 +11963,30 @@ SKEIN_INLINE children::~children() = default;
 
 namespace detail {
 
+SKEIN_INLINE process_usage usage_of(std::int64_t pid) {
+    process_usage now;
+    std::uint64_t pages = 0;
+    std::ifstream(fmt::format("/proc/{}/statm", pid)) >> pages >> pages; // the second: resident
+    now.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    std::string line;
+    std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
+    // The second field is the program's name in brackets, with whatever is in it; user and system time, in
+    // ticks, are the 14th and the 15th.
+    std::istringstream fields(line.substr(std::min(line.rfind(')') + 1, line.size())));
+    std::string skipped;
+    for (int field = 3; field < 14; ++field) fields >> skipped;
+    std::int64_t user = 0, system = 0;
+    fields >> user >> system;
+    now.cpu_time = duration(std::chrono::seconds(user + system)) / ::sysconf(_SC_CLK_TCK);
+    return now;
+}
+
 /// A process of this host.
 class local_child final : public child {
 public:
-    local_child(net::real_loop& on, std::string name, child_process process, unique_fd socket)
-        : loop_(on), name_(std::move(name)), process_(std::move(process)) {
+    local_child(net::real_loop& on, std::shared_ptr<starter> by, std::string name,
+                child_process process, unique_fd socket)
+        : loop_(on), starter_(std::move(by)), name_(std::move(name)), process_(std::move(process)) {
         if (!socket) return;
         socket_ = unique_fd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
         stream_ = net::adopt_unix_stream(on, socket.release(), name_);
@@ -11425,10 +12010,14 @@ public:
 
     void signal(int number) noexcept override { process_.kill(number); }
     void kill() noexcept override { process_.kill_group(SIGKILL); }
+    process_usage usage() override {
+        return process_.running() ? usage_of(process_.pid()) : process_usage{};
+    }
     std::unique_ptr<net::stream> take_stream() override { return std::move(stream_); }
 
 private:
     net::real_loop& loop_;
+    const std::shared_ptr<starter> starter_; // the process dies with its thread
     std::string name_;
     child_process process_;
     unique_fd socket_; // once more
@@ -11436,20 +12025,23 @@ private:
     std::optional<child_end> end_;
 };
 
+SKEIN_INLINE void check_boot_size(const child_options& how) {
+    if (how.message.size() <= most_boot_bytes) return;
+    throw error(errc::too_large,
+                fmt::format("the boot message of {} has {} bytes, at most {} are allowed", how.name,
+                            how.message.size(), most_boot_bytes));
+}
+
 /// The read end of a pipe with the message in it. All of it is there before the child starts, so the
 /// child never waits, and its end of file needs nobody.
 SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
-    constexpr std::size_t most = 32
-                                 << 10; // with its frame it fits the smallest pipe of Linux, 64 KiB
-    if (how.message.size() > most)
-        throw error(errc::too_large, fmt::format("the boot message of {} has {} bytes, at most {} "
-                                                 "are allowed",
-                                                 how.name, how.message.size(), most));
+    check_boot_size(how);
     boot_message text;
     text.role = how.role;
     text.name = how.name;
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
+    if (how.memory) text.memory = memory_file;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
     if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
@@ -11474,9 +12066,18 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         link = net::make_socket_pair();
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
-    auto process = child_process::spawn(std::move(plan));
-    co_return std::make_unique<detail::local_child>(loop_, std::move(how.name), std::move(process),
-                                                    std::move(link.ours));
+    if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
+    if (!starter_) starter_ = std::make_shared<detail::starter>();
+    const auto by = starter_;
+    auto& home = loop_;
+    auto starting = detail::start_process(by, std::move(plan));
+    auto process = co_await starting;
+    co_return std::make_unique<detail::local_child>(home, by, std::move(how.name),
+                                                    std::move(process), std::move(link.ours));
+}
+
+SKEIN_INLINE host_resources local_children::resources() {
+    return {available_cores(), available_memory()};
 }
 
 SKEIN_INLINE task<child_end> stop(child& which, duration before_asking, duration before_killing) {
@@ -11504,6 +12105,100 @@ SKEIN_INLINE std::optional<duration> restart_policy::failed(const error& why) no
 }
 
 } // namespace skein::rt
+
+// ======== skein/rt/detail/starter.ipp
+// The bodies of rt/detail/starter.hpp.
+
+
+#include <algorithm>
+#include <csignal>
+#include <system_error>
+
+#include <pthread.h>
+
+namespace skein::rt::detail {
+
+SKEIN_INLINE starter::starter() {
+    // Signals are for the program's own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::optional<error> failed;
+    try {
+        thread_ = std::thread([this] { main(); });
+    } catch (const std::system_error& e) {
+        failed = error(errc::io, "cannot start a thread to start processes").with_cause(e.what());
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (failed) throw *failed;
+}
+
+SKEIN_INLINE starter::~starter() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+}
+
+SKEIN_INLINE void starter::submit(std::shared_ptr<start_order> order) {
+    {
+        const std::lock_guard lock(mutex_);
+        waiting_.push_back(std::move(order));
+    }
+    wake_.notify_one();
+}
+
+SKEIN_INLINE bool starter::take_back(const start_order& order) {
+    const std::lock_guard lock(mutex_);
+    return std::erase_if(waiting_, [&](const auto& w) { return w.get() == &order; }) != 0;
+}
+
+SKEIN_INLINE void starter::main() {
+    ::pthread_setname_np(::pthread_self(), "skein-starter");
+    while (true) {
+        std::shared_ptr<start_order> order;
+        {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+            if (waiting_.empty()) return;
+            order = std::move(waiting_.front());
+            waiting_.pop_front();
+        }
+        try {
+            order->started = order->attempt.run();
+        } catch (...) {
+            order->failed = to_error(std::current_exception());
+        }
+        auto& home = order->home;
+        home.post_from_any_thread([order = std::move(order)] { order->done.set(); });
+    }
+}
+
+SKEIN_INLINE task<void> until_done(start_order* order) {
+    auto done = order->done.wait();
+    co_await done;
+}
+
+SKEIN_INLINE task<child_process> start_process(std::shared_ptr<starter> by, process_options how) {
+    const auto order = std::make_shared<start_order>(std::move(how), loop::current());
+    by->submit(order);
+    auto waiting = as_result(until_done(order.get()));
+    const auto waited = co_await waiting;
+    if (!waited) { // cancelled
+        if (by->take_back(*order)) throw waited.error();
+        order->attempt.give_up();
+        auto ending = shield(until_done(order.get()));
+        co_await ending;
+        order->started = {}; // it may have been too late: then this kills it
+        throw waited.error();
+    }
+    if (order->failed) throw *order->failed;
+    co_return std::move(order->started);
+}
+
+} // namespace skein::rt::detail
 
 
 // ======== skein/cluster/detail/supervisor.ipp, continued
@@ -12309,102 +13004,6 @@ template <task_like A>
     tasks.reserve(work.size());
     for (auto& w : work) tasks.push_back(as_task(std::move(w)));
     return as_completed(std::move(tasks));
-}
-
-} // namespace skein
-
-// ======== skein/core/available_cores.hpp
-// How many cores this process may use, which in a container is fewer than the machine has.
-
-
-#include <string>
-
-namespace skein {
-
-/// The cores that the process may run on (taskset, cpusets), and no more than the quota of its cgroups
-/// (docker --cpus, Kubernetes limits), rounded up; at least 1. Reads files: ask once.
-[[nodiscard]] int available_cores();
-
-namespace detail {
-
-/// Where Linux tells of cgroups.
-struct cgroup_files {
-    std::string membership = "/proc/self/cgroup";
-    std::string root = "/sys/fs/cgroup";
-};
-/// The quota in cores, rounded up, of version 1 or 2; 0: there is none.
-[[nodiscard]] int cgroup_cores(const cgroup_files& where);
-
-} // namespace detail
-} // namespace skein
-
-
-// ======== skein/core/detail/available_cores.ipp
-// The bodies of core/available_cores.hpp.
-
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <limits>
-#include <string_view>
-
-#include <sched.h>
-#include <unistd.h>
-
-namespace skein {
-
-namespace detail {
-
-/// quota / period of one cgroup in microseconds; infinite: no quota, or no such file.
-SKEIN_INLINE double cgroup_quota(const std::string& folder) {
-    std::string quota;
-    double period = 0;
-    if (std::ifstream v2(folder + "/cpu.max"); !(v2 >> quota >> period)) {
-        std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
-        std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-    }
-    const double part = quota.empty() || quota == "max" ? -1 : std::atof(quota.c_str());
-    return part > 0 && period > 0 ? part / period : std::numeric_limits<double>::infinity();
-}
-
-SKEIN_INLINE int cgroup_cores(const cgroup_files& where) {
-    double least = std::numeric_limits<double>::infinity();
-    // A line is number:controllers:path; version 2 has one, with no controllers.
-    std::ifstream membership(where.membership);
-    for (std::string line; std::getline(membership, line);) {
-        const auto first = line.find(':'), second = line.find(':', first + 1);
-        if (first == line.npos || second == line.npos) continue;
-        const std::string controllers = line.substr(first + 1, second - first - 1);
-        const std::string with_commas = "," + controllers + ",";
-        if (!controllers.empty() && with_commas.find(",cpu,") == with_commas.npos) continue;
-        // The folder of version 1 is "cpu" or has the names of all its controllers. Every group above
-        // has its say; inside a container the path may be the host's, which is not there.
-        for (const auto& root : {where.root, where.root + "/" + controllers, where.root + "/cpu"}) {
-            std::string path = line.substr(second + 1);
-            while (true) {
-                least = std::min(least, cgroup_quota(root + path));
-                const auto slash = path.rfind('/');
-                if (slash == path.npos) break;
-                path.resize(slash);
-            }
-        }
-    }
-    if (!std::isfinite(least)) return 0;
-    return std::max(1, static_cast<int>(std::ceil(std::min(least, 1e6))));
-}
-
-} // namespace detail
-
-SKEIN_INLINE int available_cores() {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int cores = ::sched_getaffinity(0, sizeof set, &set) == 0
-                    ? CPU_COUNT(&set)
-                    : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)); // more than 1,024
-    cores = std::max(1, cores);
-    const int quota = detail::cgroup_cores({});
-    return quota > 0 ? std::min(cores, quota) : cores;
 }
 
 } // namespace skein
@@ -14625,8 +15224,8 @@ template <class T>
 // runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
 // begun, without the worker's help: a call that waits behind a long one is cancelled or moved at once.
 //
-//     auto page = claims::create();              // driver; page.fd() goes to the worker
-//     auto page = claims::open(std::move(fd));   // worker
+//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
+//     claims page(boot->memory);                           // worker
 //     if (page.begin()) run(call);               // worker, for each call in the order in which they were sent
 //     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
 //
@@ -14651,17 +15250,10 @@ public:
 
     /// No page: everything that was sent may have begun.
     claims() noexcept = default;
-    /// Both ends in this process, as in a simulated world.
-    [[nodiscard]] static claims in_memory();
-    /// Memory that a child can map, from fd().
-    ///   errors  io, exhausted: no descriptors, no memory
-    [[nodiscard]] static claims create();
-    ///   errors  malformed: not such memory
-    [[nodiscard]] static claims open(unique_fd from);
+    ///   errors  malformed: the memory is not of the size of a page of claims
+    explicit claims(shared_memory in);
 
     explicit operator bool() const noexcept { return page_ != nullptr; }
-    /// Of create(); -1 otherwise.
-    [[nodiscard]] int fd() const noexcept { return file_ ? file_->get() : -1; }
 
     // The worker's side.
 
@@ -14716,69 +15308,32 @@ private:
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
 
-    static std::shared_ptr<page> map(int file);
-
-    std::shared_ptr<page> page_;
-    std::shared_ptr<unique_fd> file_;
+    shared_memory memory_;
+    page* page_ = nullptr; ///< in memory_
     std::uint64_t last_ = 0;
+
+public:
+    static constexpr std::size_t bytes = sizeof(page);
 };
 
 } // namespace skein::rt::detail
 
 
 // ======== skein/rt/detail/claims.ipp
-// The bodies of rt/detail/claims.hpp: the shared memory.
+// The bodies of rt/detail/claims.hpp.
 
 
-#include <cerrno>
-#include <system_error>
 #include <utility>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace skein::rt::detail {
 
-SKEIN_INLINE std::shared_ptr<claims::page> claims::map(int file) {
-    void* at = ::mmap(nullptr, sizeof(page), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (at == MAP_FAILED)
-        throw error(errc::exhausted, "no memory to share with a worker")
-            .with_cause(std::generic_category().message(errno));
-    // All zeros is what its constructor makes of it.
-    return {static_cast<page*>(at), [](page* p) { ::munmap(p, sizeof(page)); }};
-}
-
-SKEIN_INLINE claims claims::in_memory() {
-    claims made;
-    made.page_ = std::make_shared<page>();
-    return made;
-}
-
-SKEIN_INLINE claims claims::create() {
-    claims made;
-    made.file_ = std::make_shared<unique_fd>(
-        ::memfd_create("skein-claims", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!*made.file_)
-        throw error(errc::io, "no shared memory for a worker")
-            .with_cause(std::generic_category().message(errno));
-    // Sealed, so that nobody who has it can take the memory away under those who use it.
-    if (::ftruncate(made.fd(), sizeof(page)) != 0 ||
-        ::fcntl(made.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        throw error(errc::io, "no shared memory for a worker")
-            .with_cause(std::generic_category().message(errno));
-    made.page_ = map(made.fd());
-    return made;
-}
-
-SKEIN_INLINE claims claims::open(unique_fd from) {
-    struct stat info{};
-    if (::fstat(from.get(), &info) != 0 || info.st_size != static_cast<off_t>(sizeof(page)))
-        throw error(errc::malformed, "the memory that this worker shares with its driver is none");
-    claims opened;
-    opened.page_ = map(from.get());
-    return opened;
+SKEIN_INLINE claims::claims(shared_memory in) : memory_(std::move(in)) {
+    if (memory_.bytes().size() != bytes)
+        throw error(errc::malformed,
+                    "the memory that a worker shares with its driver has not the size "
+                    "of a page of claims");
+    // Zeros are what its constructor would make of it, and it has no destructor.
+    page_ = reinterpret_cast<page*>(memory_.bytes().data());
 }
 
 } // namespace skein::rt::detail
@@ -17494,6 +18049,9 @@ SKEIN_INLINE std::uint64_t build_id() {
 // name and the token (never in argv or the environment), so nothing listens and nothing is left in
 // the file system. It dies with the driver (PR_SET_PDEATHSIG), and leaves by itself when the socket
 // closes. One that dies is replaced; one that cannot start ends the run with its last words.
+//
+// The pool knows neither processes nor sockets: loop, network and children are given to it, those of this
+// host by run(), simulated ones by tests/sim/local_workers_scenario.cpp.
 
 
 #include <memory>
@@ -17503,13 +18061,22 @@ SKEIN_INLINE std::uint64_t build_id() {
 
 #include <sys/types.h>
 
-namespace skein::net {
-class real_loop;
+namespace skein {
+class loop;
 }
+
+namespace skein::net {
+class network;
+class stream;
+} // namespace skein::net
 
 namespace skein::rt {
 
+class children;
 class runtime;
+
+/// What a worker asks rt::take_boot() for.
+inline constexpr const char* worker_role = "worker";
 
 /// How the workers of a run are started.
 struct local_workers_options {
@@ -17523,12 +18090,18 @@ struct local_workers_options {
 /// The worker processes of one driver. Its serve() must have ended before it is destroyed.
 class local_workers {
 public:
-    local_workers(net::real_loop& loop, runtime& driver, local_workers_options how);
+    ///   via     where it listens for workers that come over TCP
+    ///   where   what starts them, and says how many cores there are for them
+    /// All of them must outlive it.
+    local_workers(skein::loop& on, net::network& via, children& where, runtime& driver,
+                  local_workers_options how);
     local_workers(const local_workers&) = delete;
     local_workers& operator=(const local_workers&) = delete;
     ~local_workers();
 
     [[nodiscard]] int count() const noexcept;
+    /// Places that are filled or will be: those whose workers fail again and again are given up.
+    [[nodiscard]] int places() const noexcept;
 
     /// Starts the workers and replaces those that die, until stop() and the runtime's close().
     [[nodiscard]] task<void> serve();
@@ -17545,6 +18118,17 @@ private:
 
 /// True in a process that was started as a worker.
 [[nodiscard]] bool is_worker() noexcept;
+
+/// What a worker does between its boot message and its end, in any world: joins its driver, executes the
+/// calls, leaves with it.
+///   via        where it connects; must live until the task has ended, as must self
+///   order      its boot message
+///   inherited  the stream that it was started with; nullptr: it connects
+///   memory     what its driver shares with it; may be none
+///   errors     malformed (the order); those of connection::connect; cancelled
+[[nodiscard]] task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                         std::unique_ptr<net::stream> inherited,
+                                         shared_memory memory);
 
 /// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
 [[nodiscard]] int worker_main();
@@ -17584,9 +18168,6 @@ namespace skein::rt {
 
 namespace detail {
 
-/// The role of rt/children.hpp.
-inline constexpr const char* worker_role = "worker";
-
 /// What a worker has to know.
 struct worker_boot {
     byte_buffer token;
@@ -17594,16 +18175,17 @@ struct worker_boot {
     std::uint16_t cpus = 1;
 };
 
-SKEIN_INLINE net::connection_options link_options(const runtime& self, const std::string& name,
-                                                  const net::token& secret, std::uint16_t cpus,
-                                                  bool in_memory, duration start) {
+SKEIN_INLINE net::connection_options link_options(const runtime& self, const net::token& secret,
+                                                  std::uint16_t cpus, bool in_memory,
+                                                  duration start) {
+    const process_name& who = self.name();
     net::connection_options o;
     o.secret = secret;
-    o.self.name = name;
+    o.self.name = who.name;
     o.self.build_id = build_id();
     o.self.registry_hash = registry::instance().hash();
-    o.self.pid = ::getpid();
-    o.self.host = host_name();
+    o.self.pid = who.pid;
+    o.self.host = who.host;
     worker_hello hello;
     hello.cpus = cpus;
     hello.incarnation = self.incarnation();
@@ -17627,15 +18209,17 @@ SKEIN_INLINE net::connection_options link_options(const runtime& self, const std
 
 class local_workers::pool {
 public:
-    pool(net::real_loop& loop, runtime& driver, local_workers_options how)
-        : loop_(loop), driver_(driver), how_(std::move(how)), here_(loop), network_(loop),
-          secret_(net::token::generate()) {
-        const int cores = available_cores();
+    pool(skein::loop& on, net::network& via, children& where, runtime& driver,
+         local_workers_options how)
+        : loop_(on), network_(via), children_(where), driver_(driver), how_(std::move(how)),
+          secret_(net::token::generate(on.random())) {
+        const int cores = children_.resources().cores;
         if (how_.count <= 0) how_.count = cores;
         cpus_ = static_cast<std::uint16_t>(std::max(1, cores / how_.count));
     }
 
     [[nodiscard]] int count() const noexcept { return how_.count; }
+    [[nodiscard]] int places() const noexcept { return alive_; }
 
     task<void> serve() {
         scope all;
@@ -17657,6 +18241,7 @@ private:
         std::string name;
         std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
         std::unique_ptr<child> process;
+        detail::claims page; ///< shared with it
         std::shared_ptr<net::connection> wire;
     };
 
@@ -17697,7 +18282,8 @@ private:
         std::optional<error> failed;
         scope watching;
         try {
-            auto started = here_.start(what_to_start(*one));
+            auto started =
+                with_timeout(children_.start(what_to_start(*one)), how_.times.start_timeout);
             one->process = co_await started;
             watching.spawn(watch_end(one));
             auto met = meet(one);
@@ -17706,7 +18292,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); });
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
+                one->page);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -17736,10 +18323,12 @@ private:
             boot.address = net::to_string(one.listener->local());
         }
         child_options how;
-        how.role = detail::worker_role;
+        how.role = worker_role;
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
+        how.memory = shared_memory::create(detail::claims::bytes);
+        one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         return how;
@@ -17752,8 +18341,8 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_, driver_.name().name, secret_, 0, !one->listener,
-                                         how_.times.start_timeout);
+        auto link =
+            detail::link_options(driver_, secret_, 0, !one->listener, how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -17801,11 +18390,11 @@ private:
         co_return end.status.describe();
     }
 
-    net::real_loop& loop_;
+    skein::loop& loop_;
+    net::network& network_;
+    children& children_;
     runtime& driver_;
     local_workers_options how_;
-    local_children here_;
-    net::real_network network_;
     net::token secret_;
     std::uint16_t cpus_ = 1;
     std::vector<pid_t> pids_;
@@ -17815,18 +18404,19 @@ private:
     std::string last_warning_, last_error_;
 };
 
-SKEIN_INLINE local_workers::local_workers(net::real_loop& loop, runtime& driver,
-                                          local_workers_options how)
-    : pool_(std::make_unique<pool>(loop, driver, std::move(how))) {}
+SKEIN_INLINE local_workers::local_workers(skein::loop& on, net::network& via, children& where,
+                                          runtime& driver, local_workers_options how)
+    : pool_(std::make_unique<pool>(on, via, where, driver, std::move(how))) {}
 SKEIN_INLINE local_workers::~local_workers() = default;
 SKEIN_INLINE int local_workers::count() const noexcept { return pool_->count(); }
+SKEIN_INLINE int local_workers::places() const noexcept { return pool_->places(); }
 SKEIN_INLINE task<void> local_workers::serve() { return pool_->serve(); }
 SKEIN_INLINE void local_workers::stop() noexcept { pool_->stop(); }
 SKEIN_INLINE const std::vector<pid_t>& local_workers::pids() const noexcept {
     return pool_->pids();
 }
 
-SKEIN_INLINE bool is_worker() noexcept { return started_as(detail::worker_role); }
+SKEIN_INLINE bool is_worker() noexcept { return started_as(worker_role); }
 
 namespace detail {
 
@@ -17836,37 +18426,44 @@ SKEIN_INLINE std::string short_worker_name(std::string_view name) {
                                    : std::string(name);
 }
 
+/// The worker's own process: what it inherited, and the network of its host.
 SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
-    auto order = wire::decode<worker_boot>(mine.message);
-    if (!order || order->token.size() != net::token::size)
+    net::real_network network(*loop);
+    std::unique_ptr<net::stream> inherited;
+    if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                   std::move(mine.memory));
+    co_await working;
+}
+
+} // namespace detail
+
+SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
+                                        std::unique_ptr<net::stream> inherited,
+                                        shared_memory memory) {
+    auto mine = wire::decode<detail::worker_boot>(order);
+    if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
-    const auto secret = net::token::from_hex(to_hex(order->token)).value();
-    auto options =
-        link_options(*self, mine.name, secret, order->cpus, static_cast<bool>(mine.socket),
-                     time_constants::lan().start_timeout);
-    std::shared_ptr<net::connection> wire;
-    if (mine.socket) {
-        net::connected_network inherited(
-            net::adopt_unix_stream(*loop, mine.socket.release(), "driver"));
-        auto connecting = net::connection::connect(inherited, {}, std::move(options));
-        wire = co_await connecting;
-    } else {
-        net::real_network network(*loop);
-        auto connecting = net::connection::connect(
-            network, net::address::parse(order->address).value(), std::move(options));
-        wire = co_await connecting;
-    }
-    auto served = self->serve_driver(wire);
+    const auto secret = net::token::from_hex(to_hex(mine->token)).value();
+    const bool in_memory = inherited != nullptr;
+    auto options = detail::link_options(*self, secret, mine->cpus, in_memory,
+                                        time_constants::lan().start_timeout);
+    net::address to;
+    if (!in_memory) to = net::address::parse(mine->address).value();
+    net::connected_network pair(std::move(inherited));
+    net::network& network = in_memory ? pair : *via;
+    auto connecting = net::connection::connect(network, to, std::move(options));
+    auto wire = co_await connecting;
+    auto served =
+        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
     co_await served;
     auto closed = wire->close();
     co_await closed;
 }
 
-} // namespace detail
-
 SKEIN_INLINE int worker_main() {
     try {
-        auto mine = take_boot(detail::worker_role);
+        auto mine = take_boot(worker_role);
         if (!mine) throw error(errc::usage, "this process was not started as a worker");
         name_process(detail::short_worker_name(mine->name));
         net::real_loop loop;
@@ -18187,7 +18784,9 @@ SKEIN_INLINE int run_app(int argc, char** argv, any_app app, run_options how) {
         who.pid = ::getpid();
         runtime self(who);
         const runtime::use current(self);
-        local_workers workers(loop, self, how.processes);
+        net::real_network network(loop);
+        local_children children(loop);
+        local_workers workers(loop, network, children, self, how.processes);
         auto work = app.start(std::move(line.rest));
         return loop.run(drive(&loop, &self, &workers, std::move(work), &stopped_by));
     } catch (...) {

@@ -511,8 +511,9 @@ TEST_CASE("each call is begun by the worker or taken back by the driver, never b
           "[rt][runtime]") {
     using rt::detail::claims;
     constexpr std::uint64_t calls = 200'000;
-    auto driver = claims::create();
-    auto worker = claims::open(unique_fd(::fcntl(driver.fd(), F_DUPFD_CLOEXEC, 0)));
+    const auto memory = rt::shared_memory::create(claims::bytes);
+    claims driver(memory);
+    claims worker(rt::shared_memory::open(unique_fd(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0))));
     std::vector<std::uint8_t> begun(calls + 1);
     std::atomic<std::uint64_t> sent{0};
     std::thread runs([&] {
@@ -542,7 +543,7 @@ TEST_CASE("each call is begun by the worker or taken back by the driver, never b
 
 TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt][runtime]") {
     using rt::detail::claims;
-    auto driver = claims::in_memory();
+    claims driver(rt::shared_memory::create(claims::bytes));
     auto worker = driver; // a copy counts for itself
     for (int i = 0; i < 10; ++i) CHECK(worker.begin());
     const auto sent = 3 * claims::entries;
@@ -558,8 +559,8 @@ TEST_CASE("after the end of a link nothing that was sent begins any more", "[rt]
 }
 
 TEST_CASE("what is not a page of claims is refused", "[rt][runtime]") {
-    CHECK_THROWS_AS(rt::detail::claims::open(unique_fd(::open("/dev/null", O_RDONLY | O_CLOEXEC))),
-                    error);
+    CHECK_THROWS_AS(rt::detail::claims(rt::shared_memory::create(100)), error);
+    CHECK_THROWS_AS(rt::detail::claims(rt::shared_memory()), error);
     CHECK_FALSE(rt::detail::claims());
     CHECK(rt::detail::claims().begin());
     CHECK(rt::detail::claims().has_begun(1));

@@ -55,7 +55,7 @@ task<int> worker_program(sim::process* self) {
     who.pid = self->pid();
     rt::runtime mine(who);
     auto working = rt::work_for_driver(&self->network(), &mine, self->started_with().message,
-                                       self->take_stream());
+                                       self->take_stream(), self->started_with().memory);
     co_await working;
     co_return 0;
 }

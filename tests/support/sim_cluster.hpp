@@ -178,7 +178,8 @@ private:
         const auto name = "worker-" + std::to_string(i + 1);
         const std::int64_t pid = 100 * (i + 1) + w.incarnation;
         rt::runtime self(options_of(loop_, name, pid));
-        if (shares_memory_) pages_[pid] = rt::detail::claims::in_memory();
+        if (shares_memory_)
+            pages_[pid] = rt::detail::claims(rt::shared_memory::create(rt::detail::claims::bytes));
         auto connecting =
             net::connection::connect(network_.host(host_of(i)), net::address::sim("driver", 1),
                                      link_options(name, pid, self.incarnation()));

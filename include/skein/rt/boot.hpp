@@ -14,6 +14,7 @@
 
 #include <skein/core/bytes.hpp>
 #include <skein/core/unique_fd.hpp>
+#include <skein/rt/shared_memory.hpp>
 
 #include <optional>
 #include <string>
@@ -28,7 +29,8 @@ inline constexpr const char* boot_variable = "SKEIN_BOOT_FD";
 struct boot {
     std::string role, name; ///< those of child_options
     byte_buffer message;
-    unique_fd socket; ///< connected with the parent; none if it did not want one
+    unique_fd socket;     ///< connected with the parent; none if it did not want one
+    shared_memory memory; ///< what the parent has given
 };
 
 /// True if children started this process in that role; also if what it was started with cannot be read:

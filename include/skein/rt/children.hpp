@@ -25,6 +25,7 @@
 #include <skein/core/time.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/rt/process.hpp>
+#include <skein/rt/shared_memory.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -50,6 +51,7 @@ struct child_options {
     std::string name;                          ///< as messages name it: "worker-2"
     byte_buffer message;                       ///< for the child alone; at most most_boot_bytes
     bool socket = true;                        ///< a connected socket between it and us
+    shared_memory memory;                      ///< memory that it shares with us; may be none
     std::string executable = "/proc/self/exe"; ///< this program
     std::vector<std::string> argv;             ///< empty: those of this process
     /// Added to what it inherits. Other users of the host may read it: no secrets.

@@ -14,6 +14,7 @@
 #include <skein/core/bytes.hpp>
 #include <skein/core/constants.hpp>
 #include <skein/core/task.hpp>
+#include <skein/rt/shared_memory.hpp>
 
 #include <memory>
 #include <string>
@@ -85,9 +86,11 @@ private:
 ///   via        where it connects; must live until the task has ended, as must self
 ///   order      its boot message
 ///   inherited  the stream that it was started with; nullptr: it connects
+///   memory     what its driver shares with it; may be none
 ///   errors     malformed (the order); those of connection::connect; cancelled
 [[nodiscard]] task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                         std::unique_ptr<net::stream> inherited);
+                                         std::unique_ptr<net::stream> inherited,
+                                         shared_memory memory);
 
 /// The whole life of a worker process: joins its driver, executes, leaves with it. Gives the exit code.
 [[nodiscard]] int worker_main();

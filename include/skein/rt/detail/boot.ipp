@@ -49,6 +49,8 @@ SKEIN_INLINE result<boot> read_boot(std::string_view number) {
     mine.message = std::move(got->message);
     if (got->socket >= 0 && ::fcntl(got->socket, F_SETFD, FD_CLOEXEC) == 0)
         mine.socket = unique_fd(got->socket);
+    if (got->memory >= 0 && ::fcntl(got->memory, F_SETFD, FD_CLOEXEC) == 0)
+        mine.memory = shared_memory::open(unique_fd(got->memory));
     return mine;
 }
 
@@ -59,7 +61,13 @@ SKEIN_INLINE inherited_boot& boot_of_this_process() {
         const char* number = std::getenv(boot_variable);
         if (number == nullptr) return false;
         here.is_child = true;
-        auto got = read_boot(number);
+        auto got = [number]() -> result<boot> {
+            try {
+                return read_boot(number);
+            } catch (const error& e) {
+                return e;
+            }
+        }();
         if (got)
             here.mine = std::move(*got);
         else

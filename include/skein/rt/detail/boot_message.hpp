@@ -13,9 +13,10 @@ struct boot_message {
     std::string role, name;
     byte_buffer message;
     std::int32_t socket = -1; ///< the number of the inherited socket, or -1
+    std::int32_t memory = -1; ///< the same of the memory
 };
 
 /// The numbers that inherited files have in a child.
-inline constexpr int boot_file = 3, socket_file = 4;
+inline constexpr int boot_file = 3, socket_file = 4, memory_file = 5;
 
 } // namespace skein::rt::detail

@@ -114,6 +114,7 @@ SKEIN_INLINE unique_fd boot_pipe(const child_options& how) {
     text.name = how.name;
     text.message = how.message;
     if (how.socket) text.socket = socket_file;
+    if (how.memory) text.memory = memory_file;
     const auto bytes = wire::encode(text);
     auto [read_end, write_end] = make_pipe();
     if (::write(write_end.get(), bytes.data(), bytes.size()) != ssize_t(bytes.size()))
@@ -138,6 +139,7 @@ SKEIN_INLINE task<std::unique_ptr<child>> local_children::start(child_options ho
         link = net::make_socket_pair();
         plan.fds.emplace_back(link.theirs.get(), detail::socket_file);
     }
+    if (how.memory) plan.fds.emplace_back(how.memory.fd(), detail::memory_file);
     if (!starter_) starter_ = std::make_shared<detail::starter>();
     const auto by = starter_;
     auto& home = loop_;

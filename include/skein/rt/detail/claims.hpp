@@ -4,8 +4,8 @@
 // runs it. So the driver knows exactly what a dead worker has begun, and can take back what has been sent and not
 // begun, without the worker's help: a call that waits behind a long one is cancelled or moved at once.
 //
-//     auto page = claims::create();              // driver; page.fd() goes to the worker
-//     auto page = claims::open(std::move(fd));   // worker
+//     claims page(shared_memory::create(claims::bytes));   // driver; the memory goes to the worker
+//     claims page(boot->memory);                           // worker
 //     if (page.begin()) run(call);               // worker, for each call in the order in which they were sent
 //     if (page.take_back(n)) send_elsewhere(n);  // driver, the n-th call that it sent: 1, 2, ...
 //
@@ -13,7 +13,7 @@
 // worker's side, one compare-and-swap on the driver's, and whoever comes first has it. Nothing is ever cleared, so
 // in the ordinary course the driver touches no line of it.
 
-#include <skein/core/unique_fd.hpp>
+#include <skein/rt/shared_memory.hpp>
 
 #include <array>
 #include <atomic>
@@ -31,17 +31,10 @@ public:
 
     /// No page: everything that was sent may have begun.
     claims() noexcept = default;
-    /// Both ends in this process, as in a simulated world.
-    [[nodiscard]] static claims in_memory();
-    /// Memory that a child can map, from fd().
-    ///   errors  io, exhausted: no descriptors, no memory
-    [[nodiscard]] static claims create();
-    ///   errors  malformed: not such memory
-    [[nodiscard]] static claims open(unique_fd from);
+    ///   errors  malformed: the memory is not of the size of a page of claims
+    explicit claims(shared_memory in);
 
     explicit operator bool() const noexcept { return page_ != nullptr; }
-    /// Of create(); -1 otherwise.
-    [[nodiscard]] int fd() const noexcept { return file_ ? file_->get() : -1; }
 
     // The worker's side.
 
@@ -96,11 +89,12 @@ private:
     };
     static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared by processes");
 
-    static std::shared_ptr<page> map(int file);
-
-    std::shared_ptr<page> page_;
-    std::shared_ptr<unique_fd> file_;
+    shared_memory memory_;
+    page* page_ = nullptr; ///< in memory_
     std::uint64_t last_ = 0;
+
+public:
+    static constexpr std::size_t bytes = sizeof(page);
 };
 
 } // namespace skein::rt::detail

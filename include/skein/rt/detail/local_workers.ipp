@@ -111,6 +111,7 @@ private:
         std::string name;
         std::unique_ptr<net::listener> listener; ///< over TCP: where it connects
         std::unique_ptr<child> process;
+        detail::claims page; ///< shared with it
         std::shared_ptr<net::connection> wire;
     };
 
@@ -161,7 +162,8 @@ private:
             again->worked();
             last_warning_ = last_error_ = {};
             auto served = driver_.serve_worker(
-                one->wire, [this, one](const peer&) { return farewell(one->process.get()); });
+                one->wire, [this, one](const peer&) { return farewell(one->process.get()); },
+                one->page);
             co_await served;
         } catch (const error& e) {
             failed = e;
@@ -195,6 +197,8 @@ private:
         how.name = one.name;
         how.message = wire::encode(boot);
         how.socket = !how_.over_tcp;
+        how.memory = shared_memory::create(detail::claims::bytes);
+        one.page = detail::claims(how.memory);
         how.executable = how_.executable;
         how.argv = {how_.program, "--skein-worker=" + one.name};
         return how;
@@ -207,8 +211,8 @@ private:
             auto accepted = with_timeout(one->listener->accept(), how_.times.start_timeout);
             stream = co_await accepted;
         }
-        auto link = detail::link_options(driver_, secret_, 0, !one->listener,
-                                         how_.times.start_timeout);
+        auto link =
+            detail::link_options(driver_, secret_, 0, !one->listener, how_.times.start_timeout);
         link.bounds.close_deadline = how_.times.shutdown_grace; // part of it, see patience()
         auto shaken = net::connection::accept(std::move(stream), std::move(link));
         co_return co_await shaken;
@@ -297,14 +301,16 @@ SKEIN_INLINE task<void> work(net::real_loop* loop, runtime* self, boot mine) {
     net::real_network network(*loop);
     std::unique_ptr<net::stream> inherited;
     if (mine.socket) inherited = net::adopt_unix_stream(*loop, mine.socket.release(), "driver");
-    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited));
+    auto working = work_for_driver(&network, self, std::move(mine.message), std::move(inherited),
+                                   std::move(mine.memory));
     co_await working;
 }
 
 } // namespace detail
 
 SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_buffer order,
-                                        std::unique_ptr<net::stream> inherited) {
+                                        std::unique_ptr<net::stream> inherited,
+                                        shared_memory memory) {
     auto mine = wire::decode<detail::worker_boot>(order);
     if (!mine || mine->token.size() != net::token::size)
         throw error(errc::malformed, "the boot message of this worker cannot be read");
@@ -318,7 +324,8 @@ SKEIN_INLINE task<void> work_for_driver(net::network* via, runtime* self, byte_b
     net::network& network = in_memory ? pair : *via;
     auto connecting = net::connection::connect(network, to, std::move(options));
     auto wire = co_await connecting;
-    auto served = self->serve_driver(wire);
+    auto served =
+        self->serve_driver(wire, memory ? detail::claims(std::move(memory)) : detail::claims());
     co_await served;
     auto closed = wire->close();
     co_await closed;
