@@ -301,3 +301,69 @@ TEST_CASE("a numbered worker has a short name, another keeps its own", "[rt][wor
     CHECK(rt::detail::short_worker_name("worker-12") == "w12");
     CHECK(rt::detail::short_worker_name("named-by-somebody-else") == "named-by-somebody-else");
 }
+
+TEST_CASE("a task that crashes takes no others with it", "[rt][local_workers]") {
+    pool p(options(2));
+    p.run([](pool& self) -> task<void> {
+        // The pace is learnt, so that many are sent ahead.
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 2000; ++i) refs.push_back(remote<&twice>(i));
+        for (auto& r : refs) (void)co_await r;
+        refs.clear();
+        for (int i = 0; i < 500; ++i) refs.push_back(remote<&twice>(i));
+        auto crashes = remote<&die>();
+        for (int i = 500; i < 1000; ++i) refs.push_back(remote<&twice>(i));
+        for (int i = 0; i < 1000; ++i) {
+            const auto got = co_await refs[std::size_t(i)];
+            CHECK(got == 2 * i);
+        }
+        auto asked = as_result(crashes);
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::worker_lost);
+        CHECK(contains(outcome.error().what(), "4 attempts were made"));
+        CHECK(self.driver.stats().workers_lost == 4);
+    });
+}
+
+TEST_CASE("what waits behind a long task goes to a worker with nothing to do",
+          "[rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string go = folder.path + "/go";
+    pool p(options(2));
+    p.run([go](pool&) -> task<void> {
+        std::vector<ref<int>> refs;
+        for (int i = 0; i < 2000; ++i) refs.push_back(remote<&twice>(i));
+        for (auto& r : refs) (void)co_await r;
+        refs.clear();
+        auto blocked = remote<&wait_for_file>(go); // until the test says so
+        for (int i = 0; i < 1000; ++i) refs.push_back(remote<&twice>(i));
+        for (int i = 0; i < 1000; ++i) { // all of them, while it is under way
+            const auto got = co_await refs[std::size_t(i)];
+            CHECK(got == 2 * i);
+        }
+        CHECK_FALSE(blocked.ready());
+        std::ofstream(go) << "now";
+        co_await blocked;
+    });
+}
+
+TEST_CASE("a plain call that waits behind another is cancelled without waiting",
+          "[rt][local_workers]") {
+    const test::temporary_folder folder;
+    const std::string go = folder.path + "/go";
+    pool p(options(1));
+    p.run([go](pool&) -> task<void> {
+        auto blocked = remote<&wait_for_file>(go);
+        auto behind = remote<&twice>.with({.cpus = 0})(1); // sent at once
+        auto asked = as_result(behind);
+        behind.cancel();
+        const auto outcome = co_await asked;
+        REQUIRE_FALSE(outcome);
+        CHECK(outcome.error().code() == errc::cancelled);
+        CHECK(contains(outcome.error().what(), "did not run"));
+        CHECK_FALSE(blocked.ready());
+        std::ofstream(go) << "now";
+        co_await blocked;
+    });
+}

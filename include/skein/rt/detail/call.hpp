@@ -135,6 +135,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: never waits for a free slot
+    bool alone = false;  ///< a worker died while it ran: it runs beside no other task
     std::uint16_t cpus = 0;
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 

@@ -81,7 +81,8 @@ struct peer {
         std::uint64_t order;
     };
     detail::claims page;
-    std::uint64_t sent = 0; ///< calls
+    std::uint64_t sent = 0;                   ///< calls
+    const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
     std::deque<waiting_task> tasks;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.

@@ -232,7 +232,10 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                if (call->order == l.page.last_begun()) into.suspect = call;
+                if (call->order == l.page.last_begun()) {
+                    into.suspect = call;
+                    call->alone = true;
+                }
             }
             into.report.add(detail::loss_report::runs_again, call->name());
             into.again.push_back(std::move(call));

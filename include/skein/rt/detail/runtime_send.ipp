@@ -26,8 +26,9 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        const bool room =
-            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
+        const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
+        const bool is_shared = l->alone == nullptr && (!call.alone || l->busy == 0);
+        const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
@@ -99,6 +100,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.finished = 0;
         }
         to.busy += raw.cpus;
+        if (raw.alone && raw.cpus > 0) to.alone = &raw;
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
@@ -151,6 +153,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
 SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
     if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
     const auto now = loop::current().now();
@@ -201,7 +204,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone || call->is_done()) continue;
         if (!take_back(*call)) break; // the worker is there already
         moved.push_back(call);
     }
