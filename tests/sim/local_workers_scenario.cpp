@@ -155,11 +155,19 @@ task<void> check_outcome(stage* s, outstanding call) {
     w.check(runs <= (call.is_method ? 1 : 1 + call.retries), "a call ran too often");
 }
 
+/// A name is one process's while it runs, also while it loads or leaves.
+void check_names(stage* s) {
+    std::set<std::string> names;
+    for (const auto& one : s->children.running())
+        if (!names.insert(one.name).second) now->violation = "two processes run as " + one.name;
+    s->w.check(now->violation.empty(), now->violation);
+}
+
 /// Somebody kills and stops workers, too, at moments that calls choose.
 void hurt(stage* s) {
-    const auto pids = s->children.running();
-    if (pids.empty()) return;
-    const auto victim = pids[s->w.below(pids.size())];
+    const auto all = s->children.running();
+    if (all.empty()) return;
+    const auto victim = all[s->w.below(all.size())].pid;
     if (s->w.chance(0.7))
         s->children.kill(victim);
     else
@@ -189,7 +197,7 @@ task<std::vector<outstanding>> call_around(stage* s) {
         if (w.chance(0.05)) calls[w.below(calls.size())].result.cancel();
         if (w.chance(harm)) hurt(s);
         if (w.chance(0.4)) co_await sleep_for(std::chrono::milliseconds(w.below(400)));
-        w.check(now->violation.empty(), now->violation);
+        check_names(s);
     }
     co_return calls;
 }
@@ -207,7 +215,9 @@ task<void> settle(stage* s, std::vector<outstanding> calls) {
         return s->driver.workers() == static_cast<std::size_t>(s->pool.places()) &&
                s->pool.pids().size() == s->driver.workers();
     };
-    for (int i = 0; i < 600 && !is_whole(); ++i) co_await sleep_for(100ms);
+    // The making of an actor that nobody waits for any more ends, too.
+    for (int i = 0; i < 600 && !(is_whole() && s->driver.pending() == 0); ++i)
+        co_await sleep_for(100ms);
     w.check(is_whole(), fmt::format("{} of {} places are filled long after the calm",
                                     s->driver.workers(), s->pool.places()));
     w.check(s->driver.pending() == 0, "a call is left");
@@ -249,10 +259,15 @@ task<void> scenario(sim::world& w) {
     rt::local_workers_options how;
     how.count = 1 + static_cast<int>(w.below(3));
     how.over_tcp = w.chance(0.5);
-    how.times.start_timeout = 5s;
+    if (w.chance(0.7)) { // else some are given up while they load, or stand still
+        how.times.start_timeout = 5s;
+    } else {
+        how.times.start_timeout = 500ms;
+    }
     // Over TCP the processes may be another host's, whose links are cut.
     const bool far = how.over_tcp && w.chance(0.5);
     stage s(w, far ? "workers" : "driver", how);
+    if (how.times.start_timeout < 1s) s.children.faults().pause_lasts = 5s;
     const rt::runtime::use current(s.driver);
     auto driving = drive(&s);
     co_await driving;

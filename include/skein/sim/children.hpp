@@ -119,6 +119,12 @@ private:
     event gone_; ///< its parent may know
 };
 
+/// What `ps` would show.
+struct running_process {
+    std::int64_t pid = 0;
+    std::string name;
+};
+
 /// Processes on one host of the simulated network. Must outlive the loop's run, as the network must.
 class children final : public rt::children {
 public:
@@ -139,8 +145,8 @@ public:
     /// No new faults; those that stand still go on. A start that hangs does so until it is cancelled.
     void stop_faults();
 
-    /// Pids of those that have not ended.
-    [[nodiscard]] std::vector<std::int64_t> running() const;
+    /// Those that have not ended, the oldest first.
+    [[nodiscard]] std::vector<running_process> running() const;
     /// SIGKILL from outside, counted as a fault; nothing happens if it has ended.
     void kill(std::int64_t pid);
     /// SIGSTOP, counted as a fault, and SIGCONT so much later.

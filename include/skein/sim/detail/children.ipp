@@ -5,14 +5,12 @@
 #include <skein/core/awaitable.hpp>
 #include <skein/core/error.hpp>
 #include <skein/core/sleep.hpp>
-#include <skein/rt/detail/children.hpp>
-#include <skein/rt/detail/process.hpp>
 #include <skein/sim/detail/process_network.hpp>
 
-#include <cerrno>
 #include <csignal>
 #include <iterator>
 #include <map>
+#include <string_view>
 #include <utility>
 
 namespace skein::sim {
@@ -107,18 +105,24 @@ private:
 SKEIN_INLINE void child_books::fail_perhaps(const rt::child_options& how) {
     struct possible {
         double rate;
-        const char* step;
-        int number;
+        errc code;
+        const char* why;
     };
-    for (const auto& [rate, step, number] : {possible{faults.no_descriptors, "pidfd_open", EMFILE},
-                                             possible{faults.not_found, "execute", ENOENT},
-                                             possible{faults.not_permitted, "execute", EACCES}}) {
+    const auto fail = [&](errc code, std::string_view why) {
+        throw error(code, fmt::format("cannot start {}: {}", how.executable, why));
+    };
+    for (const auto& [rate, code, why] :
+         {possible{faults.no_descriptors, errc::io, "too many open files"},
+          possible{faults.not_found, errc::not_found, "no such file or directory"},
+          possible{faults.not_permitted, errc::permission_denied, "permission denied"}}) {
         if (!net.loop().draw(rate)) continue;
         net.counts().add(fault::start_failed);
-        throw rt::detail::cannot_start(how.executable, step, number);
+        fail(code, why);
     }
+    if (how.message.size() > rt::most_boot_bytes)
+        fail(errc::too_large, "its boot message is too large");
     if (!programs.contains(how.role))
-        throw error(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
+        fail(errc::not_found, fmt::format("no simulated program has the role {}", how.role));
 }
 
 SKEIN_INLINE std::shared_ptr<process> child_books::make(rt::child_options how) {
@@ -291,7 +295,6 @@ SKEIN_INLINE task<std::unique_ptr<rt::child>> children::start(rt::child_options 
     const auto books = books_;
     auto& loop = books->net.loop();
     const auto& faults = books->faults;
-    rt::detail::check_boot_size(how);
     auto starting = sleep_for(loop.draw_delay(faults.least_start, faults.most_start));
     co_await starting;
     books->fail_perhaps(how);
@@ -330,10 +333,10 @@ SKEIN_INLINE void children::stop_faults() {
     for (auto& [pid, self] : books_->running) self->resume();
 }
 
-SKEIN_INLINE std::vector<std::int64_t> children::running() const {
-    std::vector<std::int64_t> pids;
-    for (const auto& [pid, self] : books_->running) pids.push_back(pid);
-    return pids;
+SKEIN_INLINE std::vector<running_process> children::running() const {
+    std::vector<running_process> all;
+    for (const auto& [pid, self] : books_->running) all.push_back({pid, self->how_.name});
+    return all;
 }
 
 SKEIN_INLINE void children::kill(std::int64_t pid) {

@@ -4,7 +4,6 @@
 
 #include <skein/core/awaitable.hpp>
 #include <skein/core/error.hpp>
-#include <skein/sim/children.hpp>
 #include <skein/sim/detail/process_network.hpp>
 
 #include <algorithm>
