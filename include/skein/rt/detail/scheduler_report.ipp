@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Part of the bodies of rt/scheduler.hpp: what people read. Why a request waits, what a demand lacks, listings.
+
+#include <skein/rt/detail/scheduler.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
+    resources r;
+    switch (dim) {
+    case dim_cpu: return fmt::format("cpu={}", to_string(amount::of_steps(n)));
+    case dim_gpu:
+    case dim_share: return fmt::format("gpu={}", to_string(amount::of_steps(n)));
+    case dim_memory:
+        r.memory = static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0));
+        return r.memory == 0 ? "memory=0" : to_string(r);
+    default: break;
+    }
+    for (const auto& [name, d] : custom_dims)
+        if (d == dim) return fmt::format("{}={}", name, to_string(amount::of_steps(n)));
+    return "";
+}
+
+SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) const {
+    std::string s;
+    if (const auto number = group_in(where); number != 0) {
+        s = bundle_in(where) < 0
+                ? fmt::format("in group {}", number)
+                : fmt::format("in bundle {} of group {}", bundle_in(where), number);
+    } else if (const auto* label = label_of(where)) {
+        s = fmt::format("on places labelled {}", *label);
+    } else if (!is_anywhere(where)) {
+        const auto p = single_place(where);
+        s = p == no_index ? fmt::format("on place {}", place_in(where))
+                          : fmt::format("on {}", all_places[p].name);
+    } else if (spreads(where)) {
+        s = "spread";
+    }
+    if (!avoided(where).empty())
+        s += fmt::format("{}without {} places", s.empty() ? "" : ", ", avoided(where).size());
+    return s;
+}
+
+/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were empty.
+SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
+    const auto& shape = shapes[c.shape];
+    const auto& where = constraints[c.where].where;
+    std::string last = "no place is there";
+    const auto most_of = [&](const need& n, std::int64_t& most) {
+        auto best = no_index;
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            if (!is_open(all_places[p]) || !matches(where, p)) continue;
+            const auto has =
+                ever ? room(all_places[p].total_needs, all_places[p].gpus).at(n.dim)
+                     : (n.dim < all_places[p].offered.size() ? all_places[p].offered[n.dim] : 0);
+            if (best != no_index && has <= most) continue;
+            best = p;
+            most = has;
+        }
+        return best;
+    };
+    std::string with_name;
+    for (const auto& n : shape.all) {
+        std::int64_t most = 0;
+        const auto p = most_of(n, most);
+        if (p == no_index) break;
+        if (most < n.least) {
+            if (n.dim == no_index) {
+                for (const auto& r : shape.demand.custom)
+                    if (!custom_dims.contains(r.name))
+                        return fmt::format("no place has ever had {}", r.name);
+            }
+            return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
+                               amount_text(n.dim, std::max<std::int64_t>(most, 0)));
+        }
+        last = "no place has all of it together";
+    }
+    if (shape.all.empty() && ever) return "no such place is there";
+    return last;
+}
+
+SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+    const auto& shape = shapes[c.shape];
+    const auto& where = constraints[c.where].where;
+    const auto place = where_text(where);
+    if (const auto number = group_in(where); number != 0)
+        return error(errc::exhausted, fmt::format("asks for {} {}, whose bundles are smaller",
+                                                  to_string(shape.demand), place))
+            .with_hint("make the bundles larger, or lower the demand");
+    return error(errc::exhausted,
+                 fmt::format("asks for {}{}{}, no place could ever hold it: {}",
+                             shape.demand.empty() ? "room" : to_string(shape.demand),
+                             place.empty() ? "" : " ", place, best_place(c, true)))
+        .with_hint("lower the demand, or add a place that has it");
+}
+
+SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
+    std::string what;
+    for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
+        what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
+    if (g.bundles.size() > 8) what += fmt::format(" and {} more", g.bundles.size() - 8);
+    std::string why = "no set of places could hold all of them";
+    std::size_t open = 0;
+    std::string largest;
+    resources most;
+    for (const auto& p : all_places) {
+        if (!is_open(p) || p.host != no_index) continue;
+        ++open;
+        if (!largest.empty() && p.total <= most) continue;
+        most = p.total;
+        largest = p.name;
+    }
+    if (g.strategy == group_strategy::strict_spread && open < g.bundles.size())
+        why = fmt::format("each wants a place of its own, and {} are there", open);
+    else if (open != 0)
+        why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
+    return error(errc::exhausted, fmt::format("placement group {} asks for {}: {}",
+                                              g.id ? g.id.value() : last_group + 1, what, why))
+        .with_hint("make the bundles smaller, or add places");
+}
+
+SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
+    const auto& cls = classes[q.cls];
+    const auto& shape = shapes[cls.shape];
+    const auto place = where_text(constraints[cls.where].where);
+    const auto asked =
+        fmt::format("{}{}{}", shape.demand.empty() ? "room" : to_string(shape.demand),
+                    place.empty() ? "" : " ", place);
+    switch (q.state) {
+    case queue_state::empty: return "";
+    case queue_state::ready: return fmt::format("waits for its turn: {}", asked);
+    case queue_state::infeasible: return missing(cls).what();
+    case queue_state::blocked: break;
+    }
+    if (q.reserved != no_index)
+        return fmt::format("waits for {}: {} is kept free for it", asked,
+                           all_places[q.reserved].name);
+    if (const auto number = group_in(constraints[cls.where].where); number != 0) {
+        const auto g = groups.find(number);
+        if (g != groups.end() && g->second.waits)
+            return fmt::format("waits for {}: the group is not placed", asked);
+    }
+    return fmt::format("waits for {}: {}", asked, best_place(cls, false));
+}
+
+SKEIN_INLINE std::string schedule_books::why(request_id id) const {
+    const auto e = requests.find(id.value());
+    if (e == no_index) return "";
+    const auto& entry = requests[e];
+    const auto& q = all_queues[entry.queue];
+    if (entry.state == request_state::queued) {
+        const bool first = q.first == e;
+        return why_waits(q) +
+               (first ? std::string() : fmt::format("; {} wait for the same", q.queued));
+    }
+    const auto& name = all_places[entry.place].name;
+    switch (entry.state) {
+    case request_state::waiting: return fmt::format("on {}, waits for others", name);
+    case request_state::resuming:
+        return fmt::format("on {}, could go on: waits for cpus there", name);
+    default: return fmt::format("has room on {}", name);
+    }
+}
+
+SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
+    resources used;
+    const auto keys = room(p.total_needs, p.gpus).keys();
+    for (std::uint32_t d = dim_cpu; d < keys.size(); ++d) {
+        const auto n = keys[d] - p.now.at(d);
+        if (d == dim_cpu) used.cpu = amount::of_steps(n);
+        if (d == dim_memory) used.memory = static_cast<std::uint64_t>(n);
+        if (d == dim_gpu) used.gpu = amount::of_steps(p.now.gpus_used());
+        if (d < dim_custom) continue;
+        for (const auto& [name, dim] : custom_dims)
+            if (dim == d) used.set(name, amount::of_steps(n));
+    }
+    return used;
+}
+
+} // namespace detail
+
+SKEIN_INLINE scheduler::totals scheduler::stats() const {
+    const auto& b = *books_;
+    totals t;
+    t.places = b.place_of.size();
+    t.queued = b.queued;
+    t.granted = b.granted;
+    t.waiting = b.waiting;
+    t.resuming = b.resuming;
+    t.queues = static_cast<std::size_t>(
+        std::count_if(b.all_queues.begin(), b.all_queues.end(),
+                      [](const auto& q) { return q.cls != detail::no_index && q.queued != 0; }));
+    t.groups = b.groups.size();
+    t.grants = b.grants;
+    t.reservations = b.reservations;
+    t.bytes = b.requests.bytes();
+    t.stalled = b.queued != 0 && b.waiting != 0 && b.running == 0 && b.resuming == 0 &&
+                b.grown.empty() && b.ready_jobs.empty();
+    return t;
+}
+
+SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
+    std::vector<queue_info> out;
+    for (const auto& [key, index] : books_->queue_of) {
+        const auto& q = books_->all_queues[index];
+        if (q.queued == 0 && q.granted == 0) continue;
+        const auto& cls = books_->classes[q.cls];
+        queue_info i;
+        i.job = books_->jobs[q.job].id;
+        i.demand = books_->shapes[cls.shape].demand;
+        i.where = books_->where_text(books_->constraints[cls.where].where);
+        i.queued = q.queued;
+        i.granted = q.granted;
+        i.why = books_->why_waits(q);
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
+    std::vector<place_info> out;
+    for (const auto& p : books_->all_places) {
+        if (!p.alive || p.host != detail::no_index) continue;
+        place_info i;
+        i.id = p.id;
+        i.name = p.name;
+        i.total = p.total;
+        i.used = books_->used_of(p);
+        i.granted = p.held;
+        i.draining = p.draining;
+        i.reserved = p.kept.exists();
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::vector<scheduler::group_info> scheduler::groups() const {
+    std::vector<group_info> out;
+    for (const auto& [number, g] : books_->groups) {
+        group_info i;
+        i.id = g.id;
+        i.placed = !g.waits;
+        for (const auto& b : g.bundles)
+            i.bundles.push_back(b.place == detail::no_index ? place_id()
+                                                            : books_->all_places[b.place].id);
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->why(id); }
+
+} // namespace skein::rt
