@@ -31,7 +31,9 @@ public:
         for (std::uint32_t leaf = 0; leaf < leaves_; ++leaf) {
             const auto* from = node(leaves_ + leaf);
             if (from[dim_order] == closed_key) continue;
-            std::vector<std::int64_t> keys(from, from + dims_);
+            key_list keys;
+            keys.resize(dims_);
+            for (std::uint32_t d = 0; d < dims_; ++d) keys[d] = from[d];
             bigger.set(leaf, keys);
         }
         *this = std::move(bigger);
@@ -39,14 +41,20 @@ public:
     [[nodiscard]] std::uint32_t dims() const noexcept { return dims_; }
 
     /// Dimensions that are not in `keys` are zero.
-    void set(std::uint32_t leaf, const std::vector<std::int64_t>& keys) noexcept {
-        auto* at = node(leaves_ + leaf);
-        for (std::uint32_t d = 0; d < dims_; ++d) at[d] = d < keys.size() ? keys[d] : 0;
-        update_above(leaf);
+    void set(std::uint32_t leaf, const key_list& keys) noexcept {
+        for (std::uint32_t d = 0; d < dims_; ++d) change(leaf, d, d < keys.size() ? keys[d] : 0);
     }
     void close(std::uint32_t leaf) noexcept {
-        std::fill_n(node(leaves_ + leaf), dims_, closed_key);
-        update_above(leaf);
+        for (std::uint32_t d = 0; d < dims_; ++d) change(leaf, d, closed_key);
+    }
+
+    /// Whether a leaf is open and has all needs.
+    [[nodiscard]] bool fits(std::uint32_t leaf, const needs& all) const noexcept {
+        return promises(leaves_ + leaf, all);
+    }
+    /// What a leaf has of a dimension; closed_key if it is closed.
+    [[nodiscard]] std::int64_t at(std::uint32_t leaf, std::uint32_t dim) const noexcept {
+        return dim < dims_ ? node(leaves_ + leaf)[dim] : 0;
     }
 
     /// The first leaf that has all needs and that accept(leaf) takes, else no_index.
@@ -67,30 +75,32 @@ private:
     [[nodiscard]] const std::int64_t* node(std::uint32_t n) const noexcept {
         return keys_.data() + std::size_t{n} * dims_;
     }
-    void update_above(std::uint32_t leaf) noexcept {
-        for (auto n = (leaves_ + leaf) / 2; n >= 1; n /= 2) {
-            auto* at = node(n);
-            const auto *left = node(2 * n), *right = node(2 * n + 1);
-            bool changed = false;
-            for (std::uint32_t d = 0; d < dims_; ++d) {
-                const auto larger = std::max(left[d], right[d]);
-                changed |= at[d] != larger;
-                at[d] = larger;
-            }
-            if (!changed) return;
+    /// Most changes concern one or two dimensions, and stop where another place has more.
+    void change(std::uint32_t leaf, std::uint32_t d, std::int64_t key) noexcept {
+        auto n = leaves_ + leaf;
+        if (node(n)[d] == key) return;
+        node(n)[d] = key;
+        for (n /= 2; n >= 1; n /= 2) {
+            const auto larger = std::max(node(2 * n)[d], node(2 * n + 1)[d]);
+            if (node(n)[d] == larger) return;
+            node(n)[d] = larger;
         }
     }
     [[nodiscard]] bool promises(std::uint32_t n, const needs& all) const noexcept {
         const auto* at = node(n);
-        if (at[dim_order] == closed_key) return false;
-        return std::all_of(all.begin(), all.end(),
-                           [&](const need& x) { return x.dim < dims_ && at[x.dim] >= x.least; });
+        for (const auto& x : all)
+            if (x.dim >= dims_ || at[x.dim] < x.least) return false;
+        return !all.empty() || at[dim_order] != closed_key; // a need is more than closed_key
     }
     template <class Accept>
     [[nodiscard]] std::uint32_t first_below(std::uint32_t n, const needs& all,
                                             Accept& accept) const {
         if (!promises(n, all)) return no_index;
         if (n >= leaves_) return accept(n - leaves_) ? n - leaves_ : no_index;
+        while (2 * n < leaves_ && !promises(2 * n, all)) { // without calls while there is one way
+            n = 2 * n + 1;
+            if (!promises(n, all)) return no_index;
+        }
         const auto found = first_below(2 * n, all, accept);
         return found != no_index ? found : first_below(2 * n + 1, all, accept);
     }

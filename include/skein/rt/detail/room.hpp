@@ -9,6 +9,7 @@
 #include <skein/rt/resources.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -41,6 +42,27 @@ using needs = std::vector<need>;
     return 0;
 }
 
+/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than its numbers are.
+class key_list {
+public:
+    [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+    void resize(std::uint32_t n) {
+        size_ = n;
+        if (n > few_.size()) more_.resize(n - few_.size());
+    }
+    [[nodiscard]] std::int64_t& operator[](std::uint32_t d) noexcept {
+        return d < few_.size() ? few_[d] : more_[d - few_.size()];
+    }
+    [[nodiscard]] std::int64_t operator[](std::uint32_t d) const noexcept {
+        return d < few_.size() ? few_[d] : more_[d - few_.size()];
+    }
+
+private:
+    std::uint32_t size_ = 0;
+    std::array<std::int64_t, 8> few_{};
+    std::vector<std::int64_t> more_;
+};
+
 /// One gpu of a place.
 struct gpu_room {
     std::uint8_t index = 0;  ///< on its host
@@ -54,7 +76,8 @@ public:
     room() = default;
 
     /// The room of a place with these amounts; gpus has its gpus.
-    room(const needs& total, gpu_set gpus) : keys_(dim_custom) {
+    room(const needs& total, gpu_set gpus) {
+        keys_.resize(dim_custom);
         for (const auto& n : total) {
             if (n.dim == UINT32_MAX) continue; // a resource that no place has
             if (n.dim >= keys_.size()) keys_.resize(n.dim + 1);
@@ -70,7 +93,7 @@ public:
     [[nodiscard]] std::int64_t at(std::uint32_t dim) const noexcept {
         return dim < keys_.size() ? keys_[dim] : 0;
     }
-    [[nodiscard]] const std::vector<std::int64_t>& keys() const noexcept { return keys_; }
+    [[nodiscard]] const key_list& keys() const noexcept { return keys_; }
 
     [[nodiscard]] bool fits(const needs& all) const noexcept {
         return std::all_of(all.begin(), all.end(),
@@ -159,7 +182,7 @@ private:
         }
     }
 
-    std::vector<std::int64_t> keys_;
+    key_list keys_;
     std::vector<gpu_room> gpus_;
 };
 

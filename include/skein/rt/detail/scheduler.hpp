@@ -42,26 +42,27 @@ struct reservation {
     [[nodiscard]] bool exists() const noexcept { return queue != no_index || group != 0; }
 };
 
+/// What a decision looks at stands first.
 struct place_record {
-    place_id id;
-    std::string name;
-    std::vector<std::string> labels;
-    resources total;
-    needs total_needs;
-    gpu_set gpus;
-    room now;
-    std::vector<std::int64_t> offered; ///< what new requests of others may take; empty: closed
     bool alive = false, draining = false, grown = false;
     std::uint32_t host = no_index; ///< of a bundle
-    std::uint64_t group = 0;
     int bundle = -1;
-    std::vector<std::pair<place_domain*, std::uint32_t>> in; ///< with its leaf there
-    std::uint32_t first_held = no_index, held = 0;
     std::uint32_t running = 0;      ///< granted, not for life, not waiting: ends or waits some time
     std::uint32_t running_cpus = 0; ///< those of them that hold cpus
-    std::deque<std::uint32_t> resuming;
+    std::uint32_t first_held = no_index, held = 0;
     std::int64_t resuming_cpus = 0;
+    place_id id;
+    room now;
+    /// With its leaf there, which says what new requests may take; the first: all places, or its group's.
+    std::vector<std::pair<place_domain*, std::uint32_t>> in;
     reservation kept;
+    std::vector<std::uint32_t> resuming;
+    std::uint64_t group = 0;
+    gpu_set gpus;
+    needs total_needs;
+    resources total;
+    std::string name;
+    std::vector<std::string> labels;
 };
 
 enum class queue_state : std::uint8_t { empty, ready, blocked, infeasible };

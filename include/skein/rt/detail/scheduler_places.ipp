@@ -191,20 +191,23 @@ SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
 SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
     auto& place = all_places[p];
     if (!is_open(place)) {
-        place.offered.clear();
         for (const auto& [domain, leaf] : place.in) domain->now.close(leaf);
         return;
     }
-    place.offered = place.now.keys();
-    place.offered[dim_cpu] -= place.resuming_cpus; // before anyone new
+    if (place.resuming_cpus == 0 && !place.kept.exists()) {
+        for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.now.keys());
+        return;
+    }
+    auto offered = place.now.keys();
+    offered[dim_cpu] -= place.resuming_cpus; // before anyone new
     for (const auto& n : place.kept.kept) {
         if (n.dim == dim_gpu || n.dim == dim_share) {
-            place.offered[dim_gpu] = place.offered[dim_share] = 0;
-        } else if (n.dim < place.offered.size()) {
-            place.offered[n.dim] -= n.least;
+            offered[dim_gpu] = offered[dim_share] = 0;
+        } else if (n.dim < offered.size()) {
+            offered[n.dim] -= n.least;
         }
     }
-    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.offered);
+    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, offered);
 }
 
 /// A place may have more room than before: what was blocked may fit.
@@ -266,15 +269,11 @@ SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t
     return is_anywhere(where) || place.id == place_in(where);
 }
 
-[[nodiscard]] inline bool has_all(const std::vector<std::int64_t>& keys, const needs& all) {
-    return !keys.empty() && std::all_of(all.begin(), all.end(), [&](const need& n) {
-        return n.dim < keys.size() && keys[n.dim] >= n.least;
-    });
-}
-
 /// Whether a place offers enough to the requests of a class.
 SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p) const {
-    return has_all(all_places[p].offered, shapes[c.shape].all) &&
+    const auto& place = all_places[p];
+    return place.alive &&
+           place.in.front().first->now.fits(place.in.front().second, shapes[c.shape].all) &&
            matches(constraints[c.where].where, p);
 }
 

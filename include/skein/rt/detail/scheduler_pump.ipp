@@ -151,7 +151,7 @@ SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& in
         const auto& entry = requests[e];
         const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
         if (!may_resume(place, cpu)) break;
-        place.resuming.pop_front();
+        place.resuming.erase(place.resuming.begin());
         place.resuming_cpus -= cpu;
         --resuming;
         take_cpus_again(e);

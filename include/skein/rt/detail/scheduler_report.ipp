@@ -58,9 +58,9 @@ SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool 
         auto best = no_index;
         for (std::uint32_t p = 0; p < all_places.size(); ++p) {
             if (!is_open(all_places[p]) || !matches(where, p)) continue;
-            const auto has =
-                ever ? room(all_places[p].total_needs, all_places[p].gpus).at(n.dim)
-                     : (n.dim < all_places[p].offered.size() ? all_places[p].offered[n.dim] : 0);
+            const auto& place = all_places[p];
+            const auto has = ever ? room(place.total_needs, place.gpus).at(n.dim)
+                                  : place.in.front().first->now.at(place.in.front().second, n.dim);
             if (best != no_index && has <= most) continue;
             best = p;
             most = has;
