@@ -110,8 +110,14 @@ private:
         case 14: return wait();
         default: break;
         }
-        if (requests_.empty()) return;
-        end(any_of(requests_)->first);
+        if (const auto id = any_held()) end(id);
+    }
+    /// One that holds room, or none.
+    rt::request_id any_held() {
+        std::vector<rt::request_id> held;
+        for (const auto& [id, r] : requests_)
+            if (r.state != known_request::queued) held.push_back(id);
+        return held.empty() ? rt::request_id() : held[below(held.size())];
     }
     void add_place() {
         if (places_.size() >= 8) return;
@@ -196,8 +202,9 @@ private:
         if (r->second.state == known_request::queued) requests_.erase(r);
     }
     void wait() {
-        if (requests_.empty()) return;
-        auto& [id, r] = *any_of(requests_);
+        const auto id = any_held();
+        if (!id) return;
+        auto& r = requests_.at(id);
         if (r.state == known_request::running) {
             CHECK(scheduler_.wait_begin(id));
             r.state = known_request::waiting;

@@ -109,8 +109,8 @@ struct constraint_record {
 struct job_record {
     job_id id;
     std::uint32_t weight = 1;
-    std::uint64_t pass = 0, at = 0; ///< its charge, when that many grants had been made
-    std::uint64_t rate = 0;         ///< its charge per grant of anybody: its share by its weight
+    std::uint64_t pass = 0, at = 0; ///< its charge, after so many turns
+    std::uint64_t rate = 0;         ///< its charge per turn: its share by its weight
     std::vector<std::int64_t> used; ///< by dimension; shares of gpus count as gpus
     std::vector<std::uint32_t> ready;
     bool is_ready = false;
@@ -189,7 +189,7 @@ struct schedule_books {
     std::uint64_t last_group = 0;
 
     std::vector<notice> notices;
-    std::uint64_t grants = 0, reservations = 0;
+    std::uint64_t grants = 0, turns = 0, reservations = 0; ///< turns: those that granted something
     std::size_t queued = 0, granted = 0, waiting = 0, resuming = 0, running = 0;
 
     // scheduler.ipp: requests and queues

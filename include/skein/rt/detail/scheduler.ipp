@@ -189,7 +189,7 @@ SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
     const auto index = free_index(jobs, free_jobs);
     jobs[index].id = id;
     jobs[index].pass = virtual_time;
-    jobs[index].at = grants;
+    jobs[index].at = turns;
     job_of.emplace(id, index);
     return index;
 }

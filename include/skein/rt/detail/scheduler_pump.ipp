@@ -2,9 +2,9 @@
 #pragma once
 // Part of the bodies of rt/scheduler.hpp: who is next. Fair shares, ageing, reservations.
 //
-// A job is charged with every grant that anybody gets: by its share of the cluster at the time, divided by its
-// weight. The ready job with the smallest charge is next. So what counts is how much a job holds and for how
-// long, and the clock is the number of grants.
+// With every turn that grants something to anybody a job is charged by its share of the cluster at its end, divided
+// by its weight. The ready job with the smallest charge is next. So what counts is how much a job holds and for how
+// long, and the clock is the number of turns. (Not of grants: in a turn with many, the first would cost most.)
 
 #include <skein/rt/detail/scheduler.hpp>
 
@@ -13,10 +13,10 @@
 
 namespace skein::rt::detail {
 
-inline constexpr double charge_scale = 1 << 24; ///< the whole cluster, for one grant of anybody
-/// A job can owe that many grants' worth of the whole cluster; what it held long ago is forgotten.
+inline constexpr double charge_scale = 1 << 24; ///< the whole cluster, for one turn
+/// A job can owe so many turns of the whole cluster; what it held long ago is forgotten.
 inline constexpr std::uint64_t most_owed = std::uint64_t{64} << 24;
-/// What a job holds at the moment counts as if it went on for so many grants: without that, jobs of long tasks
+/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of long tasks
 /// hold too much and too little in turns.
 inline constexpr std::uint64_t looked_ahead = 16;
 /// Times a request may fit, while another job comes first, before that counts as being passed.
@@ -24,6 +24,7 @@ inline constexpr std::uint32_t free_chances = 16;
 
 SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, std::size_t limit) {
     const auto before = into.size();
+    const auto granted_before = grants;
     if (checked_version != places_version) recheck_feasible();
     for (;;) {
         look_at_grown(into);
@@ -43,6 +44,7 @@ SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, s
         age_all();
         if (grown.empty() && !groups_may_fit) break;
     }
+    if (grants != granted_before) ++turns;
     return into.size() - before;
 }
 
@@ -243,8 +245,8 @@ SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, in
 
 /// The charge up to now.
 SKEIN_INLINE void schedule_books::settle(job_record& j) const {
-    j.pass = std::min(j.pass + j.rate * (grants - j.at), virtual_time + most_owed);
-    j.at = grants;
+    j.pass = std::min(j.pass + j.rate * (turns - j.at), virtual_time + most_owed);
+    j.at = turns;
 }
 
 /// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up: nothing is free.
