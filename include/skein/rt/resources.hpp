@@ -2,8 +2,9 @@
 #pragma once
 // What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
 //
-//     auto have = rt::parse_resources("cpu=8,gpu=2,memory=4GiB,ssd=1").value();
-//     auto need = rt::parse_resources("cpu=0.5,memory=100MiB").value();
+//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     rt::resources need;
+//     need.cpu = rt::amount::from(0.5);
 //     if (rt::fits(need, have)) have -= need;
 //
 // Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
