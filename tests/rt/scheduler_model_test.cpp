@@ -39,7 +39,7 @@ struct known_request {
 class run {
 public:
     explicit run(std::uint64_t seed)
-        : random_(seed), scheduler_([&] {
+        : random_(seed), most_places_(1 + seed % 8), scheduler_([&] {
               rt::scheduler_options o;
               o.policy = seed % 2 == 0 ? rt::placement::pack : rt::placement::spread;
               o.patience = static_cast<std::uint32_t>(1 + seed % 30);
@@ -120,7 +120,7 @@ private:
         return held.empty() ? rt::request_id() : held[below(held.size())];
     }
     void add_place() {
-        if (places_.size() >= 8) return;
+        if (places_.size() >= most_places_) return;
         static const std::vector<std::string> kinds{"cpu=2", "cpu=4,gpu=2", "cpu=8,memory=8",
                                                     "cpu=4,gpu=1,memory=4,ssd=1"};
         known_place p;
@@ -387,6 +387,7 @@ private:
     }
 
     philox_stream random_;
+    std::size_t most_places_;
     rt::scheduler scheduler_;
     std::map<rt::place_id, known_place> places_;
     std::map<rt::request_id, known_request> requests_;
@@ -415,5 +416,5 @@ TEST_CASE("random lives of a scheduler keep its promises, and equal seeds give e
         CHECK(first.trace() == second.trace());
     }
     CHECK(grants > 2000);
-    CHECK(over_total > 5); // the rule of waiting was needed
+    CHECK(over_total > 0); // the rule of waiting was needed
 }
