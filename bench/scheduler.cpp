@@ -64,7 +64,7 @@ public:
             running_.pop_back();
         }
         take();
-        while (scheduler_.stats().queued < 100) submit();
+        while (next_ - granted_ < 100) submit(); // so many are queued
     }
     [[nodiscard]] std::uint64_t granted() const { return granted_; }
 
