@@ -69,12 +69,17 @@ public:
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {});
+    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
+    void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                     std::shared_ptr<const byte_buffer> body);
     /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
     /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
     task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                              byte_span head, byte_span body);
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
-    task<void> send_ready();
+    task<void> send_ready() { return send_ready(options_.bounds.max_send_queue); }
+    /// The same with a bound of the caller's own.
+    task<void> send_ready(std::size_t most_queued);
     [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
     /// Memory that its buffers hold; that of a large frame is given back soon after it.
     [[nodiscard]] std::size_t buffer_bytes() const noexcept;
@@ -105,6 +110,8 @@ public:
     task<void> wait_closed();
 
     [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    /// True when the kernel reports the death of the peer (Unix sockets).
+    [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
     [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
     /// Why it ended; nothing while open or after an orderly end.
@@ -173,6 +180,7 @@ private:
     connection_options options_;
     identity peer_;
     std::string peer_name_;
+    bool local_;
     connection_statistics statistics_;
 
     // Sending: out_ collects; the write loop takes over only when the kernel would block.

@@ -103,6 +103,21 @@ SKEIN_INLINE void connection::send(frame f) {
     }
 }
 
+SKEIN_INLINE void connection::send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                          std::shared_ptr<const byte_buffer> body) {
+    check_sendable();
+    const auto h = header_for(kind, flags, id, *body, {});
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.share(std::move(body));
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
 SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
                                                   std::uint64_t id, byte_span head,
                                                   byte_span body) {
@@ -128,9 +143,9 @@ SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint1
     if (written_total_ < mine) check_sendable();
 }
 
-SKEIN_INLINE task<void> connection::send_ready() {
+SKEIN_INLINE task<void> connection::send_ready(std::size_t most_queued) {
     const auto keep = self_;
-    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
+    while (queued_bytes() > most_queued && state_ == state::open) {
         auto more = drained_.wait();
         co_await more;
     }

@@ -69,6 +69,8 @@ public:
     }
     /// A large piece of its own.
     void move(byte_buffer bytes);
+    /// A piece that others hold, too.
+    void share(std::shared_ptr<const byte_buffer> bytes);
     /// A piece that the caller keeps alive until it is written.
     void borrow(byte_span bytes);
 
@@ -90,6 +92,7 @@ private:
     struct piece {
         byte_buffer owned;
         raw_buffer small;
+        std::shared_ptr<const byte_buffer> shared;
         byte_span view;
     };
     static constexpr std::size_t keep_bytes = std::size_t{1} << 20;

@@ -29,6 +29,15 @@ SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
     pieces_.back().view = pieces_.back().owned;
 }
 
+SKEIN_INLINE void out_queue::share(std::shared_ptr<const byte_buffer> bytes) {
+    if (bytes->empty()) return;
+    seal();
+    bytes_ += bytes->size();
+    pieces_.emplace_back();
+    pieces_.back().view = *bytes;
+    pieces_.back().shared = std::move(bytes);
+}
+
 SKEIN_INLINE void out_queue::borrow(byte_span bytes) {
     if (bytes.empty()) return;
     seal();

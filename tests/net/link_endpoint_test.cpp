@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/support.hpp"
+
+#include <skein/net/detail/link_hello.hpp>
+#include <skein/net/link_endpoint.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <functional>
+#include <vector>
+
+using namespace net_test;
+
+namespace {
+
+/// Runs `work(network, server, links)` beside a server of links at "b".
+using table_body =
+    std::function<task<void>(sim::network&, net::link_endpoint&, std::vector<net::link::handle>&)>;
+
+task<void> hold_link(std::vector<net::link::handle>* all, net::link::handle l) {
+    all->push_back(l);
+    auto ended = l->wait_closed();
+    l.reset();
+    co_await ended;
+}
+
+task<void> beside_server(sim::network* network, net::link_options how,
+                         net::link_table_bounds bounds, table_body work) {
+    net::link_endpoint server(network->host("b"), net::address::sim("b", 1), options("server"), how,
+                              bounds);
+    std::vector<net::link::handle> links;
+    scope serving;
+    serving.spawn(
+        server.serve([&](net::link::handle l) { return hold_link(&links, std::move(l)); }));
+    auto running = error_of(with_timeout(work(*network, server, links), 100s));
+    const auto fault = co_await running;
+    links.clear();
+    server.close();
+    if (fault) serving.cancel();
+    auto ended = with_timeout(serving.join(), 100s);
+    co_await ended;
+    if (fault) throw *fault;
+}
+
+void with_server(table_body work, net::link_options how = {}, net::link_table_bounds bounds = {}) {
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    loop.run(beside_server(&network, how, bounds, std::move(work)));
+    CHECK(network.open_streams() == 0);
+}
+
+/// Says a hello by hand and gives the answer.
+task<net::detail::link_answer> greet(sim::network* network, const char* name,
+                                     net::detail::link_hello h) {
+    auto dialing =
+        net::connection::connect(network->host("a"), net::address::sim("b", 1), options(name));
+    auto c = co_await dialing;
+    c->send(net::detail::link_hello_kind, 0, 0, wire::encode(h));
+    auto next = c->receive();
+    const auto f = co_await next;
+    REQUIRE(f);
+    auto answer = net::detail::read_greeting<net::detail::link_answer>(*f);
+    REQUIRE(answer);
+    c->abort(error(errc::closed, "enough"));
+    co_return *answer;
+}
+
+net::detail::link_hello hello_of(std::uint64_t from, std::uint64_t number,
+                                 std::uint64_t generation) {
+    net::detail::link_hello h;
+    h.from = from;
+    h.number = number;
+    h.generation = generation;
+    h.window_messages = 100;
+    h.window_bytes = 10000;
+    return h;
+}
+
+using net::detail::link_verdict;
+
+link_verdict verdict_of(const net::detail::link_answer& a) {
+    return static_cast<link_verdict>(a.verdict);
+}
+
+task<net::link::handle> link_from(sim::network* network, const char* host,
+                                  net::link_options how = {}) {
+    auto dialing =
+        net::link::connect(network->host(host), net::address::sim("b", 1), options(host), how);
+    auto l = co_await dialing;
+    co_return l;
+}
+
+} // namespace
+
+TEST_CASE("a hello of an older generation is refused, whoever brings it") {
+    with_server([](sim::network& network, net::link_endpoint& server,
+                   std::vector<net::link::handle>& links) -> task<void> {
+        auto first = greet(&network, "x", hello_of(7, 1, 5));
+        auto a = co_await first;
+        CHECK(verdict_of(a) == link_verdict::good);
+        CHECK(a.incarnation == server.table().incarnation());
+        auto same = greet(&network, "x", hello_of(7, 1, 5));
+        a = co_await same;
+        CHECK(verdict_of(a) == link_verdict::stale);
+        CHECK(a.generation == 5);
+        auto older = greet(&network, "x", hello_of(7, 1, 4));
+        a = co_await older;
+        CHECK(verdict_of(a) == link_verdict::stale);
+        auto newer = greet(&network, "x", hello_of(7, 1, 6));
+        a = co_await newer;
+        CHECK(verdict_of(a) == link_verdict::good);
+        CHECK(links.size() == 1);
+        CHECK(server.table().refused() == 2);
+        CHECK(server.table().resumed() == 1);
+        auto gone = links.at(0)->wait_closed(); // nobody comes back
+        co_await gone;
+        CHECK(links.at(0)->ending() == net::link_end::deadline);
+        CHECK(server.table().links() == 0);
+        auto late = greet(&network, "x", hello_of(7, 1, 9));
+        a = co_await late;
+        CHECK(verdict_of(a) == link_verdict::ended);
+        CHECK(a.why.find("did not come back") != std::string::npos);
+    });
+}
+
+TEST_CASE("a hello that contradicts what is known is refused, and the link goes on") {
+    with_server([](sim::network& network, net::link_endpoint&,
+                   std::vector<net::link::handle>& links) -> task<void> {
+        auto dialing = link_from(&network, "a");
+        auto l = co_await dialing;
+        const auto there = links.at(0);
+        auto h = hello_of(l->incarnation(), 1, 2);
+        h.to = 12345;
+        auto other = greet(&network, "a", h);
+        auto a = co_await other;
+        CHECK(verdict_of(a) == link_verdict::restarted);
+        h.to = 0;
+        h.fresh = false;
+        auto unknown = greet(&network, "a", h);
+        a = co_await unknown;
+        CHECK(verdict_of(a) == link_verdict::forgotten);
+        h.fresh = true;
+        h.received = 3;
+        auto impossible = greet(&network, "a", h);
+        a = co_await impossible;
+        CHECK(verdict_of(a) == link_verdict::not_allowed);
+
+        auto known = greet(&network, "x", hello_of(7, 1, 1));
+        a = co_await known;
+        auto stolen = greet(&network, "y", hello_of(7, 1, 2)); // the link of another name
+        a = co_await stolen;
+        CHECK(verdict_of(a) == link_verdict::not_allowed);
+        h = hello_of(7, 1, 2);
+        h.received = 1; // nothing was ever sent
+        auto too_many = greet(&network, "x", h);
+        a = co_await too_many;
+        CHECK(verdict_of(a) == link_verdict::not_allowed);
+        CHECK(l->is_connected());
+        auto closing = l->close();
+        co_await closing;
+        CHECK(l->ending() == net::link_end::orderly);
+    });
+}
+
+TEST_CASE("links and links that wait for their peers are bounded") {
+    net::link_table_bounds bounds;
+    bounds.most_links = 3;
+    bounds.most_waiting = 1;
+    with_server(
+        [](sim::network& network, net::link_endpoint& server,
+           std::vector<net::link::handle>& links) -> task<void> {
+            std::vector<net::link::handle> mine;
+            for (const char* host : {"a", "c", "d"}) {
+                auto dialing = link_from(&network, host);
+                mine.push_back(co_await dialing);
+            }
+            auto one_more = error_of(drop_value(link_from(&network, "e")));
+            const auto why = co_await one_more;
+            REQUIRE(why);
+            CHECK(why->code() == errc::exhausted);
+            network.isolate("a");
+            network.isolate("c");
+            auto pause =
+                sleep_for(3900ms); // both connections are given up, a's first or in one turn
+            co_await pause;
+            CHECK(server.table().waiting() <= 1);
+            int given_up = 0;
+            for (const auto& l : links) {
+                given_up += l->failure() && l->failure()->code() == errc::exhausted;
+            }
+            CHECK(given_up == 1);
+            CHECK(links.at(2)->is_connected());
+            network.heal_all();
+            for (auto& l : mine) {
+                auto closing = l->close();
+                co_await closing;
+            }
+        },
+        {}, bounds);
+}
+
+TEST_CASE("a peer that does not speak in links is refused with a line that says so") {
+    quiet log;
+    with_server([](sim::network& network, net::link_endpoint&,
+                   std::vector<net::link::handle>& links) -> task<void> {
+        auto dialing =
+            net::connection::connect(network.host("a"), net::address::sim("b", 1), options("a"));
+        auto c = co_await dialing;
+        c->send(1, 0, 0, pattern(4));
+        auto ended = c->wait_closed();
+        co_await ended;
+        CHECK(links.empty());
+    });
+    CHECK(log.with("where a link begins") == 1);
+}
+
+TEST_CASE("a table that is gone lets its links live until their connection breaks") {
+    sim::loop loop(5);
+    sim::network network(loop, sim::faults());
+    const auto body = [](sim::network* network) -> task<void> {
+        auto listening = network->host("b").listen(net::address::sim("b", 1));
+        auto table = std::make_unique<net::link_table>(options("server"));
+        net::link::handle there, here;
+        const auto accept = [](net::listener* at, net::link_table* table,
+                               net::link::handle* out) -> task<void> {
+            auto accepting = at->accept();
+            auto s = co_await accepting;
+            auto greeting = net::connection::accept(std::move(s), options("server"));
+            auto c = co_await greeting;
+            auto admitting = table->admit(std::move(c));
+            *out = co_await admitting;
+        };
+        scope accepting;
+        accepting.spawn(accept(listening.get(), table.get(), &there));
+        auto dialing = link_from(network, "a");
+        here = co_await dialing;
+        auto joined = accepting.join();
+        co_await joined;
+        REQUIRE(there);
+        table.reset();
+        here->send(1, 0, 5, pattern(3));
+        auto next = there->receive();
+        const auto f = co_await next;
+        CHECK(f->id == 5);
+        network->reset("a", "b");
+        auto ended = there->wait_closed();
+        co_await ended;
+        CHECK(there->ending() == net::link_end::broken);
+        here->abort(error(errc::closed, "enough"));
+        auto closing = here->close();
+        co_await closing;
+    };
+    loop.run(body(&network));
+    CHECK(network.open_streams() == 0);
+}

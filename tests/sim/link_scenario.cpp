@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// link: messages come in order and each exactly once through resets, cuts, half-open ends, stale and
+// duplicate connections and crashes of hosts; what a link keeps stays bounded; after the calm all links
+// that live deliver everything and close in order.
+#include "sim/scenario.hpp"
+
+#include <skein/core/scope.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/detail/link_hello.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/link_endpoint.hpp>
+#include <skein/wire/encode.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace skein;
+using namespace std::chrono_literals;
+
+net::connection_options link_end_named(const std::string& name) {
+    net::connection_options o;
+    const auto secret = net::token::from_hex(std::string(64, '7'));
+    o.secret = secret.value();
+    o.self.name = name;
+    return o;
+}
+
+std::size_t body_size(std::uint64_t i) {
+    return i % 17 == 16 ? 9000 + i * 13 % 40000 : i * 37 % 600;
+}
+
+/// What one direction of one link has brought.
+struct lane {
+    std::uint64_t sent = 0, got = 0;
+};
+
+/// One link as the scenario sees it: both directions, by the number of its client.
+struct session {
+    lane up, down;
+    std::uint64_t wanted = 0; ///< messages in each direction
+    bool complete = false;
+};
+
+struct link_town {
+    sim::world* w;
+    net::link_options how;
+    std::map<std::string, session*> sessions; ///< by the client's name
+    std::uint64_t resumes = 0;
+};
+
+/// Sends messages until all are out; never more than the window waits.
+task<void> talk(link_town* t, net::link* l, lane* out, std::uint64_t wanted) {
+    byte_buffer body;
+    while (out->sent < wanted) {
+        auto room = l->send_ready();
+        co_await room;
+        const auto burst = 1 + t->w->below(30);
+        for (std::uint64_t k = 0; k < burst && out->sent < wanted; ++k) {
+            body.assign(body_size(out->sent), static_cast<std::byte>(out->sent));
+            l->send(static_cast<std::uint16_t>(1 + out->sent % 5), 3, out->sent, body);
+            ++out->sent;
+        }
+        t->w->check(l->kept_messages() <= t->how.window_messages + 31,
+                    "more is kept than the window");
+        t->w->check(l->kept_bytes() <= t->how.window_bytes + 31 * 50000,
+                    "more bytes than the window");
+        if (t->w->chance(0.5)) {
+            auto pause = sleep_for(t->w->loop.draw_delay(duration(0), 60ms));
+            co_await pause;
+        }
+    }
+}
+
+void take(sim::world* w, lane* in, std::uint64_t sent, const net::frame_view& f) {
+    w->check(f.id == in->got, "a message was lost, doubled or overtaken");
+    w->check(f.id < sent, "a message that was never sent");
+    w->check(f.kind == 1 + f.id % 5 && f.flags == 3, "a header changed on the way");
+    w->check(f.body.size() == body_size(f.id) &&
+                 (f.body.empty() || f.body.back() == static_cast<std::byte>(f.id)),
+             "a body changed on the way");
+    ++in->got;
+}
+
+task<void> serve_link(link_town* t, net::link::handle l) {
+    const auto found = t->sessions.find(l->peer().name);
+    t->w->check(found != t->sessions.end(), "a link from nobody");
+    session* const s = found->second;
+    s->up.got = s->down.sent = s->down.got = 0; // a new link of the same client begins again
+    l->set_handler([t, s](const net::frame_view& f) { take(t->w, &s->up, s->up.sent, f); });
+    try {
+        auto talking = talk(t, l.get(), &s->down, s->wanted);
+        co_await talking;
+        auto ended = l->wait_closed();
+        co_await ended;
+    } catch (const error& e) {
+        if (e.code() == errc::internal) throw;
+    }
+    if (l->failure() && l->failure()->code() == errc::internal) throw *l->failure();
+    l->set_handler(nullptr);
+}
+
+/// One link until all is delivered both ways and it is closed, or it has ended with an error.
+task<void> use_link(link_town* t, net::link::handle l, session* s) {
+    l->set_handler([t, s](const net::frame_view& f) { take(t->w, &s->down, s->down.sent, f); });
+    std::optional<error> fault;
+    try {
+        auto talking = talk(t, l.get(), &s->up, s->wanted);
+        co_await talking;
+        while (s->down.got < s->wanted && l->is_open()) {
+            auto pause = sleep_for(5ms);
+            co_await pause;
+        }
+    } catch (const error& e) {
+        fault = e;
+    }
+    auto closing = l->close();
+    co_await closing;
+    t->resumes += l->statistics().resumes;
+    if (l->failure() && l->failure()->code() == errc::internal) throw *l->failure();
+    if (fault && fault->code() == errc::internal) throw *fault;
+    if (l->ending() == net::link_end::orderly) {
+        t->w->check(s->up.got == s->up.sent, "an orderly end without all messages");
+        s->complete = s->up.got == s->wanted && s->down.got == s->wanted;
+    }
+    t->w->loop.trace(static_cast<std::uint64_t>(l->ending()));
+    l->set_handler(nullptr);
+}
+
+task<void> client_of(link_town* t, std::string name, net::address to, session* s) {
+    sim::world* const w = t->w;
+    auto how = t->how;
+    for (int attempt = 0; !s->complete; ++attempt) { // liveness: after the calm one completes
+        w->check(attempt < 300, "no link completes after the calm");
+        try {
+            *s = {{}, {}, s->wanted, false};
+            how.first.max_tries = 1 + static_cast<int>(w->below(4));
+            auto dialing = net::link::connect(w->network.host(name), to, link_end_named(name), how);
+            auto l = co_await dialing;
+            auto using_it = use_link(t, std::move(l), s);
+            co_await using_it;
+        } catch (const error& e) {
+            if (e.code() == errc::internal || e.code() == errc::malformed) throw;
+        }
+        if (!s->complete) {
+            auto pause = sleep_for(4 * how.resume_within); // the other side has given up, too
+            co_await pause;
+        }
+    }
+}
+
+/// Comes with hellos that a late or doubled connection of the past would bring.
+task<void> bring_stale_hellos(sim::world* w, std::string name, net::address to) {
+    const auto rounds = w->below(6);
+    for (std::uint64_t k = 0; k < rounds; ++k) {
+        auto pause = sleep_for(w->loop.draw_delay(1ms, 800ms));
+        co_await pause;
+        try {
+            auto dialing =
+                net::connection::connect(w->network.host(name), to, link_end_named(name));
+            auto c = co_await dialing;
+            net::detail::link_hello h;
+            h.from = 4711; // the incarnation of all clients of this scenario
+            h.number = 1 + w->below(3);
+            h.generation = 1 + w->below(3);
+            h.fresh = w->chance(0.3);
+            h.received = h.fresh ? 0 : w->below(50);
+            h.window_messages = h.window_bytes = 1000;
+            c->send(net::detail::link_hello_kind, 0, 0, wire::encode(h));
+            if (w->chance(0.5)) c->send(1, 3, 0, {}); // what it would have sent next
+            auto next = with_timeout(c->receive(), 2s);
+            const auto f = co_await next;
+            auto closing = c->close();
+            co_await closing;
+        } catch (const error&) { // it is refused, or breaks
+        }
+    }
+}
+
+task<void> trouble(sim::world* w, std::uint64_t clients) {
+    const auto blows = w->below(8);
+    for (std::uint64_t k = 0; k < blows; ++k) {
+        auto pause = sleep_for(w->loop.draw_delay(1ms, 400ms));
+        co_await pause;
+        const auto who = fmt::format("client-{}", w->below(clients));
+        switch (w->below(4)) {
+        case 0:
+            w->network.reset(who, "server");
+            w->network.counts().add(sim::fault::reset);
+            break;
+        case 1: w->network.block("server", who); break;
+        case 2:
+            w->network.crash(who, w->chance(0.5));
+            break; // its streams only: the process lives on
+        case 3: w->network.heal("server", who); break;
+        }
+    }
+}
+
+task<void> be_calm_after(sim::world* w, duration time) {
+    auto pause = sleep_for(time);
+    co_await pause;
+    w->network.stop_faults();
+}
+
+task<void> links(sim::world& w) {
+    link_town town{&w, {}, {}, 0};
+    town.how.window_messages = 1 + w.below(200);
+    town.how.window_bytes = 1000 + w.below(200'000);
+    town.how.queue_bytes = 1 + w.below(100'000);
+    town.how.ack_messages = 1 + w.below(100);
+    town.how.resume_within = w.chance(0.3) ? duration(300ms) : duration(3s);
+    net::link_endpoint server(w.network.host("server"), net::address::sim("server", 1),
+                              link_end_named("server"), town.how);
+    scope clients, serving, others;
+    serving.spawn(
+        server.serve([&](net::link::handle l) { return serve_link(&town, std::move(l)); }));
+    const auto count = 1 + w.below(3);
+    std::vector<session> sessions(count);
+    for (std::uint64_t k = 0; k < count; ++k) {
+        const auto name = fmt::format("client-{}", k);
+        sessions[k].wanted = 1 + w.below(400);
+        town.sessions[name] = &sessions[k];
+    }
+    others.spawn(be_calm_after(&w, 4s));
+    others.spawn(trouble(&w, count));
+    session stale;
+    town.sessions["stale"] = &stale;
+    others.spawn(bring_stale_hellos(&w, "stale", server.local()));
+    for (std::uint64_t k = 0; k < count; ++k) {
+        clients.spawn(client_of(&town, fmt::format("client-{}", k), server.local(), &sessions[k]));
+    }
+    std::optional<error> fault;
+    try {
+        auto joined = clients.join();
+        co_await joined;
+    } catch (const error& e) {
+        fault = e;
+    }
+    auto rest = others.join();
+    co_await rest;
+    server.close();
+    auto ended = with_timeout(serving.join(), 60s); // each link ends by itself
+    co_await ended;
+    if (fault) throw *fault;
+    w.check(server.table().links() == 0, "a link is left behind");
+    w.loop.trace(town.resumes);
+}
+const sim::scenario links_registered("link", &links);
+
+} // namespace
