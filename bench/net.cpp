@@ -9,6 +9,7 @@
 #include <skein/net/asio.hpp>
 #include <skein/net/connection.hpp>
 #include <skein/net/endpoint.hpp>
+#include <skein/net/link_endpoint.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/real_network.hpp>
 
@@ -91,7 +92,8 @@ net::connection_options options() {
     return o;
 }
 
-task<void> echo(net::connection::handle c) {
+template <class Wire>
+task<void> echo(std::shared_ptr<Wire> c) {
     c->set_handler(
         [to = c.get()](const net::frame_view& f) { to->send(f.kind, f.flags, f.id, f.body); });
     auto ended = c->wait_closed();
@@ -99,26 +101,27 @@ task<void> echo(net::connection::handle c) {
 }
 
 /// An echo server on a thread of its own, for as long as it lives.
-class server {
+template <class Endpoint>
+class server_of {
 public:
-    server(const net::address& at, net::endpoint::handler each) : thread_("echo") {
+    server_of(const net::address& at, typename Endpoint::handler each) : thread_("echo") {
         thread_.run([&] { return start(this, at, std::move(each)); });
     }
-    ~server() {
+    ~server_of() {
         thread_.run([&] { return stop(this); });
     }
     [[nodiscard]] const net::address& local() const { return local_; }
 
 private:
-    static task<void> start(server* self, net::address at, net::endpoint::handler each) {
+    static task<void> start(server_of* self, net::address at, typename Endpoint::handler each) {
         self->network_.emplace(self->thread_.loop());
-        self->endpoint_.emplace(*self->network_, at, options());
+        self->endpoint_ = std::make_unique<Endpoint>(*self->network_, at, options());
         self->local_ = self->endpoint_->local();
         self->serving_ = std::make_unique<scope>();
         self->serving_->spawn(self->endpoint_->serve(std::move(each)));
         co_return;
     }
-    static task<void> stop(server* self) {
+    static task<void> stop(server_of* self) {
         self->endpoint_->close();
         auto ended = self->serving_->join();
         co_await ended;
@@ -126,10 +129,12 @@ private:
     }
     net::loop_thread thread_;
     std::optional<net::real_network> network_;
-    std::optional<net::endpoint> endpoint_;
+    std::unique_ptr<Endpoint> endpoint_;
     std::unique_ptr<scope> serving_;
     net::address local_;
 };
+using server = server_of<net::endpoint>;
+using link_server = server_of<net::link_endpoint>;
 
 task<void> ask(net::network* via, net::address to, std::vector<double>* ns) {
     auto connecting = net::connection::connect(*via, to, options());
@@ -148,7 +153,7 @@ task<void> ask(net::network* via, net::address to, std::vector<double>* ns) {
 }
 
 double ping_pong(const net::address& at) {
-    const server there(at, &echo);
+    const server there(at, &echo<net::connection>);
     net::real_loop loop;
     net::real_network network(loop);
     std::vector<double> ns;
@@ -156,8 +161,9 @@ double ping_pong(const net::address& at) {
     return p50_us(ns);
 }
 
+template <class Wire>
 task<void> flood(net::network* via, net::address to, int in_flight, std::uint64_t total) {
-    auto connecting = net::connection::connect(*via, to, options());
+    auto connecting = Wire::connect(*via, to, options());
     auto c = co_await connecting;
     const byte_buffer body(40);
     std::uint64_t sent = 0, got = 0;
@@ -173,12 +179,14 @@ task<void> flood(net::network* via, net::address to, int in_flight, std::uint64_
     co_await closing;
 }
 
+template <class Wire, class Server>
 double calls_per_second(const net::address& at) {
-    const server there(at, &echo);
+    const Server there(at, &echo<Wire>);
     net::real_loop loop;
     net::real_network network(loop);
     constexpr std::uint64_t total = 400'000;
-    return total / bench::seconds([&] { loop.run(flood(&network, there.local(), 1000, total)); });
+    return total /
+           bench::seconds([&] { loop.run(flood<Wire>(&network, there.local(), 1000, total)); });
 }
 
 // ---- bulk ----------------------------------------------------------------------------------------
@@ -266,10 +274,21 @@ int main(int argc, char** argv) {
         .at_most(1.3)
         .print();
 
-    const auto calls = bench::in_turns<2>(
-        rounds, {[&] { return calls_per_second(name); }, [&] { return calls_per_second(tcp); }});
+    const auto calls =
+        bench::in_turns<4>(rounds, {[&] { return calls_per_second<net::connection, server>(name); },
+                                    [&] { return calls_per_second<net::link, link_server>(name); },
+                                    [&] { return calls_per_second<net::connection, server>(tcp); },
+                                    [&] { return calls_per_second<net::link, link_server>(tcp); }});
     bench::figure("net.calls_unix_1000_in_flight", calls[0].median, "1/s").at_least(1e6).print();
-    bench::figure("net.calls_tcp_1000_in_flight", calls[1].median, "1/s").at_least(1e6).print();
+    bench::figure("net.link_unix_1000_in_flight", calls[1].median, "1/s")
+        .against("connection", calls[0].median)
+        .at_least(0.9)
+        .print();
+    bench::figure("net.calls_tcp_1000_in_flight", calls[2].median, "1/s").at_least(1e6).print();
+    bench::figure("net.link_tcp_1000_in_flight", calls[3].median, "1/s")
+        .against("connection", calls[2].median)
+        .at_least(0.9)
+        .print();
 
     const auto rate = bench::in_turns<6>(
         rounds, {[&] { return bulk(name, true); }, [&] { return bulk(name, false); },

@@ -59,7 +59,7 @@ struct link_options {
     std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
     std::size_t most_bytes = limit::queue_bytes; ///< the same in bytes; one message may exceed it
     std::size_t queue_bytes = std::size_t{1} << 20;     ///< handed to the connection at a time
-    std::uint64_t ack_messages = 1024;                  ///< confirmed at the latest
+    std::uint64_t ack_messages = 256;                   ///< confirmed at the latest
     std::size_t ack_bytes = std::size_t{256} << 10;     ///< the same in bytes
     duration ack_after = std::chrono::milliseconds(50); ///< the same in time
     duration attempt_timeout =

@@ -70,13 +70,12 @@ SKEIN_INLINE void link::send(std::uint16_t kind, std::uint16_t flags, std::uint6
         return;
     }
     ++statistics_.messages_out;
-    const bool direct = is_direct();
-    window_.push(kind, flags, id, head, body);
-    if (!direct) {
+    if (!is_direct()) {
+        window_.push(kind, flags, id, head, body);
         push_on();
         return;
     }
-    window_.all_handed();
+    window_.push_handed(kind, flags, id, head, body);
     connection_->send(kind, flags, id, head, body);
 }
 
@@ -172,8 +171,7 @@ SKEIN_INLINE task<void> link::send_ready(std::size_t most_queued) {
 
 // --- receiving --------------------------------------------------------------------------------
 
-SKEIN_INLINE void link::on_frame(const frame_view& f) {
-    const auto keep = self_;
+SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's handler holds the link
     try {
         if (f.kind >= first_link_kind) {
             on_own_frame(f);

@@ -81,6 +81,9 @@ SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_he
 SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
                                             bool& refused) {
     forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
     const auto found = links_.find({h.from, h.number});
     link* const known = found == links_.end() ? nullptr : found->second;
     const auto keep = known != nullptr ? known->self_ : nullptr;
