@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Calls, their answers, and the two lanes of a link.
+
+#include <skein/core/check.hpp>
+#include <skein/core/log.hpp>
+#include <skein/core/timeout.hpp>
+#include <skein/net/detail/request_entry.hpp>
+#include <skein/net/detail/request_head.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+
+template <class Below>
+class request_wire_over final : public request_wire {
+public:
+    explicit request_wire_over(std::shared_ptr<Below> below) : below_(std::move(below)) {}
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body) override {
+        below_->send(kind, flags, id, head, body);
+    }
+    task<void> send_ready(std::size_t most_queued) override {
+        return below_->send_ready(most_queued);
+    }
+    void set_handler(unique_function<void(const frame_view&)> handler) override {
+        below_->set_handler(std::move(handler));
+    }
+    void set_closed_handler(unique_function<void(const error*)> handler) override {
+        below_->set_closed_handler(std::move(handler));
+    }
+    task<void> close() override { return below_->close(); }
+    void abort(error why) noexcept override { below_->abort(std::move(why)); }
+    [[nodiscard]] const std::string& peer_name() const noexcept override {
+        return below_->peer_name();
+    }
+    [[nodiscard]] std::uint64_t peer_incarnation() const noexcept override {
+        if constexpr (std::is_same_v<Below, link>) return below_->peer_incarnation();
+        return 0;
+    }
+
+private:
+    std::shared_ptr<Below> below_;
+};
+
+} // namespace detail
+
+/// One call that waits; lives in the frame of call_raw.
+struct requests::pending {
+    event done;
+    std::optional<byte_buffer> reply;
+    std::optional<error> failure;
+
+    static task<void> wait(pending* self) {
+        auto answered = self->done.wait();
+        co_await answered;
+    }
+};
+
+SKEIN_INLINE requests::requests(std::unique_ptr<detail::request_wire> below,
+                                std::shared_ptr<request_service> service, request_options options)
+    : loop_(loop::current()), below_(std::move(below)), service_(std::move(service)),
+      options_(options) {
+    options_.control_bytes = std::min(options_.control_bytes, detail::most_control_bytes);
+    options_.chunk_bytes =
+        std::clamp<std::size_t>(options_.chunk_bytes, 1024, detail::most_chunk_bytes);
+}
+SKEIN_INLINE requests::~requests() = default;
+
+SKEIN_INLINE requests::handle requests::over(link::handle below,
+                                             std::shared_ptr<request_service> service,
+                                             request_options options) {
+    return start(std::make_unique<detail::request_wire_over<link>>(std::move(below)),
+                 std::move(service), options);
+}
+SKEIN_INLINE requests::handle requests::over(connection::handle below,
+                                             std::shared_ptr<request_service> service,
+                                             request_options options) {
+    return start(std::make_unique<detail::request_wire_over<connection>>(std::move(below)),
+                 std::move(service), options);
+}
+
+SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wire> below,
+                                              std::shared_ptr<request_service> service,
+                                              request_options options) {
+    const core made(new requests(std::move(below), std::move(service), options));
+    made->self_ = made;
+    requests* const raw = made.get();
+    raw->below_->set_closed_handler([made](const error* why) { made->on_end(why); });
+    if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
+    return handle(raw, [made](requests* r) {
+        r->closed_handler_ = nullptr;
+        r->other_ = nullptr;
+        r->abort(error(errc::closed, "the request layer was dropped without close()"));
+    });
+}
+
+// --- calling ----------------------------------------------------------------------------------
+
+SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
+                                                  call_options how) {
+    const core keep = self_;
+    if (!open_) {
+        if (failure_) throw *failure_;
+        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    }
+    detail::request_head head;
+    head.number = number;
+    head.generation = how.generation;
+    if (how.deadline) {
+        head.deadline_us = static_cast<std::uint64_t>(std::max<std::int64_t>(
+            1, std::chrono::duration_cast<std::chrono::microseconds>(*how.deadline).count()));
+    }
+    if (how.key != nullptr) {
+        head.client = how.key->keys().client();
+        head.key = how.key->number();
+        head.done_below = how.key->keys().done_below();
+    }
+    byte_buffer whole(detail::request_head::bytes);
+    head.encode(whole.data());
+    append(whole, body);
+    body = byte_buffer();
+
+    pending mine;
+    const std::uint64_t id = ++last_call_;
+    struct place {
+        requests& r;
+        std::uint64_t id;
+        ~place() { r.calls_.erase(id); }
+    } const place{*this, id};
+    calls_.emplace(id, &mine);
+    send(detail::request_kind, id, std::move(whole));
+    std::optional<error> gave_up;
+    try {
+        auto answered = pending::wait(&mine);
+        auto limited =
+            how.deadline ? with_timeout(std::move(answered), *how.deadline) : std::move(answered);
+        co_await limited;
+    } catch (const error& e) {
+        gave_up = e;
+    }
+    if (gave_up && !mine.done.is_set()) {
+        drop_transfer(id);
+        if (open_) send(detail::cancel_kind, id, {});
+        throw *gave_up;
+    }
+    if (mine.failure) throw *mine.failure;
+    co_return std::move(*mine.reply);
+}
+
+SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
+                                     std::uint64_t generation) {
+    if (!open_) {
+        if (failure_) throw *failure_;
+        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    }
+    detail::request_head head;
+    head.number = number;
+    head.flags = detail::request_head::one_way;
+    head.generation = generation;
+    byte_buffer whole(detail::request_head::bytes);
+    head.encode(whole.data());
+    append(whole, body);
+    send(detail::request_kind, ++last_call_, std::move(whole));
+}
+
+// --- the two lanes ----------------------------------------------------------------------------
+
+/// Small messages go at once; large ones wait in a lane of their own.
+SKEIN_INLINE void requests::send(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    if (body.size() > options_.most_message) {
+        throw error(errc::too_large,
+                    fmt::format("message of {} bytes to {} is above the limit of {}", body.size(),
+                                peer_name(), options_.most_message));
+    }
+    if (body.size() <= options_.control_bytes) {
+        below_->send(kind, 0, id, body, {});
+        return;
+    }
+    bulk_bytes_ += body.size();
+    bulk_.push_back({kind, id, std::move(body), 0});
+    if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
+}
+
+/// A large message whose call was given up: what has not left, does not.
+SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
+    const auto found = std::find_if(bulk_.begin(), bulk_.end(), [&](const transfer& t) {
+        return t.id == id && t.kind == detail::request_kind;
+    });
+    if (found == bulk_.end()) return;
+    bulk_bytes_ -= found->body.size() - found->at;
+    if (found->at == 0) {
+        bulk_.erase(found);
+        return;
+    }
+    found->body.resize(found->at); // the lane says that it is dropped
+    found->kind = 0;
+}
+
+/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
+/// waits for more than that.
+SKEIN_INLINE task<void> requests::bulk_lane(core self) {
+    requests& r = *self;
+    try {
+        while (r.open_ && !r.bulk_.empty()) {
+            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await room;
+            if (r.open_ && !r.bulk_.empty()) r.send_chunk();
+        }
+    } catch (const error& e) { // the end of the link is told elsewhere
+        if (r.open_ && e.code() != errc::cancelled && e.code() != errc::closed) throw;
+    }
+    r.bulk_runs_ = false;
+}
+
+SKEIN_INLINE void requests::send_chunk() {
+    transfer& t = bulk_.front();
+    if (t.kind == 0) {
+        below_->send(detail::chunk_kind, detail::dropped_chunk, t.id, {}, {});
+        bulk_.pop_front();
+        return;
+    }
+    std::byte head[detail::chunk_head_bytes];
+    std::uint16_t flags = 0;
+    if (t.at == 0) {
+        flags |= detail::first_chunk;
+        store_le(head, t.kind);
+        store_le(head + 2, t.id);
+        store_le(head + 10, static_cast<std::uint64_t>(t.body.size()));
+    }
+    const std::size_t n = std::min(options_.chunk_bytes, t.body.size() - t.at);
+    const auto piece = byte_span(t.body).subspan(t.at, n);
+    t.at += n;
+    bulk_bytes_ -= n;
+    if (t.at == t.body.size()) flags |= detail::last_chunk;
+    const bool first = (flags & detail::first_chunk) != 0;
+    below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
+    if ((flags & detail::last_chunk) != 0) bulk_.pop_front();
+}
+
+SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
+    byte_span body = f.body;
+    if ((f.flags & detail::first_chunk) != 0) {
+        if (arriving_ || body.size() < detail::chunk_head_bytes) {
+            throw error(errc::malformed, "a large message begins inside another one");
+        }
+        assembly a;
+        a.kind = load_le<std::uint16_t>(body.data());
+        a.id = load_le<std::uint64_t>(body.data() + 2);
+        a.total = load_le<std::uint64_t>(body.data() + 10);
+        if (a.total > options_.most_message) {
+            throw error(errc::too_large,
+                        fmt::format("message of {} bytes from {} is above the limit of {}", a.total,
+                                    peer_name(), options_.most_message));
+        }
+        arriving_ = std::move(a);
+        body = body.subspan(detail::chunk_head_bytes);
+    }
+    if (!arriving_) throw error(errc::malformed, "a chunk of no message");
+    if ((f.flags & detail::dropped_chunk) != 0) {
+        arriving_.reset();
+        return;
+    }
+    if (body.size() > arriving_->total - arriving_->body.size()) {
+        throw error(errc::malformed, "a large message is longer than it said");
+    }
+    append(arriving_->body, body); // memory follows what has come
+    if ((f.flags & detail::last_chunk) == 0) return;
+    if (arriving_->body.size() != arriving_->total) {
+        throw error(errc::malformed, "a large message is shorter than it said");
+    }
+    assembly whole = std::move(*arriving_);
+    arriving_.reset();
+    on_message(whole.kind, whole.id, std::move(whole.body));
+}
+
+// --- being called -----------------------------------------------------------------------------
+
+SKEIN_INLINE void requests::on_frame(const frame_view& f) {
+    const core keep = self_;
+    switch (f.kind) {
+    case detail::chunk_kind:
+        if (f.body.size() > detail::most_chunk_bytes + detail::chunk_head_bytes) break;
+        on_chunk(f);
+        return;
+    case detail::request_kind:
+    case detail::reply_kind:
+    case detail::failure_kind:
+    case detail::cancel_kind:
+        if (f.body.size() > detail::most_control_bytes) break;
+        on_message(f.kind, f.id, f.take_body());
+        return;
+    default:
+        if (other_) {
+            other_(f);
+            return;
+        }
+        throw error(errc::malformed, fmt::format("a frame of kind {:#x} between requests", f.kind))
+            .with_hint("the peer does not speak in requests");
+    }
+    throw error(errc::too_large, fmt::format("a frame of kind {:#x} with {} bytes from {}", f.kind,
+                                             f.body.size(), peer_name()))
+        .with_hint("large messages come in chunks");
+}
+
+SKEIN_INLINE void requests::on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    switch (kind) {
+    case detail::request_kind: on_request(id, std::move(body)); return;
+    case detail::reply_kind: on_answer(id, true, std::move(body)); return;
+    case detail::failure_kind: on_answer(id, false, std::move(body)); return;
+    case detail::cancel_kind: {
+        const auto found = running_.find(id);
+        if (found == running_.end()) return;
+        found->second.stop.request();
+        if (const auto once = found->second.once) once->leave(this, id);
+        return;
+    }
+    default: throw error(errc::malformed, fmt::format("a large message of kind {:#x}", kind));
+    }
+}
+
+SKEIN_INLINE void requests::on_answer(std::uint64_t id, bool good, byte_buffer body) {
+    const auto found = calls_.find(id);
+    if (found == calls_.end()) { // it was given up, or never made
+        if (id > last_call_)
+            throw error(errc::malformed, "an answer to a call that was never made");
+        return;
+    }
+    pending& p = *found->second;
+    if (p.done.is_set()) throw error(errc::malformed, "a second answer to one call");
+    if (good) {
+        p.reply = std::move(body);
+    } else {
+        error told(errc::unknown, "");
+        const auto read = wire::decode(body, told);
+        p.failure = read ? told
+                         : error(errc::malformed,
+                                 "the error of a call to " + peer_name() + " does not decode")
+                               .with_cause(read.error().what());
+    }
+    p.done.set();
+}
+
+SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& why) {
+    if (one_way) {
+        logging::warn("net", "message refused", {{"peer", peer_name()}, {"why", why.what()}});
+        return;
+    }
+    send(detail::failure_kind, id, wire::encode(why));
+}
+
+SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
+    if (body.size() < detail::request_head::bytes) {
+        throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
+    }
+    const auto head = detail::request_head::decode(body.data());
+    const bool one_way = (head.flags & detail::request_head::one_way) != 0;
+    if (running_.contains(id)) throw error(errc::malformed, "two requests with one number");
+    const auto found =
+        service_ ? service_->handlers_.find(head.number) : decltype(service_->handlers_.end()){};
+    if (!service_ || found == service_->handlers_.end()) {
+        refuse(
+            id, one_way,
+            error(errc::not_supported, fmt::format("message {} is not handled here", head.number))
+                .with_hint("the peer is of another version, or in another role"));
+        return;
+    }
+    if (head.generation != 0 && head.generation < service_->generation_) {
+        refuse(id, one_way,
+               error(errc::aborted,
+                     fmt::format("{} of generation {} comes too late, {} is current",
+                                 found->second.name, head.generation, service_->generation_)));
+        return;
+    }
+    if (running_.size() >= options_.most_running) {
+        refuse(id, one_way,
+               error(errc::exhausted,
+                     fmt::format("{} requests of {} run already", running_.size(), peer_name())));
+        return;
+    }
+    caller who;
+    who.peer = peer_name();
+    who.incarnation = below_->peer_incarnation();
+    who.generation = head.generation;
+    if (head.deadline_us != 0) {
+        const auto most = std::uint64_t{1} << 50;
+        who.deadline = deadline_after(
+            loop_.exact_now(),
+            std::chrono::microseconds(static_cast<std::int64_t>(std::min(head.deadline_us, most))));
+    }
+    body.erase(body.begin(), body.begin() + detail::request_head::bytes);
+    const auto stop = running_[id].stop.token();
+    if (head.key != 0 && !one_way) {
+        auto once = service_->start_or_join(head, std::move(body), std::move(who),
+                                            &found->second.run, {self_, id});
+        if (once) running_[id].once = std::move(once);
+        return;
+    }
+    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop));
+}
+
+SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
+                                      bool one_way, request_service::raw_handler* handler,
+                                      cancel_token stop) {
+    const auto service = self->service_; // the handler is its
+    auto running = detail::outcome_of(handler, std::move(body), std::move(who), std::move(stop));
+    const auto outcome = co_await running;
+    if (!one_way) {
+        self->answer(id, outcome);
+        co_return;
+    }
+    self->running_.erase(id);
+    if (outcome.good) co_return;
+    error why(errc::unknown, "");
+    (void)wire::decode(outcome.bytes, why).has_value();
+    logging::warn("net", "message failed", {{"peer", self->peer_name()}, {"why", why.what()}});
+}
+
+SKEIN_INLINE void requests::answer(std::uint64_t id,
+                                   const detail::request_outcome& outcome) noexcept {
+    running_.erase(id);
+    if (!open_) return;
+    try {
+        send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) { // what cannot be answered must not be waited for
+            abort(e);
+            return;
+        }
+        try {
+            send(detail::failure_kind, id, wire::encode(e));
+        } catch (const std::exception& again) {
+            abort(error(errc::internal, again.what()));
+        }
+    }
+}
+
+// --- the end ----------------------------------------------------------------------------------
+
+SKEIN_INLINE const std::string& requests::peer_name() const noexcept { return below_->peer_name(); }
+
+SKEIN_INLINE void requests::on_end(const error* why) noexcept {
+    if (std::exchange(ended_, true)) return;
+    const core keep = self_;
+    open_ = false;
+    if (why != nullptr) failure_ = *why;
+    const error told =
+        failure_ ? *failure_ : error(errc::closed, "the link to " + peer_name() + " was closed");
+    for (auto& [id, p] : calls_) {
+        if (p->done.is_set()) continue;
+        p->failure = told;
+        p->done.set();
+    }
+    // Calls with a key go on when the link broke: their caller may ask again on another one.
+    running_.clear();
+    bulk_.clear();
+    bulk_bytes_ = 0;
+    arriving_.reset();
+    tasks_.cancel();
+    if (auto handler = std::move(closed_handler_)) {
+        closed_handler_ = nullptr;
+        try {
+            handler(failure_ ? &*failure_ : nullptr);
+        } catch (const std::exception& e) {
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
+        }
+    }
+    if (parts_ == 0) release();
+}
+
+SKEIN_INLINE void requests::set_other_handler(unique_function<void(const frame_view&)> handler) {
+    other_ = std::move(handler);
+}
+
+SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*)> handler) {
+    if (ended_) {
+        if (handler) handler(failure_ ? &*failure_ : nullptr);
+        return;
+    }
+    closed_handler_ = std::move(handler);
+}
+
+SKEIN_INLINE void requests::abort(error why) noexcept {
+    const core keep = self_;
+    open_ = false;
+    below_->abort(std::move(why));
+}
+
+SKEIN_INLINE task<void> requests::close() {
+    const core keep = self_;
+    open_ = false;
+    tasks_.cancel();
+    auto closing = below_->close();
+    co_await closing;
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // the tasks report elsewhere
+    }
+}
+
+SKEIN_INLINE void requests::spawn(task<void> work) {
+    if (ended_) return;
+    ++parts_;
+    tasks_.spawn(part(self_, std::move(work)));
+}
+
+SKEIN_INLINE task<void> requests::part(core self, task<void> work) {
+    try {
+        co_await work;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        if (why.code() != errc::cancelled) self->abort(why);
+    }
+    work = {};
+    if (--self->parts_ == 0 && self->ended_) self->release();
+}
+
+SKEIN_INLINE void requests::release() noexcept {
+    loop_.post([last = std::move(self_)] {
+        if (last) last->other_ = nullptr;
+    });
+}
+
+} // namespace skein::net

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "net/support.hpp"
+
+#include <skein/net/detail/request_head.hpp>
+#include <skein/net/link_endpoint.hpp>
+#include <skein/net/requests.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+using namespace net_test;
+
+namespace {
+
+struct add_request {
+    static constexpr std::uint16_t number = 1;
+    std::vector<int> items;
+};
+struct add_reply {
+    static constexpr std::uint16_t number = 2;
+    int sum = 0;
+};
+struct wait_request {
+    static constexpr std::uint16_t number = 3;
+    std::uint32_t milliseconds = 0;
+};
+struct blob {
+    static constexpr std::uint16_t number = 4;
+    byte_buffer bytes;
+};
+struct note {
+    static constexpr std::uint16_t number = 5;
+    std::string text;
+};
+struct unknown_request {
+    static constexpr std::uint16_t number = 99;
+};
+
+add_request add_of(std::vector<int> items) { return {std::move(items)}; }
+wait_request wait_of(std::uint32_t ms) { return {ms}; }
+note note_of(std::string text) { return {std::move(text)}; }
+blob blob_of(std::size_t bytes) { return {byte_buffer(bytes, std::byte{7})}; }
+
+/// What the handlers of a test saw.
+struct seen {
+    int runs = 0, cancelled = 0;
+    std::vector<std::string> order;
+    std::optional<time_point> deadline;
+    std::string peer;
+};
+
+task<add_reply> add_up(seen* s, add_request m, net::caller who) {
+    ++s->runs;
+    s->peer = who.peer;
+    add_reply out;
+    for (const int i : m.items) out.sum += i;
+    if (m.items.empty())
+        throw error(errc::invalid_argument, "nothing to add").with_hint("give some");
+    if (m.items.size() == 1) throw std::runtime_error("a plain exception");
+    co_return out;
+}
+task<add_reply> wait_long(seen* s, wait_request m, net::caller who) {
+    ++s->runs;
+    s->deadline = who.deadline;
+    try {
+        auto pause = sleep_for(std::chrono::milliseconds(m.milliseconds));
+        co_await pause;
+    } catch (const error& e) {
+        s->cancelled += e.code() == errc::cancelled;
+        throw;
+    }
+    co_return add_reply{1};
+}
+task<blob> give_back(blob m, net::caller) { co_return m; }
+
+std::shared_ptr<net::request_service> service_of(seen* s, net::request_service::bounds b = {}) {
+    auto service = std::make_shared<net::request_service>(b);
+    service->on<add_request, add_reply>(
+        [s](add_request m, net::caller who) { return add_up(s, std::move(m), std::move(who)); });
+    service->on<wait_request, add_reply>(
+        [s](wait_request m, net::caller who) { return wait_long(s, m, std::move(who)); });
+    service->on<blob, blob>(&give_back);
+    service->on_tell<note>([s](note m, net::caller) { s->order.push_back(m.text); });
+    return service;
+}
+
+/// A client at "a" and a server at "b" over a link, in the simulated world.
+struct request_world {
+    sim::loop loop{7};
+    sim::network network{loop, sim::faults()};
+    seen there, here;
+    net::request_options how;
+    std::shared_ptr<net::request_service> service;
+    std::vector<net::requests::handle> accepted;
+
+    void run(std::function<task<void>(request_world&, net::requests&)> work,
+             net::request_service::bounds b = {}) {
+        loop.run(whole(this, std::move(work), b));
+        CHECK(network.open_streams() == 0);
+    }
+    task<net::requests::handle> connect() {
+        auto dialing =
+            net::link::connect(network.host("a"), net::address::sim("b", 1), options("client"));
+        auto l = co_await dialing;
+        co_return net::requests::over(std::move(l), service_of(&here), how);
+    }
+    static task<void> serve(request_world* w, net::link::handle l) {
+        auto r = net::requests::over(l, w->service, w->how);
+        w->accepted.push_back(r);
+        auto ended = l->wait_closed();
+        l.reset();
+        co_await ended;
+        auto closing = r->close();
+        co_await closing;
+    }
+    static task<void> whole(request_world* w,
+                            std::function<task<void>(request_world&, net::requests&)> work,
+                            net::request_service::bounds b) {
+        w->service = service_of(&w->there, b);
+        net::link_endpoint server(w->network.host("b"), net::address::sim("b", 1),
+                                  options("server"));
+        scope serving;
+        serving.spawn(server.serve([w](net::link::handle l) { return serve(w, std::move(l)); }));
+        auto connecting = w->connect();
+        auto r = co_await connecting;
+        auto running = error_of(with_timeout(work(*w, *r), 100s));
+        const auto fault = co_await running;
+        auto closing = r->close();
+        co_await closing;
+        w->accepted.clear();
+        server.close();
+        if (fault) serving.cancel();
+        auto ended = with_timeout(serving.join(), 100s);
+        co_await ended;
+        auto ending = w->service->close();
+        co_await ending;
+        w->service.reset();
+        if (fault) throw *fault;
+    }
+};
+
+template <class M>
+task<std::optional<error>> failure_of(net::requests& r, M m, net::call_options how = {}) {
+    auto asking = error_of(drop_value(r.call<add_reply>(std::move(m), how)));
+    auto out = co_await asking;
+    co_return out;
+}
+
+using table = net::message_table<add_request, add_reply, wait_request, blob, note>;
+
+} // namespace
+
+TEST_CASE("a typed call gives the reply, in both directions") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        auto asking = r.call<add_reply>(add_of({1, 2, 3}));
+        const auto reply = co_await asking;
+        CHECK(reply.sum == 6);
+        CHECK(w.there.peer.starts_with("client"));
+        auto back = w.accepted.at(0)->call<add_reply>(add_of({4, 5}));
+        const auto other = co_await back;
+        CHECK(other.sum == 9);
+        CHECK(w.here.runs == 1);
+        CHECK(r.waiting() == 0);
+    });
+}
+
+TEST_CASE("the same calls work over a plain connection") {
+    sim::loop loop(3);
+    sim::network network(loop, sim::faults());
+    const auto body = [](sim::network* network) -> task<void> {
+        seen there;
+        auto service = service_of(&there);
+        auto connecting = connect_pair(&network->host("a"), &network->host("b"),
+                                       net::address::sim("b", 1), options("a"), options("b"));
+        auto p = co_await connecting;
+        auto a = net::requests::over(std::move(p.client));
+        auto b = net::requests::over(std::move(p.server), service);
+        auto asking = a->call<add_reply>(add_of({20, 22}));
+        const auto reply = co_await asking;
+        CHECK(reply.sum == 42);
+        auto closing = a->close();
+        co_await closing;
+        auto closing_too = b->close();
+        co_await closing_too;
+        auto ending = service->close();
+        co_await ending;
+    };
+    loop.run(body(&network));
+    CHECK(network.open_streams() == 0);
+}
+
+TEST_CASE(
+    "errors of a handler come with code, text and hint, other exceptions as remote_exception") {
+    request_world w;
+    w.run([](request_world&, net::requests& r) -> task<void> {
+        auto one = failure_of(r, add_of({}));
+        const auto typed = co_await one;
+        REQUIRE(typed);
+        CHECK(typed->code() == errc::invalid_argument);
+        CHECK(typed->text() == "nothing to add");
+        CHECK(typed->hint() == "give some");
+        auto two = failure_of(r, add_of({1}));
+        const auto plain = co_await two;
+        REQUIRE(plain);
+        CHECK(plain->code() == errc::remote_exception);
+        CHECK(plain->text() == "a plain exception");
+    });
+}
+
+TEST_CASE("unknown messages, bad bodies and replies of another type are told apart") {
+    request_world w;
+    w.run([](request_world&, net::requests& r) -> task<void> {
+        auto one = failure_of(r, unknown_request{});
+        const auto unknown = co_await one;
+        REQUIRE(unknown);
+        CHECK(unknown->code() == errc::not_supported);
+        CHECK(unknown->text().find("message 99") != std::string::npos);
+        auto two = error_of(drop_value(r.call_raw(1, to_buffer("\xff\xff\xff\xff"), {})));
+        const auto bad = co_await two;
+        REQUIRE(bad);
+        CHECK(bad->code() == errc::malformed);
+        CHECK(bad->text().find("add_request does not decode") != std::string::npos);
+        auto three = error_of(drop_value(r.call<blob>(add_of({1, 2}))));
+        const auto other = co_await three;
+        REQUIRE(other);
+        CHECK(other->code() == errc::malformed);
+        CHECK(other->text().find("reply") != std::string::npos);
+        CHECK(r.is_open());
+    });
+}
+
+TEST_CASE("a deadline travels, ends the handler and the call") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        net::call_options how;
+        how.deadline = 100ms;
+        auto asking = failure_of(r, wait_of(5000), how);
+        const auto why = co_await asking;
+        REQUIRE(why);
+        CHECK(why->code() == errc::timeout);
+        auto pause = sleep_for(10ms);
+        co_await pause;
+        CHECK(w.there.deadline.has_value());
+        CHECK(w.there.cancelled == 1);
+        CHECK(w.accepted.at(0)->running() == 0);
+    });
+}
+
+TEST_CASE(
+    "a cancelled call cancels its handler, and a handler whose caller has gone is cancelled") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        auto asking = error_of(with_timeout(drop_value(r.call<add_reply>(wait_of(50000))), 50ms));
+        const auto why = co_await asking;
+        REQUIRE(why);
+        auto pause = sleep_for(10ms);
+        co_await pause;
+        CHECK(w.there.cancelled == 1);
+
+        auto connecting = w.connect();
+        auto other = co_await connecting;
+        scope asking_more;
+        asking_more.spawn(drop_value(failure_of(*other, wait_of(50000))));
+        auto later = sleep_for(20ms);
+        co_await later;
+        other->abort(error(errc::closed, "leaving"));
+        auto joined = asking_more.join();
+        co_await joined;
+        auto last = sleep_for(20ms);
+        co_await last;
+        CHECK(w.there.cancelled == 2);
+        auto closing = other->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE("calls and messages go through a broken connection, each once") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        for (int i = 0; i < 20; ++i) {
+            r.tell(note_of(std::to_string(i)));
+            if (i % 5 == 0) w.network.reset("a", "b");
+            auto asking = r.call<add_reply>(add_of({i, i}));
+            const auto reply = co_await asking;
+            CHECK(reply.sum == 2 * i);
+        }
+        CHECK(w.there.runs == 20);
+        REQUIRE(w.there.order.size() == 20);
+        for (int i = 0; i < 20; ++i)
+            CHECK(w.there.order[static_cast<std::size_t>(i)] == std::to_string(i));
+    });
+}
+
+TEST_CASE("a call with a key that is repeated on another link runs once") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        net::request_keys keys(77);
+        net::call_options how;
+        const auto key = keys.next();
+        how.key = &key;
+        auto connecting = w.connect();
+        auto first = co_await connecting;
+        scope asking;
+        asking.spawn(drop_value(failure_of(*first, wait_of(300), how)));
+        auto pause = sleep_for(50ms);
+        co_await pause;
+        first->abort(error(errc::closed, "the way broke")); // the handler goes on
+        auto joined = asking.join();
+        co_await joined;
+        auto again = r.call<add_reply>(wait_of(300), how); // joins it
+        const auto reply = co_await again;
+        CHECK(reply.sum == 1);
+        auto once_more = r.call<add_reply>(wait_of(300), how); // gets what it gave
+        const auto same = co_await once_more;
+        CHECK(same.sum == 1);
+        CHECK(w.there.runs == 1);
+        CHECK(w.there.cancelled == 0);
+        CHECK(w.service->repeats() == 2);
+        auto closing = first->close();
+        co_await closing;
+    });
+}
+
+TEST_CASE(
+    "what is remembered of keyed calls is bounded, and goes when the client needs it no more") {
+    request_world w;
+    net::request_service::bounds b;
+    b.keys_per_client = 8;
+    w.run(
+        [](request_world& w, net::requests& r) -> task<void> {
+            net::request_keys keys(77);
+            const auto call = [&](const net::request_keys::key* key) -> task<std::optional<error>> {
+                net::call_options how;
+                how.key = key;
+                return failure_of(r, add_of({1, 2}), how);
+            };
+            for (int i = 0; i < 20; ++i) {
+                const auto key = keys.next();
+                auto one = call(&key);
+                const auto why = co_await one;
+                CHECK_FALSE(why);
+                CHECK(w.service->remembered() == 1); // those before are not in use
+            }
+            std::vector<net::request_keys::key> open;
+            for (int i = 0; i < 20; ++i) open.push_back(keys.next());
+            for (const auto& key : open) {
+                auto one = call(&key);
+                const auto why = co_await one;
+                CHECK_FALSE(why);
+            }
+            CHECK(w.service->remembered() <= 8);
+            CHECK(w.there.runs == 40);
+            auto late = call(&open.front()); // it may have run: it does not run again
+            const auto why = co_await late;
+            REQUIRE(why);
+            CHECK(why->code() == errc::exhausted);
+            CHECK(w.there.runs == 40);
+        },
+        b);
+}
+
+TEST_CASE("a request of an older generation is refused") {
+    request_world w;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        w.service->fence(5);
+        net::call_options how;
+        how.generation = 4;
+        auto old = failure_of(r, add_of({1, 2}), how);
+        const auto why = co_await old;
+        REQUIRE(why);
+        CHECK(why->code() == errc::aborted);
+        how.generation = 5;
+        auto current = failure_of(r, add_of({1, 2}), how);
+        const auto fine = co_await current;
+        CHECK_FALSE(fine);
+        CHECK(w.there.runs == 1);
+    });
+}
+
+TEST_CASE("a small call behind a large argument waits no longer than a chunk") {
+    request_world w;
+    w.network.faults().window = std::size_t{64} << 10;
+    w.run([](request_world& w, net::requests& r) -> task<void> {
+        scope asking;
+        const auto send_large = [](net::requests* r, std::size_t bytes) -> task<void> {
+            auto body = blob_of(bytes);
+            auto call = r->call<blob>(std::move(body));
+            const auto reply = co_await call;
+            CHECK(reply.bytes.size() == bytes);
+        };
+        const std::size_t bytes = std::size_t{48} << 20; // the order does not depend on it
+        asking.spawn(send_large(&r, bytes));
+        while (r.bulk_bytes() == 0) {
+            auto others = yield();
+            co_await others;
+        }
+        for (int i = 0; i < 10; ++i) {
+            const std::size_t before = r.bulk_bytes();
+            auto small = r.call<add_reply>(add_of({i, 1}));
+            const auto reply = co_await small;
+            CHECK(reply.sum == i + 1);
+            // While it went there and back no more than a few chunks left.
+            CHECK(before - r.bulk_bytes() <= 3 * w.how.chunk_bytes);
+            CHECK(r.bulk_bytes() > 0);
+        }
+        auto joined = asking.join();
+        co_await joined;
+    });
+}
+
+TEST_CASE("a large call that is given up stops in its lane, and the next one goes") {
+    request_world w;
+    w.network.faults().window = std::size_t{64} << 10;
+    w.run([](request_world&, net::requests& r) -> task<void> {
+        auto asking =
+            error_of(with_timeout(drop_value(r.call<blob>(blob_of(std::size_t{64} << 20))), 2ms));
+        const auto why = co_await asking;
+        REQUIRE(why);
+        CHECK(r.bulk_bytes() == 0);
+        auto next = r.call<blob>(blob_of(3 << 20));
+        const auto reply = co_await next;
+        CHECK(reply.bytes.size() == std::size_t{3} << 20);
+    });
+}
+
+TEST_CASE("a peer that speaks nonsense to the request layer loses its link, and only that") {
+    const auto chunk_of = [](std::uint16_t flags, std::uint64_t total, std::size_t bytes) {
+        byte_buffer b(net::detail::chunk_head_bytes + bytes);
+        store_le(b.data(), net::detail::request_kind);
+        store_le(b.data() + 10, total);
+        return std::pair(flags, b);
+    };
+    const std::pair<std::uint16_t, byte_buffer> bad[] = {
+        chunk_of(net::detail::first_chunk, ~std::uint64_t{0}, 5),           // too large
+        chunk_of(net::detail::first_chunk | net::detail::last_chunk, 9, 5), // shorter
+        chunk_of(net::detail::first_chunk | net::detail::last_chunk, 3, 5), // longer
+        {net::detail::last_chunk, {}},                                      // of nothing
+        {net::detail::first_chunk, byte_buffer(3)},
+    };
+    for (const auto& [flags, body] : bad) {
+        request_world w;
+        w.run([&](request_world& w, net::requests& r) -> task<void> {
+            auto dialing = net::link::connect(w.network.host("c"), net::address::sim("b", 1),
+                                              options("stranger"));
+            auto l = co_await dialing;
+            l->send(net::detail::chunk_kind, flags, 1, body);
+            auto ended = l->wait_closed();
+            co_await ended;
+            CHECK(l->ending() == net::link_end::by_peer);
+            auto asking = failure_of(r, add_of({1, 2}));
+            const auto fine = co_await asking;
+            CHECK_FALSE(fine);
+        });
+    }
+}
+
+TEST_CASE("a table reaches every decoder of a protocol by its number") {
+    CHECK(table::numbers.size() == 5);
+    CHECK(table::check(1, wire::encode(add_of({1}))));
+    CHECK(table::check(99, {}).error().code() == errc::not_found);
+    CHECK_FALSE(table::check(1, to_buffer("\xff\xff\xff\xff")));
+}
