@@ -158,7 +158,8 @@ template <class T>
 [[nodiscard]] T decode_message(byte_span body, std::string_view what) {
     auto read = wire::decode<T>(body);
     if (read) return std::move(*read);
-    throw error(errc::malformed, fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
+    throw error(errc::malformed,
+                fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
         .with_cause(read.error().what());
 }
 } // namespace detail
