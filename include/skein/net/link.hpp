@@ -216,7 +216,7 @@ private:
     void begin_close() noexcept;
     [[nodiscard]] bool is_concluded() const noexcept;
     void settle();
-    static task<void> finish(core self, connection::handle over);
+    static task<void> finish(connection::handle over);
     void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
     void end(std::optional<error> why, link_end how) noexcept;
     void spawn(task<void> work);

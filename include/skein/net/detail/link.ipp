@@ -363,10 +363,10 @@ SKEIN_INLINE bool link::is_concluded() const noexcept {
 SKEIN_INLINE void link::settle() {
     if (state_ != state::closing || finishing_ || !connected_ || !is_concluded()) return;
     finishing_ = true;
-    spawn(finish(self_, connection_));
+    spawn(finish(connection_));
 }
 
-SKEIN_INLINE task<void> link::finish(core self, connection::handle over) {
+SKEIN_INLINE task<void> link::finish(connection::handle over) {
     auto closing = over->close(); // on_connection_end says what came of it
     co_await closing;
 }
