@@ -103,9 +103,10 @@ double gib_per_s(std::size_t bytes, double seconds) {
 } // namespace
 
 int main() {
-    // Large blocks stay mapped, so that nobody's copy pays for page faults.
+#ifdef M_MMAP_THRESHOLD // glibc: large blocks stay mapped, so that nobody's copy pays for page faults
     ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
     ::mallopt(M_TRIM_THRESHOLD, -1);
+#endif
     constexpr int rounds = 15, messages = 200'000;
     bool ok = true;
     const call small = make_call();

@@ -3,6 +3,7 @@
 
 Examples 010 and 020 as one program, so that the headers are compiled once, and where arm64 programs run.
 """
+import json
 import os
 import subprocess
 
@@ -31,6 +32,30 @@ def expect(name: str, done: subprocess.CompletedProcess) -> None:
         same = done.stdout == file.read()
     if done.returncode != 0 or not same:
         raise AssertionError(f"{name} ended with {done.returncode} and said\n{done.stdout}{done.stderr}")
+
+
+def expect_figures(name: str, done: subprocess.CompletedProcess) -> None:
+    """The benchmark has printed figures, one JSON object a line; bars do not count here, so its exit status may be 1."""
+    lines = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode in (0, 1) else []
+    if not lines or not all(line["name"].startswith(name.removeprefix("bench_") + ".") and line["value"] > 0 for line in lines):
+        raise AssertionError(f"{name} ended with {done.returncode} and said\n{done.stdout}{done.stderr}")
+
+
+def make_root(root: str) -> None:
+    """A folder that in_root() can take as the root of a program."""
+    for name in ("proc", "dev"):
+        os.makedirs(os.path.join(root, name))
+
+
+def in_root(root: str, try_only: bool = False) -> list:
+    """The begin of a command that runs in `root`, with /proc and this machine's /dev, and whose processes end with it.
+
+    Without being root it takes a user namespace. try_only: the mounts are made, and the command runs outside.
+    """
+    script = 'mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev" && '
+    script += 'shift && exec "$@"' if try_only else 'root="$1" && shift && exec chroot "$root" "$@"'
+    user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *user, "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh", str(root)]
 
 
 def on_arm64(qemu: str, script: str, **environment: str) -> subprocess.CompletedProcess:
