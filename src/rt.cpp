@@ -17,15 +17,18 @@
 #include <skein/rt/detail/claims.hpp>
 #include <skein/rt/detail/message.hpp>
 #include <skein/rt/detail/process.hpp>
+#include <skein/rt/detail/scheduler.hpp>
 #include <skein/rt/detail/starter.hpp>
 #include <skein/rt/local_workers.hpp>
 #include <skein/rt/process.hpp>
 #include <skein/rt/process_wait.hpp>
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote_error.hpp>
+#include <skein/rt/resources.hpp>
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>
 
@@ -41,12 +44,18 @@
 #include <skein/rt/detail/process_wait.ipp>
 #include <skein/rt/detail/registry.ipp>
 #include <skein/rt/detail/remote_error.ipp>
+#include <skein/rt/detail/resources.ipp>
 #include <skein/rt/detail/run.ipp>
 #include <skein/rt/detail/runtime.ipp>
 #include <skein/rt/detail/runtime_context.ipp>
 #include <skein/rt/detail/runtime_frames.ipp>
 #include <skein/rt/detail/runtime_peers.ipp>
 #include <skein/rt/detail/runtime_send.ipp>
+#include <skein/rt/detail/scheduler.ipp>
+#include <skein/rt/detail/scheduler_groups.ipp>
+#include <skein/rt/detail/scheduler_places.ipp>
+#include <skein/rt/detail/scheduler_pump.ipp>
+#include <skein/rt/detail/scheduler_report.ipp>
 #include <skein/rt/detail/shared_memory.ipp>
 #include <skein/rt/detail/standard_files.ipp>
 #include <skein/rt/detail/starter.ipp>

@@ -11,6 +11,8 @@
 #include <skein/net/frame.hpp>
 #include <skein/net/handshake.hpp>
 #include <skein/net/limits.hpp>
+#include <skein/net/link.hpp>
+#include <skein/net/link_endpoint.hpp>
 #include <skein/net/loop_thread.hpp>
 #include <skein/net/network.hpp>
 #include <skein/net/offload.hpp>
@@ -18,6 +20,7 @@
 #include <skein/net/readable_fd.hpp>
 #include <skein/net/real_loop.hpp>
 #include <skein/net/real_network.hpp>
+#include <skein/net/requests.hpp>
 #include <skein/net/socket_pair.hpp>
 #include <skein/net/stream.hpp>
 #include <skein/net/system_error.hpp>

@@ -15,8 +15,10 @@
 #include <skein/rt/registry.hpp>
 #include <skein/rt/remote.hpp>
 #include <skein/rt/remote_error.hpp>
+#include <skein/rt/resources.hpp>
 #include <skein/rt/run.hpp>
 #include <skein/rt/runtime.hpp>
 #include <skein/rt/runtime_context.hpp>
+#include <skein/rt/scheduler.hpp>
 #include <skein/rt/shared_memory.hpp>
 #include <skein/rt/standard_files.hpp>

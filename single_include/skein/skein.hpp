@@ -6068,6 +6068,8 @@ public:
     }
     /// A large piece of its own.
     void move(byte_buffer bytes);
+    /// A piece that others hold, too.
+    void share(std::shared_ptr<const byte_buffer> bytes);
     /// A piece that the caller keeps alive until it is written.
     void borrow(byte_span bytes);
 
@@ -6089,6 +6091,7 @@ private:
     struct piece {
         byte_buffer owned;
         raw_buffer small;
+        std::shared_ptr<const byte_buffer> shared;
         byte_span view;
     };
     static constexpr std::size_t keep_bytes = std::size_t{1} << 20;
@@ -6132,6 +6135,15 @@ SKEIN_INLINE void out_queue::move(byte_buffer bytes) {
     pieces_.emplace_back();
     pieces_.back().owned = std::move(bytes);
     pieces_.back().view = pieces_.back().owned;
+}
+
+SKEIN_INLINE void out_queue::share(std::shared_ptr<const byte_buffer> bytes) {
+    if (bytes->empty()) return;
+    seal();
+    bytes_ += bytes->size();
+    pieces_.emplace_back();
+    pieces_.back().view = *bytes;
+    pieces_.back().shared = std::move(bytes);
 }
 
 SKEIN_INLINE void out_queue::borrow(byte_span bytes) {
@@ -6652,12 +6664,17 @@ public:
     /// Queues a frame whose body is head followed by body; the bytes are taken before it returns.
     void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
               byte_span body = {});
+    /// Queues a frame whose body others share: it is never copied, and stays until the kernel has it.
+    void send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                     std::shared_ptr<const byte_buffer> body);
     /// As send, but without a copy of `body`, which must stay valid until this task ends. Suspends
     /// until the kernel has all of it. Cancelling it in between aborts the connection: the frame is cut.
     task<void> send_borrowed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
                              byte_span head, byte_span body);
     /// Waits while more than limits::max_send_queue bytes are queued; throws like send.
-    task<void> send_ready();
+    task<void> send_ready() { return send_ready(options_.bounds.max_send_queue); }
+    /// The same with a bound of the caller's own.
+    task<void> send_ready(std::size_t most_queued);
     [[nodiscard]] std::size_t queued_bytes() const noexcept { return out_.bytes() + in_flight_; }
     /// Memory that its buffers hold; that of a large frame is given back soon after it.
     [[nodiscard]] std::size_t buffer_bytes() const noexcept;
@@ -6688,6 +6705,8 @@ public:
     task<void> wait_closed();
 
     [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    /// True when the kernel reports the death of the peer (Unix sockets).
+    [[nodiscard]] bool is_local() const noexcept { return local_; }
     /// Silent for longer than keep_alive::suspect_after right now.
     [[nodiscard]] bool is_suspect() const noexcept { return suspect_; }
     /// Why it ended; nothing while open or after an orderly end.
@@ -6756,6 +6775,7 @@ private:
     connection_options options_;
     identity peer_;
     std::string peer_name_;
+    bool local_;
     connection_statistics statistics_;
 
     // Sending: out_ collects; the write loop takes over only when the kernel would block.
@@ -6965,6 +6985,21 @@ SKEIN_INLINE void connection::send(frame f) {
     }
 }
 
+SKEIN_INLINE void connection::send_shared(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                          std::shared_ptr<const byte_buffer> body) {
+    check_sendable();
+    const auto h = header_for(kind, flags, id, *body, {});
+    ++statistics_.frames_out;
+    queued_total_ += frame_header::bytes + h.length;
+    h.encode(out_.grab(frame_header::bytes));
+    out_.share(std::move(body));
+    if (out_.bytes() >= detail::eager_flush_bytes) {
+        flush();
+    } else {
+        request_flush();
+    }
+}
+
 SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint16_t flags,
                                                   std::uint64_t id, byte_span head,
                                                   byte_span body) {
@@ -6990,9 +7025,9 @@ SKEIN_INLINE task<void> connection::send_borrowed(std::uint16_t kind, std::uint1
     if (written_total_ < mine) check_sendable();
 }
 
-SKEIN_INLINE task<void> connection::send_ready() {
+SKEIN_INLINE task<void> connection::send_ready(std::size_t most_queued) {
     const auto keep = self_;
-    while (queued_bytes() > options_.bounds.max_send_queue && state_ == state::open) {
+    while (queued_bytes() > most_queued && state_ == state::open) {
         auto more = drained_.wait();
         co_await more;
     }
@@ -8122,7 +8157,8 @@ SKEIN_INLINE connection::connection(std::unique_ptr<stream> over, connection_opt
                                     identity peer)
     : loop_(loop::current()), stream_(std::move(over)), options_(std::move(options)),
       peer_(std::move(peer)), peer_name_(to_string(peer_) + " over " + stream_->peer_name()),
-      in_(detail::read_buffer_bytes), last_heard_(loop_.now()), last_taken_(loop_.now()) {
+      local_(stream_->is_local()), in_(detail::read_buffer_bytes), last_heard_(loop_.now()),
+      last_taken_(loop_.now()) {
     const auto& alive = options_.alive;
     const bool on = alive.mode == keep_alive_mode::on ||
                     (alive.mode == keep_alive_mode::automatic && !stream_->is_local());
@@ -11831,19 +11867,15 @@ SKEIN_INLINE std::unique_ptr<listener> connected_network::listen(address) {
 } // namespace skein::net
 
 // ======== skein/rt/detail/children.hpp
-// What other worlds' children share with rt/detail/children.ipp.
+// What tests look at of rt/detail/children.ipp.
 
 #include <cstdint>
 
 namespace skein::rt {
 
-struct child_options;
 struct process_usage;
 
 namespace detail {
-
-///   errors  too_large: the boot message
-void check_boot_size(const child_options& how);
 
 /// What Linux tells of a process; zeros if there is no such process.
 [[nodiscard]] process_usage usage_of(std::int64_t pid);
@@ -13900,6 +13932,1905 @@ SKEIN_INLINE task<void> endpoint::one(endpoint* self, std::unique_ptr<stream> fr
 
 } // namespace skein::net
 
+// ======== skein/net/link.hpp
+// Messages between two processes, in order, each exactly once, also when the connection below breaks.
+//
+// A connection delivers in order until it breaks, so both sides only count: the sender keeps what is not
+// confirmed, the dialling side dials again, both say how many they have, and the rest is sent again. The
+// link ends in order (close), or with an error: the peer did not come back in time, was restarted, has
+// forgotten the link, or was declared dead. On Unix sockets the kernel reports a death: there nothing is
+// kept, and a broken connection is the end.
+//
+//     auto dialing = net::link::connect(network, to, options);
+//     auto l = co_await dialing;
+//     l->send(7, 0, id, head, body);               // also while the connection is broken
+//     co_await l->close();                         // when the peer has everything
+//
+// The accepting side is in link_endpoint.hpp.
+
+
+// ======== skein/net/detail/link_window.hpp
+// What a link has sent and its peer has not confirmed: messages in order, small ones copied one behind the
+// other into blocks, large ones shared with the connection that writes them.
+//
+// Three counts move through it: pushed >= handed (to the present connection) >= acknowledged.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+
+namespace skein::net::detail {
+
+/// The messages of one direction of a link that may have to be sent again.
+class link_window {
+public:
+    using shared_body = std::shared_ptr<const byte_buffer>;
+
+    /// A kept message; `large` is set when its body is shared.
+    struct entry {
+        std::uint16_t kind = 0, flags = 0;
+        std::uint64_t id = 0;
+        byte_span body;
+        shared_body large;
+    };
+
+    /// Appends a message and copies it. The high bit of the flags must be clear.
+    void push(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body);
+    /// The same with a body that is kept by reference.
+    void push(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, shared_body body);
+
+    /// As the first push, of a message that the caller sends itself; nothing may be pending.
+    void push_handed(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+                     byte_span body) {
+        copy(kind, flags, id, head, body);
+        ++handed_;
+    }
+    /// The first message that is not handed; now it is. There must be one; valid until the next call.
+    entry hand_next();
+    /// All kept messages are to be handed (to another connection) again.
+    void rewind() noexcept;
+    /// The peer has the first `count` of all messages. False, and nothing happens, if that cannot be.
+    [[nodiscard]] bool acknowledge(std::uint64_t count) noexcept;
+    [[nodiscard]] bool can_acknowledge(std::uint64_t count) const noexcept {
+        return count >= acknowledged_ && count <= handed_;
+    }
+    void clear() noexcept;
+
+    [[nodiscard]] bool has_pending() const noexcept { return handed_ != pushed_; }
+    [[nodiscard]] std::uint64_t pushed() const noexcept { return pushed_; }
+    [[nodiscard]] std::uint64_t acknowledged() const noexcept { return acknowledged_; }
+    /// Messages and bytes (bodies and a small header each) that are kept.
+    [[nodiscard]] std::size_t messages() const noexcept {
+        return static_cast<std::size_t>(pushed_ - acknowledged_);
+    }
+    [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+    /// Of them, those that are not handed.
+    [[nodiscard]] std::size_t pending_bytes() const noexcept { return pending_bytes_; }
+    /// Memory it holds.
+    [[nodiscard]] std::size_t capacity() const noexcept;
+
+    static constexpr std::size_t header_bytes = 16;
+
+private:
+    static constexpr std::size_t block_bytes = std::size_t{16} << 10;
+    static constexpr std::uint16_t large_flag = 0x8000;
+
+    struct block {
+        std::unique_ptr<std::byte[]> data;
+        std::size_t used = 0, capacity = 0; // used: of blocks before the last
+    };
+    /// A place between two messages.
+    struct cursor {
+        std::uint64_t block = 0; // counted from the first that there ever was
+        std::size_t at = 0;
+        std::size_t large = 0; // index into large_
+    };
+    std::byte* grab(std::size_t n) {
+        if (free_ < n) more(n);
+        std::byte* const at = end_;
+        end_ += n;
+        free_ -= n;
+        return at;
+    }
+    void more(std::size_t n);
+    std::byte* write(std::uint32_t length, std::uint16_t kind, std::uint16_t flags,
+                     std::uint64_t id, std::size_t stored) {
+        std::byte* const to = grab(header_bytes + stored);
+        store_le(to, length);
+        store_le(to + 4, kind);
+        store_le(to + 6, flags);
+        store_le(to + 8, id);
+        return to + header_bytes;
+    }
+    void copy(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body) {
+        const std::size_t bytes = head.size() + body.size();
+        std::byte* const to = write(static_cast<std::uint32_t>(bytes), kind, flags, id, bytes);
+        if (!head.empty()) std::memcpy(to, head.data(), head.size());
+        if (!body.empty()) std::memcpy(to + head.size(), body.data(), body.size());
+        ++pushed_;
+        bytes_ += header_bytes + bytes;
+    }
+    void begin_pending() noexcept;
+    [[nodiscard]] std::size_t used(std::size_t index) const noexcept;
+    [[nodiscard]] const std::byte* at(cursor& c) const noexcept;
+    void drop_blocks() noexcept;
+
+    std::deque<block> blocks_;
+    std::uint64_t first_block_ = 0;
+    block spare_;
+    std::byte* end_ = nullptr; // of what is written in the last block
+    std::size_t free_ = 0;     // behind it
+    std::deque<shared_body> large_;
+    cursor front_, next_; // the oldest message; the first that is not handed, if there is one
+    std::uint64_t pushed_ = 0, handed_ = 0, acknowledged_ = 0;
+    std::size_t bytes_ = 0, pending_bytes_ = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/link_window.ipp
+// The blocks of a link's window.
+
+#include <algorithm>
+#include <utility>
+
+namespace skein::net::detail {
+
+/// Begins another block.
+SKEIN_INLINE void link_window::more(std::size_t n) {
+    block fresh;
+    if (spare_.capacity >= n) {
+        fresh = std::exchange(spare_, block());
+    } else {
+        fresh.capacity = std::max(n, block_bytes);
+        fresh.data = std::make_unique_for_overwrite<std::byte[]>(fresh.capacity);
+    }
+    if (!blocks_.empty()) blocks_.back().used = blocks_.back().capacity - free_;
+    end_ = fresh.data.get();
+    free_ = fresh.capacity;
+    blocks_.push_back(std::move(fresh));
+}
+
+SKEIN_INLINE std::size_t link_window::used(std::size_t index) const noexcept {
+    const block& b = blocks_[index];
+    return index + 1 == blocks_.size() ? b.capacity - free_ : b.used;
+}
+
+/// The next message is the first that is not handed.
+SKEIN_INLINE void link_window::begin_pending() noexcept {
+    if (has_pending()) return;
+    next_ = {first_block_, 0, large_.size()};
+    if (blocks_.empty()) return;
+    next_.block = first_block_ + blocks_.size() - 1;
+    next_.at = blocks_.back().capacity - free_;
+}
+
+SKEIN_INLINE void link_window::push(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                    byte_span head, byte_span body) {
+    begin_pending();
+    copy(kind, flags, id, head, body);
+    pending_bytes_ += header_bytes + head.size() + body.size();
+}
+
+SKEIN_INLINE void link_window::push(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                                    shared_body body) {
+    const std::size_t bytes = body->size();
+    begin_pending();
+    large_.push_back(std::move(body));
+    (void)write(static_cast<std::uint32_t>(bytes), kind,
+                static_cast<std::uint16_t>(flags | large_flag), id, 0);
+    ++pushed_;
+    bytes_ += header_bytes + bytes;
+    pending_bytes_ += header_bytes + bytes;
+}
+
+/// The bytes of the message at c, which must exist; steps over the end of a block.
+SKEIN_INLINE const std::byte* link_window::at(cursor& c) const noexcept {
+    for (;;) {
+        const auto index = static_cast<std::size_t>(c.block - first_block_);
+        if (c.at < used(index)) return blocks_[index].data.get() + c.at;
+        ++c.block;
+        c.at = 0;
+    }
+}
+
+SKEIN_INLINE link_window::entry link_window::hand_next() {
+    const std::byte* const from = at(next_);
+    const auto length = load_le<std::uint32_t>(from);
+    entry e;
+    e.kind = load_le<std::uint16_t>(from + 4);
+    e.flags = load_le<std::uint16_t>(from + 6);
+    e.id = load_le<std::uint64_t>(from + 8);
+    const bool large = (e.flags & large_flag) != 0;
+    e.flags &= static_cast<std::uint16_t>(~large_flag);
+    if (large) {
+        e.large = large_[next_.large++];
+        e.body = *e.large;
+    } else {
+        e.body = byte_span(from + header_bytes, length);
+    }
+    next_.at += header_bytes + (large ? 0 : length);
+    ++handed_;
+    pending_bytes_ -= header_bytes + length;
+    return e;
+}
+
+SKEIN_INLINE void link_window::rewind() noexcept {
+    next_ = front_;
+    handed_ = acknowledged_;
+    pending_bytes_ = bytes_;
+}
+
+SKEIN_INLINE bool link_window::acknowledge(std::uint64_t count) noexcept {
+    if (!can_acknowledge(count)) return false;
+    while (acknowledged_ < count) {
+        const auto index = static_cast<std::size_t>(front_.block - first_block_);
+        const std::byte* const data = blocks_[index].data.get();
+        const std::size_t end = used(index);
+        for (; acknowledged_ < count && front_.at < end; ++acknowledged_) {
+            const auto length = load_le<std::uint32_t>(data + front_.at);
+            const bool large = (load_le<std::uint16_t>(data + front_.at + 6) & large_flag) != 0;
+            if (large) {
+                large_.pop_front();
+                --next_.large;
+            }
+            front_.at += header_bytes + (large ? 0 : length);
+            bytes_ -= header_bytes + length;
+        }
+        if (front_.at >= end && index + 1 < blocks_.size()) front_ = {front_.block + 1, 0, 0};
+    }
+    drop_blocks();
+    return true;
+}
+
+/// Blocks before the oldest message go; one is kept for the next.
+SKEIN_INLINE void link_window::drop_blocks() noexcept {
+    while (first_block_ < front_.block) {
+        block& first = blocks_.front();
+        if (first.capacity == block_bytes) spare_ = std::move(first);
+        blocks_.pop_front();
+        ++first_block_;
+    }
+    if (next_.block < first_block_) next_ = {first_block_, 0, next_.large};
+    if (messages() != 0 || blocks_.empty()) return;
+    block& only = blocks_.back(); // nothing is kept: begin again at its front
+    free_ = only.capacity;
+    end_ = only.data.get();
+    front_.at = next_.at = 0;
+}
+
+SKEIN_INLINE void link_window::clear() noexcept {
+    blocks_.clear();
+    large_.clear();
+    spare_ = block();
+    end_ = nullptr;
+    free_ = 0;
+    acknowledged_ = handed_ = pushed_;
+    bytes_ = pending_bytes_ = 0;
+    front_ = next_ = {first_block_, 0, 0};
+}
+
+SKEIN_INLINE std::size_t link_window::capacity() const noexcept {
+    std::size_t sum = spare_.capacity;
+    for (const auto& b : blocks_) sum += b.capacity;
+    for (const auto& body : large_) sum += body->capacity();
+    return sum;
+}
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/link.hpp, continued
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace skein::net {
+
+/// Kinds from here on belong to links and connections.
+inline constexpr std::uint16_t first_link_kind = 0xfe00;
+
+/// Whether a broken connection is the end of the link.
+enum class resume_mode : std::uint8_t {
+    automatic, ///< links resume, but not over Unix sockets, where the kernel reports the death of the peer
+    on,
+    off,
+};
+
+/// What a link may keep, and how long it waits for its peer.
+struct link_options {
+    std::uint64_t incarnation =
+        0;                    ///< of this process, never 0 and never reused; 0: drawn for each link
+    std::uint64_t expect = 0; ///< the incarnation to be reached; 0: whoever answers
+    resume_mode resume = resume_mode::automatic;
+    duration resume_within = time_constants::lan().dead_after; ///< after a break
+    std::size_t window_messages = 65'536;             ///< send_ready() waits while more are kept
+    std::size_t window_bytes = std::size_t{16} << 20; ///< the same in bytes
+    std::size_t most_messages = std::size_t{1} << 20; ///< send() refuses above
+    std::size_t most_bytes = limit::queue_bytes; ///< the same in bytes; one message may exceed it
+    std::size_t queue_bytes = std::size_t{1} << 20;     ///< handed to the connection at a time
+    std::uint64_t ack_messages = 256;                   ///< confirmed at the latest
+    std::size_t ack_bytes = std::size_t{256} << 10;     ///< the same in bytes
+    duration ack_after = std::chrono::milliseconds(50); ///< the same in time
+    duration attempt_timeout =
+        std::chrono::seconds(1);               ///< of one dial and one hello, after a break
+    reconnect_policy first = {.max_tries = 1}; ///< of connect()
+};
+
+/// How a link has ended.
+enum class link_end : std::uint8_t {
+    none,          ///< it has not
+    orderly,       ///< both sides have all messages of the other
+    here,          ///< abort(), a handler that threw, a cancelled or dropped link
+    by_peer,       ///< the peer has aborted it
+    broken,        ///< the connection broke, and this link does not resume
+    deadline,      ///< the peer did not come back in time
+    declared_dead, ///< declare_dead() on either side
+    restarted,     ///< another incarnation answers at the peer's address
+    forgotten,     ///< the peer knows no such link (any more)
+    refused,       ///< the peer refuses to go on, or said what cannot be
+};
+
+/// Counts of one link since it was made.
+struct link_statistics {
+    std::uint64_t messages_in = 0, messages_out = 0;
+    std::uint64_t breaks = 0, resumes = 0; ///< connections lost, and replaced
+    std::uint64_t sent_again = 0;          ///< messages
+    std::uint64_t acks_in = 0, acks_out = 0;
+};
+
+namespace detail {
+class link_books;
+struct link_hello;
+struct link_answer;
+} // namespace detail
+
+/// One end of a link. Belongs to one loop; share it by shared_ptr. Dropping the last shared_ptr aborts it;
+/// close() first for an orderly end.
+class link {
+public:
+    using handle = std::shared_ptr<link>;
+
+    /// Dials, shakes hands, and agrees on a new link. `via` must outlive the link, which dials again.
+    ///   errors  those of connection::connect and dial_patiently; mismatch (another incarnation than
+    ///           expected, another version of links), exhausted (the peer has no place), refused
+    static task<handle> connect(network& via, address to, connection_options options,
+                                link_options how = {});
+
+    link(const link&) = delete;
+    link& operator=(const link&) = delete;
+
+    [[nodiscard]] const identity& peer() const noexcept { return peer_; }
+    /// "name (pid 7 at host) over tcp:10.0.0.3:6380", for messages.
+    [[nodiscard]] const std::string& peer_name() const noexcept { return peer_name_; }
+    [[nodiscard]] std::uint64_t peer_incarnation() const noexcept { return theirs_; }
+    [[nodiscard]] std::uint64_t incarnation() const noexcept { return ours_; }
+    /// Grows with every connection of this link.
+    [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+
+    /// Queues a message, also while the connection is broken. The bytes are taken before it returns.
+    ///   errors  closed, the failure of the link, too_large, exhausted (link_options::most_bytes)
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body = {});
+    /// The same; a large body is moved and never copied.
+    void send(frame f);
+    /// Waits while more than the window is not confirmed, or more than `most_queued` bytes wait for the
+    /// network; throws like send.
+    task<void> send_ready(std::size_t most_queued);
+    task<void> send_ready() { return send_ready(options_.bounds.max_send_queue); }
+    /// Bytes that wait for the network.
+    [[nodiscard]] std::size_t queued_bytes() const noexcept;
+    /// Messages and bytes kept until the peer confirms them; 0 for a link that does not resume.
+    [[nodiscard]] std::size_t kept_messages() const noexcept { return window_.messages(); }
+    [[nodiscard]] std::size_t kept_bytes() const noexcept { return window_.bytes(); }
+    /// Hands what is queued to the kernel now instead of at the end of the turn.
+    void flush() noexcept;
+
+    /// The next message in order; nothing after the peer's orderly close.
+    ///   errors  the failure of the link; closed (by us), cancelled
+    task<std::optional<frame>> receive();
+    /// Instead of receive(): as connection::set_handler. An exception from it aborts the link.
+    void set_handler(unique_function<void(const frame_view&)> handler);
+    /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
+    void set_closed_handler(unique_function<void(const error*)> handler);
+    /// Back-pressure towards the peer: stops reading until resume_reading() or close().
+    void pause_reading() noexcept;
+    void resume_reading() noexcept;
+
+    /// Orderly end: waits until the peer has everything and has said goodbye, through breaks, at most
+    /// limits::close_deadline, and resume_within more for a link that resumes. Never throws; ending()
+    /// and failure() tell what came of it.
+    task<void> close();
+    /// Ends at once; the peer is told, if it can be.
+    void abort(error why) noexcept;
+    /// Ends at once because somebody who knows (an agent, the head) says that the peer is dead. Should it
+    /// come back, it is told so.
+    void declare_dead(std::string why) noexcept;
+    /// Waits for the end, whoever caused it; throws only cancelled.
+    task<void> wait_closed();
+
+    /// Takes messages: not closing, not ended. A broken connection does not matter.
+    [[nodiscard]] bool is_open() const noexcept { return state_ == state::open; }
+    [[nodiscard]] bool is_connected() const noexcept { return connected_; }
+    /// Survives broken connections.
+    [[nodiscard]] bool resumes() const noexcept { return resumes_; }
+    /// The peer is silent or the connection is broken.
+    [[nodiscard]] bool is_suspect() const noexcept {
+        return state_ != state::ended &&
+               (!connected_ || (connection_ && connection_->is_suspect()));
+    }
+    [[nodiscard]] link_end ending() const noexcept { return ending_; }
+    /// Why it ended; nothing while open or after an orderly end.
+    [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
+    [[nodiscard]] const link_statistics& statistics() const noexcept { return statistics_; }
+
+    ~link();
+
+private:
+    friend class detail::link_books;
+    enum class state : std::uint8_t { open, closing, ended };
+    using core = std::shared_ptr<link>;
+
+    link(connection_options options, link_options how, bool dialling);
+    static handle handle_of(core made);
+
+    // Connections come and go (detail/link_resume.ipp).
+    [[nodiscard]] detail::link_hello hello() const;
+    task<void> dial_first(core self);
+    static task<void> dial_once(core self, duration limit);
+    static task<void> dial_again(core self);
+    void take_answer(const detail::link_answer& answer, connection::handle over);
+    void begin(const identity& peer, std::string name, std::uint64_t incarnation, bool resumes,
+               std::uint64_t window_messages, std::uint64_t window_bytes);
+    void attach(connection::handle over, std::uint64_t peer_has);
+    void on_connection_end(std::uint64_t generation, const error* why) noexcept;
+    void break_off(error why) noexcept;
+    void come_back_too_late() noexcept;
+
+    // Sending.
+    void check_sendable(std::uint16_t kind, std::size_t bytes) const;
+    [[nodiscard]] bool is_direct() const noexcept;
+    void push_on();
+    static task<void> pump(core self, connection::handle over);
+    void hand_out();
+
+    // Receiving.
+    void on_frame(const frame_view& f);
+    void on_own_frame(const frame_view& f);
+    void count_received(std::size_t bytes);
+    void acknowledge() noexcept;
+    void deliver(const frame_view& f);
+    void call_handler(const frame_view& f);
+
+    // The end.
+    void begin_close() noexcept;
+    [[nodiscard]] bool is_concluded() const noexcept;
+    void settle();
+    static task<void> finish(connection::handle over);
+    void say_farewell(std::uint64_t verdict, const std::string& why) noexcept;
+    void end(std::optional<error> why, link_end how) noexcept;
+    void spawn(task<void> work);
+    static task<void> part(core self, task<void> work);
+    void release() noexcept;
+
+    struct own_timer : timer_node {
+        own_timer(link& l, void (link::*what)() noexcept) noexcept
+            : timer_node([](timer_node& t) {
+                  auto& self = static_cast<own_timer&>(t);
+                  (self.owner.*self.what)();
+              }),
+              owner(l), what(what) {}
+        link& owner;
+        void (link::*what)() noexcept;
+    };
+    void acknowledge_late() noexcept;
+
+    loop& loop_;
+    connection_options options_;
+    link_options how_;
+    identity peer_;
+    std::string peer_name_;
+    link_statistics statistics_;
+
+    // Who, and by which connection.
+    bool dialling_, resumes_ = false, connected_ = false, answered_ = false, dialing_again_ = false;
+    std::uint64_t ours_, theirs_ = 0, number_ = 0, generation_ = 0;
+    network* via_ = nullptr; // of the dialling side
+    address to_;
+    connection::handle connection_;
+    std::optional<error> break_; // why the last connection ended
+    own_timer deadline_{*this, &link::come_back_too_late};
+    std::shared_ptr<detail::link_books> books_; // of the accepting side
+
+    // Sending.
+    detail::link_window window_;
+    std::uint64_t pumping_ = 0; // the generation whose pump runs
+    wait_queue room_;
+
+    // Receiving.
+    std::uint64_t received_ = 0, told_ = 0; // messages; of them, confirmed
+    std::size_t untold_bytes_ = 0;
+    std::uint64_t ack_messages_ = 1;
+    std::size_t ack_bytes_ = 1;
+    own_timer ack_timer_{*this, &link::acknowledge_late};
+    unique_function<void(const frame_view&)> handler_, replacement_;
+    bool in_handler_ = false, replaced_ = false;
+    bool paused_ = false, full_ = false;
+    std::deque<frame> waiting_;
+    std::size_t waiting_bytes_ = 0;
+    wait_queue receivers_;
+
+    // Life.
+    state state_ = state::open;
+    link_end ending_ = link_end::none;
+    bool sent_fin_ = false, got_fin_ = false, finishing_ = false;
+    std::optional<error> failure_;
+    unique_function<void(const error*)> closed_handler_;
+    event ended_;
+    std::size_t parts_ = 0; // tasks that run
+    core self_;             // while it lives
+    scope tasks_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link.ipp
+// The machinery of net::link on whatever connection it has: sending, receiving, the end.
+
+
+// ======== skein/net/detail/link_books.hpp
+// What the accepting side knows of its links: those that live, and, for a while, how others have ended.
+
+
+// ======== skein/net/detail/link_hello.hpp
+// What the two ends of a link say first on every connection, and the kinds of a link's own frames.
+//
+//   dialling side                              accepting side
+//   hello: link, generation, received   --->
+//                                       <---   answer: verdict, generation, received
+//   messages from `received` on         <-->   messages from `received` on
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net::detail {
+
+/// Frames of the link itself; kinds from first_link_kind on are not the user's.
+enum link_kind : std::uint16_t {
+    link_hello_kind = 0xfe01,
+    link_answer_kind = 0xfe02,
+    link_ack_kind = 0xfe03,      ///< id: messages received
+    link_fin_kind = 0xfe04,      ///< no more messages follow; counts as one
+    link_farewell_kind = 0xfe05, ///< the link ends now; the body says why, id: an answer's verdict
+};
+
+inline constexpr std::uint32_t link_version = 1;
+inline constexpr std::size_t link_greeting_bytes = 2048; ///< most of a hello or an answer
+
+struct link_hello {
+    std::uint32_t version = link_version;
+    std::uint64_t from = 0;       ///< the incarnation of the dialling process
+    std::uint64_t to = 0;         ///< the incarnation it expects; 0: any
+    std::uint64_t number = 0;     ///< of the link, among those of `from`
+    std::uint64_t generation = 0; ///< grows with every connection; older ones are refused
+    std::uint64_t received = 0;   ///< messages of this link that `from` has
+    std::uint64_t window_messages = 0, window_bytes = 0;
+    bool fresh = true;  ///< no answer for this link has come yet
+    bool resume = true; ///< wants to come back after a break
+};
+
+enum class link_verdict : std::uint8_t {
+    good,
+    stale,       ///< a newer connection of this link is known
+    restarted,   ///< another incarnation was expected
+    forgotten,   ///< no such link
+    closed,      ///< it has ended in order
+    ended,       ///< it has ended otherwise; the text says how
+    dead,        ///< the dialling process was declared dead; the text says why
+    no_place,    ///< too many links
+    not_allowed, ///< the hello contradicts what is known
+};
+inline constexpr std::uint8_t link_verdicts = 9;
+
+struct link_answer {
+    std::uint32_t version = link_version;
+    std::uint8_t verdict = 0;
+    std::uint64_t incarnation = 0; ///< of the accepting process
+    std::uint64_t generation = 0;  ///< the newest it knows of this link
+    std::uint64_t received = 0;    ///< messages of this link that it has
+    std::uint64_t window_messages = 0, window_bytes = 0;
+    bool resume = true;
+    std::string why;
+};
+
+/// Reads a hello or an answer.
+///   errors  malformed (another kind, another version, bytes that do not decode, numbers out of range)
+template <class T>
+[[nodiscard]] result<T> read_greeting(const frame& f) {
+    constexpr bool hello = std::is_same_v<T, link_hello>;
+    if (f.kind != (hello ? link_hello_kind : link_answer_kind)) {
+        return error(errc::malformed,
+                     fmt::format("a frame of kind {:#x} where a link begins", f.kind))
+            .with_hint("the peer does not speak in links; check address and purpose");
+    }
+    if (f.body.size() > link_greeting_bytes) {
+        return error(errc::too_large,
+                     fmt::format("a link greeting of {} bytes is above the limit of {}",
+                                 f.body.size(), link_greeting_bytes));
+    }
+    auto read = wire::decode<T>(f.body);
+    if (!read) return read.error();
+    if (read->version != link_version) {
+        return error(errc::mismatch, fmt::format("the peer speaks version {} of links, we speak {}",
+                                                 read->version, link_version))
+            .with_hint("build both sides from the same version of skein");
+    }
+    bool sound = read->window_messages > 0 && read->window_bytes > 0;
+    if constexpr (hello) {
+        sound = sound && read->from != 0 && read->number != 0 && read->generation != 0;
+    } else {
+        sound = sound && read->verdict < link_verdicts && read->incarnation != 0;
+    }
+    if (!sound) return error(errc::malformed, "a link greeting with impossible numbers");
+    return std::move(*read);
+}
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/link_books.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace skein::net::detail {
+
+/// An incarnation or number that no other one has.
+[[nodiscard]] std::uint64_t draw_number(random_source& random);
+
+/// Shared by a link_table and its links, so that either may go first.
+class link_books : public std::enable_shared_from_this<link_books> {
+public:
+    link_books(connection_options options, link_options how, std::size_t most_links,
+               std::size_t most_waiting, std::uint64_t incarnation);
+
+    /// Answers a hello; a new link, or nothing when it was an old one's or `refused`.
+    link::handle admit(connection::handle over, const link_hello& hello, bool& refused);
+    /// A link has ended.
+    void leave(link& l) noexcept;
+    /// A link has lost its connection. False: nobody can come back any more.
+    [[nodiscard]] bool wait_for(link& l);
+    /// No link can come back any more.
+    void shut() noexcept { shut_ = true; }
+
+    [[nodiscard]] std::size_t links() const noexcept { return links_.size(); }
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    [[nodiscard]] std::uint64_t refused() const noexcept { return refused_; }
+    [[nodiscard]] std::uint64_t resumed() const noexcept { return resumed_; }
+    [[nodiscard]] std::uint64_t incarnation() const noexcept { return incarnation_; }
+    [[nodiscard]] duration hello_deadline() const noexcept {
+        return options_.bounds.handshake_deadline;
+    }
+
+private:
+    using key =
+        std::pair<std::uint64_t, std::uint64_t>; // incarnation and number of the dialling side
+    /// What a peer that comes back is told.
+    struct epitaph {
+        link_verdict verdict;
+        std::uint64_t received, generation;
+        std::string why;
+        time_point until;
+    };
+    static constexpr std::size_t most_epitaphs = 1024;
+
+    [[nodiscard]] link_answer judge(const connection& over, const link_hello& hello,
+                                    link* known) const;
+    [[nodiscard]] link_answer answer(link_verdict verdict, std::string why = {}) const;
+    link::handle make(connection::handle over, const link_hello& hello);
+    void forget_old() noexcept;
+
+    connection_options options_;
+    link_options how_;
+    std::size_t most_links_, most_waiting_;
+    std::uint64_t incarnation_;
+    bool shut_ = false;
+    std::map<key, link*> links_;
+    std::map<key, epitaph> epitaphs_;
+    std::deque<key> order_;  // of the epitaphs
+    std::deque<key> broken_; // in the order of their breaks; some may be connected again
+    std::uint64_t refused_ = 0, resumed_ = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/link.ipp, continued
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+inline constexpr std::size_t link_share_bytes = std::size_t{8} << 10; ///< from here on shared
+} // namespace detail
+
+SKEIN_INLINE link::~link() = default;
+
+// --- sending ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void link::check_sendable(std::uint16_t kind, std::size_t bytes) const {
+    if (state_ != state::open) [[unlikely]] {
+        if (failure_) throw *failure_;
+        throw error(errc::closed, "the link to " + peer_name_ + " is closed");
+    }
+    SKEIN_CHECK(kind < first_link_kind, "kind {:#x} belongs to links and connections", kind);
+    if (bytes > options_.bounds.max_frame) [[unlikely]] {
+        throw error(errc::too_large,
+                    fmt::format("message of {} bytes to {} is above the limit of {}", bytes,
+                                peer_name_, options_.bounds.max_frame))
+            .with_hint("send it in pieces or raise limits::max_frame on both sides");
+    }
+    if (window_.messages() >= how_.most_messages || window_.bytes() >= how_.most_bytes)
+        [[unlikely]] {
+        throw error(errc::exhausted,
+                    fmt::format("{} messages of {} bytes wait for {} to confirm them",
+                                window_.messages(), window_.bytes(), peer_name_))
+            .with_hint("await send_ready() before more is sent");
+    }
+}
+
+/// The connection takes a message now, and nothing waits in front of it.
+SKEIN_INLINE bool link::is_direct() const noexcept {
+    return connected_ && !window_.has_pending() && connection_->is_open() &&
+           connection_->queued_bytes() <= how_.queue_bytes;
+}
+
+SKEIN_INLINE void link::send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id,
+                             byte_span head, byte_span body) {
+    const std::size_t bytes = head.size() + body.size();
+    check_sendable(kind, bytes);
+    flags &= static_cast<std::uint16_t>(~body_crc_flag);
+    if (!resumes_) {
+        ++statistics_.messages_out;
+        connection_->send(kind, flags, id, head, body);
+        return;
+    }
+    if (bytes >= detail::link_share_bytes) {
+        frame f{kind, flags, id, {}};
+        f.body.reserve(bytes);
+        append(f.body, head);
+        append(f.body, body);
+        send(std::move(f));
+        return;
+    }
+    ++statistics_.messages_out;
+    if (!is_direct()) {
+        window_.push(kind, flags, id, head, body);
+        push_on();
+        return;
+    }
+    window_.push_handed(kind, flags, id, head, body);
+    connection_->send(kind, flags, id, head, body);
+}
+
+SKEIN_INLINE void link::send(frame f) {
+    check_sendable(f.kind, f.body.size());
+    if (resumes_ && f.body.size() < detail::link_share_bytes) {
+        send(f.kind, f.flags, f.id, f.body);
+        return;
+    }
+    ++statistics_.messages_out;
+    if (!resumes_) {
+        connection_->send(std::move(f));
+        return;
+    }
+    window_.push(f.kind, f.flags & static_cast<std::uint16_t>(~body_crc_flag), f.id,
+                 std::make_shared<const byte_buffer>(std::move(f.body)));
+    push_on();
+}
+
+/// Hands the next kept message to the connection.
+SKEIN_INLINE void link::hand_out() {
+    const auto next = window_.hand_next();
+    if (next.large) {
+        connection_->send_shared(next.kind, next.flags, next.id, next.large);
+    } else {
+        connection_->send(next.kind, next.flags, next.id, next.body);
+    }
+}
+
+/// Hands out what the connection takes now; a task does the rest.
+SKEIN_INLINE void link::push_on() {
+    const auto has_room = [&] {
+        return connected_ && connection_->is_open() &&
+               connection_->queued_bytes() <= how_.queue_bytes;
+    };
+    if (pumping_ == generation_) return;
+    while (window_.has_pending() && has_room()) hand_out();
+    if (!window_.has_pending() || !connected_ || !connection_->is_open()) return;
+    pumping_ = generation_;
+    spawn(pump(self_, connection_));
+}
+
+SKEIN_INLINE task<void> link::pump(core self, connection::handle over) {
+    link& l = *self;
+    const std::uint64_t mine = l.generation_;
+    const auto present = [&] { return l.connected_ && l.connection_ == over; };
+    try {
+        while (present() && l.window_.has_pending()) {
+            auto room = over->send_ready(l.how_.queue_bytes);
+            co_await room;
+            while (present() && over->is_open() && l.window_.has_pending() &&
+                   over->queued_bytes() <= l.how_.queue_bytes) {
+                l.hand_out();
+            }
+        }
+    } catch (const error&) { // the connection has ended, which is told elsewhere
+    }
+    if (l.pumping_ == mine) l.pumping_ = 0;
+    l.room_.wake_all();
+}
+
+SKEIN_INLINE std::size_t link::queued_bytes() const noexcept {
+    return window_.pending_bytes() + (connected_ ? connection_->queued_bytes() : 0);
+}
+
+SKEIN_INLINE void link::flush() noexcept {
+    if (connected_) connection_->flush();
+}
+
+SKEIN_INLINE task<void> link::send_ready(std::size_t most_queued) {
+    const auto keep = self_;
+    for (;;) {
+        check_sendable(0, 0);
+        const bool full =
+            window_.messages() > how_.window_messages || window_.bytes() > how_.window_bytes;
+        if (!full && queued_bytes() <= most_queued) co_return;
+        bool moved = false;
+        if (!full && connected_ && !window_.has_pending()) {
+            const auto over = connection_;
+            try {
+                auto room = over->send_ready(most_queued);
+                co_await room;
+                moved = true;
+            } catch (const error& e) {
+                if (e.code() == errc::cancelled || !resumes_) throw;
+            }
+        }
+        if (moved || state_ != state::open) continue;
+        auto change = room_.wait();
+        co_await change;
+    }
+}
+
+// --- receiving --------------------------------------------------------------------------------
+
+SKEIN_INLINE void link::on_frame(const frame_view& f) { // the connection's handler holds the link
+    try {
+        if (f.kind >= first_link_kind) {
+            on_own_frame(f);
+            return;
+        }
+        if (got_fin_) throw error(errc::malformed, "a message after the last one");
+        ++statistics_.messages_in;
+        if (resumes_) count_received(f.body.size());
+        deliver(f);
+    } catch (...) { // of the handler, too: going on would lose its message
+        const error why = to_error(std::current_exception());
+        say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+        end(why, link_end::here);
+    }
+}
+
+SKEIN_INLINE void link::count_received(std::size_t bytes) {
+    ++received_;
+    untold_bytes_ += bytes;
+    if (received_ - told_ >= ack_messages_ || untold_bytes_ >= ack_bytes_) {
+        acknowledge();
+    } else if (!ack_timer_.is_set()) {
+        loop_.set_timer(ack_timer_, deadline_after(loop_.now(), how_.ack_after));
+    }
+}
+
+/// Tells the peer what we have; it leaves with whatever else this turn sends.
+SKEIN_INLINE void link::acknowledge() noexcept {
+    told_ = received_;
+    untold_bytes_ = 0;
+    if (!connected_ || !connection_->is_open()) return; // the next hello says it
+    try {
+        ++statistics_.acks_out;
+        connection_->send(detail::link_ack_kind, 0, received_, {});
+    } catch (...) {
+        break_off(to_error(std::current_exception()));
+    }
+}
+
+SKEIN_INLINE void link::acknowledge_late() noexcept {
+    const auto keep = self_;
+    if (resumes_ && told_ != received_) acknowledge();
+}
+
+SKEIN_INLINE void link::on_own_frame(const frame_view& f) {
+    switch (f.kind) {
+    case detail::link_ack_kind:
+        if (!resumes_ || !window_.acknowledge(f.id)) {
+            throw error(errc::malformed,
+                        fmt::format("{} confirms {} messages; {} were sent, {} confirmed",
+                                    peer_name_, f.id, window_.pushed(), window_.acknowledged()));
+        }
+        ++statistics_.acks_in;
+        room_.wake_all();
+        settle();
+        return;
+    case detail::link_fin_kind:
+        if (got_fin_) throw error(errc::malformed, "a link ends twice");
+        got_fin_ = true;
+        if (resumes_) {
+            ++received_;
+            acknowledge();
+        }
+        receivers_.wake_all();
+        begin_close();
+        settle();
+        return;
+    case detail::link_farewell_kind: {
+        const std::string why(as_text(f.body.first(std::min<std::size_t>(f.body.size(), 1024))));
+        const bool dead = f.id == static_cast<std::uint64_t>(detail::link_verdict::dead);
+        end(error(dead ? errc::peer_lost : errc::reset,
+                  fmt::format("{} has {}", peer_name_,
+                              dead ? "declared this process dead" : "ended the link"))
+                .with_cause(why),
+            dead ? link_end::declared_dead : link_end::by_peer);
+        return;
+    }
+    default:
+        throw error(errc::malformed,
+                    fmt::format("unknown link frame {:#x} from {}", f.kind, peer_name_));
+    }
+}
+
+SKEIN_INLINE void link::deliver(const frame_view& f) {
+    if (handler_) {
+        call_handler(f);
+        return;
+    }
+    frame kept{f.kind, f.flags, f.id, f.take_body()};
+    waiting_bytes_ += kept.body.size() + frame_header::bytes;
+    waiting_.push_back(std::move(kept));
+    if (waiting_bytes_ > options_.bounds.max_receive_queue && !full_) {
+        full_ = true;
+        if (connected_) connection_->pause_reading();
+    }
+    receivers_.wake_one();
+}
+
+/// Keeps the handler alive while it runs, also when it sets another one.
+SKEIN_INLINE void link::call_handler(const frame_view& f) {
+    struct running {
+        explicit running(link& of) noexcept : l(of) { of.in_handler_ = true; }
+        running(const running&) = delete;
+        ~running() {
+            l.in_handler_ = false;
+            if (std::exchange(l.replaced_, false)) l.handler_ = std::move(l.replacement_);
+        }
+        link& l;
+    } guard(*this);
+    handler_(f);
+}
+
+SKEIN_INLINE task<std::optional<frame>> link::receive() {
+    const auto keep = self_;
+    while (waiting_.empty()) {
+        if (failure_) throw *failure_;
+        if (got_fin_ || state_ == state::ended) co_return std::nullopt;
+        auto more = receivers_.wait();
+        co_await more;
+    }
+    std::optional<frame> next(std::move(waiting_.front()));
+    waiting_.pop_front();
+    waiting_bytes_ -= next->body.size() + frame_header::bytes;
+    if (full_ && waiting_bytes_ <= options_.bounds.max_receive_queue / 2) {
+        full_ = false;
+        if (!paused_ && connected_) connection_->resume_reading();
+    }
+    if (!waiting_.empty()) receivers_.wake_one(); // a wake that a cancelled receiver took with it
+    co_return next;
+}
+
+SKEIN_INLINE void link::set_handler(unique_function<void(const frame_view&)> handler) {
+    const auto keep = self_;
+    if (in_handler_) {
+        replacement_ = std::move(handler);
+        replaced_ = true;
+        return;
+    }
+    handler_ = std::move(handler);
+    try {
+        while (handler_ && !waiting_.empty()) {
+            frame f = std::move(waiting_.front());
+            waiting_.pop_front();
+            waiting_bytes_ -= f.body.size() + frame_header::bytes;
+            call_handler({f.kind, f.flags, f.id, f.body, &f.body});
+        }
+    } catch (...) {
+        end(to_error(std::current_exception()), link_end::here);
+    }
+    if (waiting_.empty() && std::exchange(full_, false) && !paused_ && connected_) {
+        connection_->resume_reading();
+    }
+}
+
+SKEIN_INLINE void link::pause_reading() noexcept {
+    paused_ = true;
+    if (connected_) connection_->pause_reading();
+}
+
+SKEIN_INLINE void link::resume_reading() noexcept {
+    if (std::exchange(paused_, false) && !full_ && connected_) connection_->resume_reading();
+}
+
+// --- the end ----------------------------------------------------------------------------------
+
+SKEIN_INLINE void link::begin_close() noexcept {
+    if (state_ != state::open) return;
+    state_ = state::closing;
+    sent_fin_ = true;
+    room_.wake_all();
+    try {
+        if (resumes_) {
+            window_.push(detail::link_fin_kind, 0, 0, {}, {});
+            push_on();
+        } else if (connected_) {
+            connection_->send(detail::link_fin_kind, 0, 0, {});
+        }
+    } catch (...) {
+        break_off(to_error(std::current_exception()));
+    }
+}
+
+/// Both sides have said that no more comes, and both have it all.
+SKEIN_INLINE bool link::is_concluded() const noexcept {
+    return sent_fin_ && got_fin_ && window_.messages() == 0;
+}
+
+/// When all is done, the connection is closed; its goodbyes are the end.
+SKEIN_INLINE void link::settle() {
+    if (state_ != state::closing || finishing_ || !connected_ || !is_concluded()) return;
+    finishing_ = true;
+    spawn(finish(connection_));
+}
+
+SKEIN_INLINE task<void> link::finish(connection::handle over) {
+    auto closing = over->close(); // on_connection_end says what came of it
+    co_await closing;
+}
+
+SKEIN_INLINE task<void> link::close() {
+    const auto keep = self_;
+    begin_close();
+    if (paused_ || full_) { // what the peer still sends is not wanted, its goodbye is
+        handler_ = [](const frame_view&) {};
+        waiting_.clear();
+        waiting_bytes_ = 0;
+        paused_ = full_ = false;
+        if (connected_) connection_->resume_reading();
+    }
+    const duration limit =
+        options_.bounds.close_deadline + (resumes_ ? how_.resume_within : duration(0));
+    try {
+        auto ending = with_timeout(wait_closed(), limit);
+        co_await ending;
+    } catch (const error& e) {
+        const bool cancelled = e.code() == errc::cancelled;
+        const auto left = window_.messages();
+        end(error(cancelled ? errc::cancelled : errc::timeout,
+                  fmt::format("close of the link to {} {}, {} messages were not confirmed",
+                              peer_name_, cancelled ? "was cancelled" : "took too long", left)),
+            link_end::here);
+    }
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // the tasks report through end()
+    }
+}
+
+SKEIN_INLINE void link::say_farewell(std::uint64_t verdict, const std::string& why) noexcept {
+    if (!connected_ || !connection_->is_open()) return;
+    try {
+        const auto over = connection_;
+        over->send(detail::link_farewell_kind, 0, verdict,
+                   as_bytes(std::string_view(why).substr(0, 1024)));
+        over->flush();
+    } catch (const std::exception&) { // it is a courtesy
+    }
+}
+
+SKEIN_INLINE void link::abort(error why) noexcept {
+    if (state_ == state::ended) return;
+    const auto keep = self_;
+    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::ended), why.text());
+    end(std::move(why), link_end::here);
+}
+
+SKEIN_INLINE void link::declare_dead(std::string why) noexcept {
+    if (state_ == state::ended) return;
+    const auto keep = self_;
+    say_farewell(static_cast<std::uint64_t>(detail::link_verdict::dead), why);
+    end(error(errc::peer_lost, peer_name_ + " was declared dead").with_cause(std::move(why)),
+        link_end::declared_dead);
+}
+
+SKEIN_INLINE void link::end(std::optional<error> why, link_end how) noexcept {
+    if (state_ == state::ended) return;
+    const auto keep = self_;
+    state_ = state::ended;
+    ending_ = how;
+    if (why) failure_ = std::move(*why);
+    deadline_.cancel();
+    ack_timer_.cancel();
+    connected_ = false;
+    if (connection_) {
+        connection_->set_closed_handler(nullptr);
+        connection_->abort(failure_ ? *failure_ : error(errc::closed, "the link has ended"));
+        loop_.post([last = std::move(connection_)] {}); // it may be calling us
+    }
+    if (books_) books_->leave(*this);
+    window_.clear();
+    tasks_.cancel();
+    room_.wake_all();
+    receivers_.wake_all();
+    ended_.set();
+    if (auto told = std::move(closed_handler_)) {
+        closed_handler_ = nullptr;
+        try {
+            told(failure_ ? &*failure_ : nullptr);
+        } catch (const std::exception& e) {
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
+        }
+    }
+    if (parts_ == 0) release();
+}
+
+SKEIN_INLINE void link::set_closed_handler(unique_function<void(const error*)> handler) {
+    if (state_ == state::ended) {
+        if (handler) handler(failure_ ? &*failure_ : nullptr);
+        return;
+    }
+    closed_handler_ = std::move(handler);
+}
+
+SKEIN_INLINE task<void> link::wait_closed() {
+    const auto keep = self_;
+    auto ended = ended_.wait();
+    co_await ended;
+}
+
+/// Runs work as a part of the link, which lives until all of them have ended.
+SKEIN_INLINE void link::spawn(task<void> work) {
+    if (state_ == state::ended) return;
+    ++parts_;
+    tasks_.spawn(part(self_, std::move(work)));
+}
+
+SKEIN_INLINE task<void> link::part(core self, task<void> work) {
+    try {
+        co_await work;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        if (why.code() != errc::cancelled) self->end(why, link_end::here);
+    }
+    work = {};
+    if (--self->parts_ == 0 && self->state_ == state::ended) self->release();
+}
+
+/// The link lets itself go when its scope has seen the end of the last task.
+SKEIN_INLINE void link::release() noexcept {
+    loop_.post([last = std::move(self_)] {
+        if (last) last->handler_ = nullptr;
+    });
+}
+
+} // namespace skein::net
+
+// ======== skein/net/detail/link_resume.ipp
+// How a net::link gets its connections: the first one, and another after each break. Comes after
+// detail/link.ipp.
+
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+
+SKEIN_INLINE std::uint64_t draw_number(random_source& random) {
+    for (;;) {
+        if (const auto n = random.next()) return n;
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE link::link(connection_options options, link_options how, bool dialling)
+    : loop_(loop::current()), options_(std::move(options)), how_(how), dialling_(dialling),
+      ours_(how.incarnation != 0 ? how.incarnation : detail::draw_number(loop_.random())) {}
+
+SKEIN_INLINE link::handle link::handle_of(core made) {
+    link* const raw = made.get();
+    return handle(raw, [made = std::move(made)](link* l) {
+        l->closed_handler_ = nullptr;
+        l->abort(error(errc::closed, "the link was dropped without close()"));
+    });
+}
+
+/// What is known after the first greeting.
+SKEIN_INLINE void link::begin(const identity& peer, std::string name, std::uint64_t incarnation,
+                              bool resumes, std::uint64_t window_messages,
+                              std::uint64_t window_bytes) {
+    answered_ = true;
+    peer_ = peer;
+    peer_name_ = std::move(name);
+    theirs_ = incarnation;
+    resumes_ = resumes;
+    // The peer must hear of its messages long before its window is full.
+    ack_messages_ = std::clamp<std::uint64_t>(window_messages / 4, 1, how_.ack_messages);
+    ack_bytes_ =
+        static_cast<std::size_t>(std::clamp<std::uint64_t>(window_bytes / 4, 1, how_.ack_bytes));
+}
+
+// --- the dialling side ------------------------------------------------------------------------
+
+SKEIN_INLINE task<link::handle> link::connect(network& via, address to, connection_options options,
+                                              link_options how) {
+    const core made(new link(std::move(options), how, true));
+    made->via_ = &via;
+    made->to_ = std::move(to);
+    made->number_ = detail::draw_number(made->loop_.random());
+    made->peer_name_ = to_string(made->to_);
+    made->self_ = made;
+    const handle out = handle_of(made); // a failure drops it
+    auto dialing = made->dial_first(made);
+    co_await dialing;
+    co_return out;
+}
+
+SKEIN_INLINE task<void> link::dial_first(core self) {
+    const auto& policy = how_.first;
+    for (int tries = 1;; ++tries) {
+        std::optional<error> fault;
+        try {
+            auto once =
+                dial_once(self, policy.connect_timeout + options_.bounds.handshake_deadline);
+            co_await once;
+            co_return;
+        } catch (const error& e) {
+            fault = e;
+        }
+        const auto pause = policy.delay(tries, loop_.random());
+        const bool no_more = policy.max_tries != 0 && tries >= policy.max_tries;
+        if (no_more || state_ == state::ended || !policy.worth_another(fault->code()) ||
+            deadline_after(loop_.now(), pause) >= policy.until) {
+            throw *fault;
+        }
+        auto sleeping = sleep_for(pause);
+        co_await sleeping;
+    }
+}
+
+SKEIN_INLINE detail::link_hello link::hello() const {
+    detail::link_hello h;
+    h.from = ours_;
+    h.to = theirs_ != 0 ? theirs_ : how_.expect;
+    h.number = number_;
+    h.generation = generation_;
+    h.received = received_;
+    h.window_messages = how_.window_messages;
+    h.window_bytes = how_.window_bytes;
+    h.fresh = !answered_;
+    return h;
+}
+
+/// Dials, says hello, and takes the answer.
+SKEIN_INLINE task<void> link::dial_once(core self, duration limit) {
+    link& l = *self;
+    const auto until = deadline_after(l.loop_.now(), limit);
+    ++l.generation_;
+    auto dialing = with_deadline(dial(*l.via_, l.to_, l.options_), until);
+    auto made = co_await dialing;
+    const bool local = made.stream->is_local();
+    const auto over = connection::over(std::move(made.stream), l.options_, std::move(made.peer));
+    auto h = l.hello();
+    h.resume = l.answered_ ? l.resumes_
+                           : l.how_.resume == resume_mode::on ||
+                                 (l.how_.resume == resume_mode::automatic && !local);
+    over->send(detail::link_hello_kind, 0, 0, wire::encode(h));
+    auto waiting = with_deadline(over->receive(), until);
+    const auto first = co_await waiting;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    auto answer = detail::read_greeting<detail::link_answer>(*first);
+    if (!answer) {
+        over->abort(answer.error());
+        throw answer.error();
+    }
+    l.take_answer(*answer, over);
+}
+
+namespace detail {
+
+/// What an answer means for the link that asked.
+SKEIN_INLINE link_end end_of(link_verdict v) noexcept {
+    switch (v) {
+    case link_verdict::restarted: return link_end::restarted;
+    case link_verdict::forgotten: return link_end::forgotten;
+    case link_verdict::closed:
+    case link_verdict::ended: return link_end::by_peer;
+    case link_verdict::dead: return link_end::declared_dead;
+    case link_verdict::no_place:
+    case link_verdict::not_allowed: return link_end::refused;
+    case link_verdict::good:
+    case link_verdict::stale: break;
+    }
+    return link_end::none;
+}
+
+SKEIN_INLINE error error_of(const link_answer& a, const std::string& peer) {
+    const auto make = [&](errc code, std::string_view text) {
+        error e(code, fmt::format("{} {}", peer, text));
+        if (!a.why.empty()) e.with_cause(a.why);
+        return e;
+    };
+    switch (static_cast<link_verdict>(a.verdict)) {
+    case link_verdict::stale: return make(errc::reset, "knows a newer connection of this link");
+    case link_verdict::restarted:
+        return make(errc::peer_lost, "is another process than before: the one we knew has ended")
+            .with_hint("it was started again, or another program listens there now");
+    case link_verdict::forgotten:
+        return make(errc::peer_lost, "has forgotten the link")
+            .with_hint("it waited for us for as long as its options say, then it gave us up");
+    case link_verdict::closed: return make(errc::reset, "has closed the link");
+    case link_verdict::ended: return make(errc::reset, "has ended the link");
+    case link_verdict::dead: return make(errc::peer_lost, "has declared this process dead");
+    case link_verdict::no_place: return make(errc::exhausted, "has no place for another link");
+    default: return make(errc::refused, "refuses the link");
+    }
+}
+
+} // namespace detail
+
+SKEIN_INLINE void link::take_answer(const detail::link_answer& a, connection::handle over) {
+    if (state_ == state::ended) throw error(errc::closed, "the link has ended");
+    const auto verdict = static_cast<detail::link_verdict>(a.verdict);
+    const bool good = verdict == detail::link_verdict::good;
+    const bool other = answered_ && a.incarnation != theirs_;
+    generation_ = std::max(generation_, a.generation);
+    // The peer may have ended the link in order before we heard of it.
+    if (verdict == detail::link_verdict::closed && answered_ && !other &&
+        window_.acknowledge(a.received) && is_concluded()) {
+        end(std::nullopt, link_end::orderly);
+        return;
+    }
+    if (!good || other) {
+        detail::link_answer told = a;
+        if (other) told.verdict = static_cast<std::uint8_t>(detail::link_verdict::restarted);
+        const error why = detail::error_of(told, over->peer_name());
+        const auto how = detail::end_of(static_cast<detail::link_verdict>(told.verdict));
+        over->abort(why);
+        if (how != link_end::none && answered_) {
+            is_concluded() ? end(std::nullopt, link_end::orderly) : end(why, how);
+        }
+        throw why;
+    }
+    if (!window_.can_acknowledge(a.received)) {
+        error why(errc::malformed,
+                  fmt::format("{} has {} messages of a link; {} were sent, {} confirmed",
+                              over->peer_name(), a.received, window_.pushed(),
+                              window_.acknowledged()));
+        over->abort(why);
+        end(why, link_end::refused);
+        throw why;
+    }
+    if (!answered_) {
+        begin(over->peer(), over->peer_name(), a.incarnation, a.resume, a.window_messages,
+              a.window_bytes);
+    }
+    attach(std::move(over), a.received);
+}
+
+SKEIN_INLINE task<void> link::dial_again(core self) {
+    link& l = *self;
+    reconnect_policy pauses = l.how_.first;
+    pauses.most_delay = std::min<duration>(pauses.most_delay, l.how_.resume_within / 8);
+    for (int tries = 1; l.state_ != state::ended && !l.connected_; ++tries) {
+        std::optional<error> fault;
+        try {
+            auto once = dial_once(self, l.how_.attempt_timeout);
+            co_await once;
+            if (!l.connected_) continue;
+            break;
+        } catch (const error& e) {
+            fault = e;
+        }
+        if (l.state_ == state::ended) break;
+        if (fault->code() == errc::permission_denied || fault->code() == errc::mismatch) {
+            l.end(error(errc::peer_lost, "another process answers for " + l.peer_name_)
+                      .with_cause(fault->what()),
+                  link_end::restarted);
+            break;
+        }
+        l.break_ = *fault;
+        auto pause = sleep_for(pauses.delay(tries, l.loop_.random()));
+        co_await pause;
+    }
+    l.dialing_again_ = false;
+}
+
+// --- both sides -------------------------------------------------------------------------------
+
+/// From now on the link lives on this connection; the one before, if it lives, is cut off.
+SKEIN_INLINE void link::attach(connection::handle over, std::uint64_t peer_has) {
+    const auto keep = self_;
+    if (connection_) {
+        connection_->set_closed_handler(nullptr);
+        connection_->abort(error(errc::reset, "a newer connection has taken its place"));
+        loop_.post([last = std::move(connection_)] {});
+    }
+    deadline_.cancel();
+    connection_ = std::move(over);
+    connected_ = true;
+    finishing_ = false;
+    if (break_) ++statistics_.resumes;
+    break_.reset();
+    told_ = received_; // the greeting has said it
+    untold_bytes_ = 0;
+    if (resumes_) {
+        const bool sound = window_.acknowledge(peer_has);
+        SKEIN_CHECK(sound, "{} of {} messages", peer_has, window_.pushed());
+        window_.rewind();
+        statistics_.sent_again += window_.messages();
+    }
+    const std::uint64_t mine = generation_;
+    if (paused_ || full_) connection_->pause_reading();
+    const auto now = connection_; // a handler may end or replace it
+    now->set_closed_handler(
+        [self = keep, mine](const error* why) { self->on_connection_end(mine, why); });
+    now->set_handler([self = keep, mine](const frame_view& f) {
+        if (self->connected_ && self->generation_ == mine) self->on_frame(f);
+    });
+    if (!connected_ || connection_ != now) return;
+    push_on();
+    room_.wake_all();
+    settle();
+}
+
+SKEIN_INLINE void link::on_connection_end(std::uint64_t generation, const error* why) noexcept {
+    if (generation != generation_ || !connected_ || state_ == state::ended) return;
+    break_off(why != nullptr ? *why
+                             : error(errc::reset, peer_name_ + " has closed the connection"));
+}
+
+/// The connection is gone. Whoever has everything ends; the others wait for a new one.
+SKEIN_INLINE void link::break_off(error why) noexcept {
+    if (state_ == state::ended || !connected_) return;
+    const auto keep = self_;
+    const bool clean = connection_->failure() == std::nullopt && !connection_->is_open();
+    connected_ = false;
+    finishing_ = false;
+    if (is_concluded() && (clean || !resumes_ || !dialling_)) {
+        end(std::nullopt, link_end::orderly);
+        return;
+    }
+    if (!resumes_) {
+        end(std::move(why), link_end::broken);
+        return;
+    }
+    ++statistics_.breaks;
+    connection_->set_closed_handler(nullptr);
+    connection_->abort(why);
+    break_ = std::move(why);
+    loop_.set_timer(deadline_, deadline_after(loop_.exact_now(), how_.resume_within));
+    room_.wake_all();
+    if (dialling_) {
+        if (!std::exchange(dialing_again_, true)) spawn(dial_again(self_));
+    } else if (!books_ || !books_->wait_for(*this)) {
+        end(error(errc::peer_lost, "the connection to " + peer_name_ + " broke")
+                .with_cause(break_->what()),
+            link_end::broken);
+    }
+}
+
+SKEIN_INLINE void link::come_back_too_late() noexcept {
+    const auto keep = self_;
+    if (is_concluded()) {
+        end(std::nullopt, link_end::orderly);
+        return;
+    }
+    error why(errc::peer_lost, fmt::format("{} did not come back within {:.3g} s", peer_name_,
+                                           to_seconds(how_.resume_within)));
+    if (break_) why.with_cause(break_->what());
+    why.with_hint("its process or host is gone, or the network between is");
+    end(std::move(why), link_end::deadline);
+}
+
+} // namespace skein::net
+
+// ======== skein/net/link_endpoint.hpp
+// The accepting side of links: a table that gives returning peers back to their links, and a whole server.
+//
+//     net::link_endpoint server(network, net::address::tcp("127.0.0.1", 0), options);
+//     auto serving = server.serve([](net::link::handle l) { return talk(std::move(l)); });
+//
+// A peer is authenticated on every connection. A hello of an older generation than the present connection's
+// is refused; one of a newer generation takes its place.
+
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace skein::net {
+
+namespace detail {
+class link_books;
+}
+
+/// How many links a table takes.
+struct link_table_bounds {
+    std::size_t most_links = 4096;
+    std::size_t most_waiting =
+        1024; ///< for their peers to come back; beyond, the oldest is given up
+};
+
+/// The links of one accepting process. Links may outlive it; then a broken connection ends them.
+class link_table {
+public:
+    explicit link_table(connection_options options, link_options how = {},
+                        link_table_bounds bounds = {});
+    link_table(const link_table&) = delete;
+    link_table& operator=(const link_table&) = delete;
+    ~link_table();
+
+    /// Reads the hello on a fresh connection and answers it.
+    ///   result  a new link; nothing when the connection went to a link that is known, or was refused
+    ///   errors  those of connection::receive; malformed, mismatch, too_large (no hello), timeout
+    [[nodiscard]] task<link::handle> admit(connection::handle over);
+
+    /// Of this process, as links tell it to their peers.
+    [[nodiscard]] std::uint64_t incarnation() const noexcept;
+    [[nodiscard]] std::size_t links() const noexcept;
+    /// Links whose peer may come back.
+    [[nodiscard]] std::size_t waiting() const noexcept;
+    /// Hellos so far that were refused, and those that a link has resumed with.
+    [[nodiscard]] std::uint64_t refused() const noexcept;
+    [[nodiscard]] std::uint64_t resumed() const noexcept;
+
+private:
+    std::shared_ptr<detail::link_books> books_;
+};
+
+/// Listens and serves links until it is closed or cancelled.
+class link_endpoint {
+public:
+    using handler = unique_function<task<void>(link::handle)>;
+
+    /// Binds at once.
+    ///   errors  those of network::listen; permission_denied: an address that other hosts can reach
+    ///           without a token
+    link_endpoint(network& via, const address& at, connection_options options,
+                  link_options how = {}, link_table_bounds links = {},
+                  acceptor_options bounds = {});
+    ~link_endpoint();
+
+    [[nodiscard]] address local() const { return door_.local(); }
+    [[nodiscard]] link_table& table() noexcept { return table_; }
+
+    /// Accepts until close(). Every new link gets a task of `serve_one` in the scope of this call, and is
+    /// closed when that ends; an error of one is logged and ends that one only. Returns when all ended.
+    ///   errors  as endpoint::serve
+    [[nodiscard]] task<void> serve(handler serve_one);
+
+    /// Stops accepting; links that are served go on, until their connection breaks.
+    void close() noexcept { door_.close(); }
+
+private:
+    static task<void> one(link_endpoint* self, std::unique_ptr<stream> from, admission* place);
+
+    connection_options options_;
+    acceptor door_;
+    link_table table_;
+    handler handler_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/link_endpoint.ipp
+// Who a hello belongs to, and what it is told.
+
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+namespace detail {
+
+SKEIN_INLINE link_books::link_books(connection_options options, link_options how,
+                                    std::size_t most_links, std::size_t most_waiting,
+                                    std::uint64_t incarnation)
+    : options_(std::move(options)), how_(how), most_links_(most_links), most_waiting_(most_waiting),
+      incarnation_(incarnation) {
+    how_.incarnation = incarnation;
+}
+
+SKEIN_INLINE link_answer link_books::answer(link_verdict verdict, std::string why) const {
+    link_answer a;
+    a.verdict = static_cast<std::uint8_t>(verdict);
+    a.incarnation = incarnation_;
+    a.window_messages = how_.window_messages;
+    a.window_bytes = how_.window_bytes;
+    a.why = std::move(why);
+    return a;
+}
+
+SKEIN_INLINE link_answer link_books::judge(const connection& over, const link_hello& h,
+                                           link* known) const {
+    if (h.to != 0 && h.to != incarnation_) return answer(link_verdict::restarted);
+    if (known == nullptr) {
+        if (const auto found = epitaphs_.find({h.from, h.number}); found != epitaphs_.end()) {
+            auto a = answer(found->second.verdict, found->second.why);
+            a.received = found->second.received;
+            a.generation = found->second.generation;
+            return a;
+        }
+        if (!h.fresh) return answer(link_verdict::forgotten);
+        if (h.received != 0) return answer(link_verdict::not_allowed, "messages of a new link");
+        if (shut_) return answer(link_verdict::no_place, "it is closing");
+        if (links_.size() >= most_links_) {
+            return answer(link_verdict::no_place, fmt::format("{} are there", links_.size()));
+        }
+        return answer(link_verdict::good);
+    }
+    auto a = answer(link_verdict::good);
+    a.generation = known->generation_;
+    a.received = known->received_;
+    a.resume = known->resumes_;
+    const auto refuse = [&](link_verdict v, std::string why) {
+        a.verdict = static_cast<std::uint8_t>(v);
+        a.why = std::move(why);
+    };
+    if (h.generation <= known->generation_) {
+        refuse(link_verdict::stale,
+               fmt::format("generation {} after {}", h.generation, known->generation_));
+    } else if (over.peer().name != known->peer_.name) {
+        refuse(link_verdict::not_allowed, "the link is that of " + known->peer_name_);
+    } else if (!known->resumes_ || !known->window_.can_acknowledge(h.received) ||
+               (h.fresh && known->received_ != 0)) {
+        refuse(link_verdict::not_allowed,
+               fmt::format("{} messages received of {} sent, {} confirmed", h.received,
+                           known->window_.pushed(), known->window_.acknowledged()));
+    }
+    return a;
+}
+
+SKEIN_INLINE link::handle link_books::admit(connection::handle over, const link_hello& h,
+                                            bool& refused) {
+    forget_old();
+    if (!over->is_open()) { // it has ended behind its hello: nothing may change for that
+        throw over->failure().value_or(error(errc::reset, over->peer_name() + " has left"));
+    }
+    const auto found = links_.find({h.from, h.number});
+    link* const known = found == links_.end() ? nullptr : found->second;
+    const auto keep = known != nullptr ? known->self_ : nullptr;
+    auto a = judge(*over, h, known);
+    if (static_cast<link_verdict>(a.verdict) != link_verdict::good) {
+        ++refused_;
+        refused = true;
+        over->send(link_answer_kind, 0, 0, wire::encode(a));
+        return nullptr;
+    }
+    if (known == nullptr) return make(std::move(over), h);
+    ++resumed_;
+    a.generation = known->generation_ = h.generation;
+    if (known->connected_) {
+        ++known->statistics_.breaks;
+        known->break_ = error(errc::reset, "the peer has dialled again");
+    }
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    known->attach(std::move(over), h.received);
+    return nullptr;
+}
+
+SKEIN_INLINE link::handle link_books::make(connection::handle over, const link_hello& h) {
+    const link::core made(new link(options_, how_, false));
+    made->self_ = made;
+    made->books_ = shared_from_this();
+    made->number_ = h.number;
+    made->generation_ = h.generation;
+    const bool resumes = h.resume && (how_.resume == resume_mode::on ||
+                                      (how_.resume == resume_mode::automatic && !over->is_local()));
+    made->begin(over->peer(), over->peer_name(), h.from, resumes, h.window_messages,
+                h.window_bytes);
+    links_.emplace(key(h.from, h.number), made.get());
+    auto a = answer(link_verdict::good);
+    a.generation = h.generation;
+    a.resume = resumes;
+    over->send(link_answer_kind, 0, 0, wire::encode(a));
+    auto out = link::handle_of(made);
+    made->attach(std::move(over), 0);
+    return out;
+}
+
+SKEIN_INLINE void link_books::leave(link& l) noexcept {
+    const key k(l.theirs_, l.number_);
+    const auto found = links_.find(k);
+    if (found == links_.end() || found->second != &l) return;
+    links_.erase(found);
+    const bool closed = l.ending_ == link_end::orderly;
+    const bool dead = l.ending_ == link_end::declared_dead;
+    epitaph e{closed ? link_verdict::closed
+              : dead ? link_verdict::dead
+                     : link_verdict::ended,
+              l.received_, l.generation_, l.failure_ ? l.failure_->what() : "",
+              deadline_after(l.loop_.now(), 4 * how_.resume_within)};
+    if (dead && l.failure_) e.why = l.failure_->cause();
+    if (e.why.size() > 1024) e.why.resize(1024);
+    try {
+        epitaphs_.insert_or_assign(k, std::move(e));
+        order_.push_back(k);
+        if (order_.size() > most_epitaphs) {
+            epitaphs_.erase(order_.front());
+            order_.pop_front();
+        }
+    } catch (const std::bad_alloc&) { // then it is forgotten
+    }
+}
+
+SKEIN_INLINE void link_books::forget_old() noexcept {
+    const auto now = loop::current().now();
+    while (!order_.empty()) {
+        const auto first = epitaphs_.find(order_.front());
+        if (first != epitaphs_.end() && first->second.until > now) return;
+        if (first != epitaphs_.end()) epitaphs_.erase(first);
+        order_.pop_front();
+    }
+}
+
+SKEIN_INLINE std::size_t link_books::waiting() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [k, l] : links_) n += !l->connected_;
+    return n;
+}
+
+SKEIN_INLINE bool link_books::wait_for(link& l) {
+    if (shut_) return false;
+    std::erase(broken_, key(l.theirs_, l.number_));
+    broken_.emplace_back(l.theirs_, l.number_);
+    const auto is_waiting = [&](const key& k) {
+        const auto found = links_.find(k);
+        return found != links_.end() && !found->second->connected_;
+    };
+    if (broken_.size() <= most_waiting_) return true;
+    std::erase_if(broken_, [&](const key& k) { return !is_waiting(k); });
+    while (broken_.size() > most_waiting_) { // each once, and each of them waits
+        link* const oldest = links_.find(broken_.front())->second;
+        broken_.pop_front();
+        oldest->end(error(errc::exhausted,
+                          fmt::format("more than {} links wait for their peers; that of {} has "
+                                      "waited longest",
+                                      most_waiting_, oldest->peer_name_)),
+                    link_end::deadline);
+    }
+    return l.state_ != link::state::ended;
+}
+
+} // namespace detail
+
+SKEIN_INLINE link_table::link_table(connection_options options, link_options how,
+                                    link_table_bounds bounds) {
+    const std::uint64_t mine =
+        how.incarnation != 0 ? how.incarnation : detail::draw_number(loop::current().random());
+    books_ = std::make_shared<detail::link_books>(std::move(options), how, bounds.most_links,
+                                                  bounds.most_waiting, mine);
+}
+SKEIN_INLINE link_table::~link_table() { books_->shut(); }
+
+SKEIN_INLINE std::uint64_t link_table::incarnation() const noexcept {
+    return books_->incarnation();
+}
+SKEIN_INLINE std::size_t link_table::links() const noexcept { return books_->links(); }
+SKEIN_INLINE std::size_t link_table::waiting() const noexcept { return books_->waiting(); }
+SKEIN_INLINE std::uint64_t link_table::refused() const noexcept { return books_->refused(); }
+SKEIN_INLINE std::uint64_t link_table::resumed() const noexcept { return books_->resumed(); }
+
+SKEIN_INLINE task<link::handle> link_table::admit(connection::handle over) {
+    const auto books = books_;
+    auto reading = with_timeout(over->receive(), books->hello_deadline());
+    const auto first = co_await reading;
+    if (!first) throw error(errc::reset, over->peer_name() + " said goodbye instead of hello");
+    const auto hello = detail::read_greeting<detail::link_hello>(*first);
+    if (!hello) throw hello.error();
+    bool refused = false;
+    auto made = books->admit(over, *hello, refused);
+    if (refused) {
+        auto closing = over->close();
+        co_await closing;
+    }
+    co_return made;
+}
+
+SKEIN_INLINE link_endpoint::link_endpoint(network& via, const address& at,
+                                          connection_options options, link_options how,
+                                          link_table_bounds links, acceptor_options bounds)
+    : options_(std::move(options)),
+      door_(via, detail::check_guarded(at, options_.secret), detail::without_deadline(bounds)),
+      table_(options_, how, links) {}
+SKEIN_INLINE link_endpoint::~link_endpoint() = default;
+
+SKEIN_INLINE task<void> link_endpoint::serve(handler serve_one) {
+    handler_ = std::move(serve_one);
+    return door_.serve([this](std::unique_ptr<stream> from, admission* place) {
+        return one(this, std::move(from), place);
+    });
+}
+
+SKEIN_INLINE task<void> link_endpoint::one(link_endpoint* self, std::unique_ptr<stream> from,
+                                           admission* place) {
+    auto* cancel = co_await skein::detail::current_cancel{};
+    link::handle l;
+    {
+        auto greeting = connection::accept(std::move(from), self->options_);
+        const connection::handle c = co_await greeting;
+        place->authenticated();
+        auto admitting = self->table_.admit(c);
+        l = co_await admitting;
+    }
+    if (!l) co_return;
+    std::optional<error> fault;
+    try {
+        auto serving = self->handler_(l);
+        co_await serving;
+    } catch (...) {
+        fault = to_error(std::current_exception());
+    }
+    if (fault) l->abort(*fault);
+    auto closing = shield(l->close());
+    co_await closing;
+    if (!fault) co_return;
+    if (fault->code() == errc::cancelled && cancel != nullptr && cancel->requested()) throw *fault;
+    logging::warn("net", "link failed", {{"peer", l->peer_name()}, {"why", fault->what()}});
+}
+
+} // namespace skein::net
+
 // ======== skein/net/offload.hpp
 // Work that would block the loop (a file, a long computation) on a small pool of threads.
 //
@@ -14073,6 +16004,1182 @@ SKEIN_INLINE void offload_pool::main() {
 SKEIN_INLINE task<void> detail::pause(duration length) {
     auto sleeping = sleep_for(length);
     co_await sleeping;
+}
+
+} // namespace skein::net
+
+// ======== skein/net/requests.hpp
+// Typed requests between two processes, over a link or a connection.
+//
+//     struct sum_request { static constexpr std::uint16_t number = 1; std::vector<int> items; };
+//     struct sum_reply   { static constexpr std::uint16_t number = 2; int sum = 0; };
+//
+//     auto service = std::make_shared<net::request_service>();
+//     service->on<sum_request, sum_reply>(&add_up);     // task<sum_reply> add_up(sum_request, net::caller)
+//     auto r = net::requests::over(link, service);       // both sides may call
+//     auto asking = r->call<sum_reply>(sum_request{{1, 2, 3}});
+//     const auto reply = co_await asking;
+//
+// Each call gives exactly one of reply and error. A handler is cancelled when its caller cancels, its
+// deadline passes, or the link has ended. Messages above request_options::control_bytes leave in chunks, so
+// that small ones overtake them: messages keep their order only among small ones and among large ones.
+
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// An aggregate with a number, which is the same in all programs that speak of it.
+template <class T>
+concept message = wire::encodable<T> && requires {
+    { T::number } -> std::convertible_to<std::uint16_t>;
+};
+
+/// All messages of a protocol in one place: numbers are unique, and every decoder can be reached by number.
+template <message... Messages>
+struct message_table {
+    static constexpr std::array<std::uint16_t, sizeof...(Messages)> numbers{Messages::number...};
+
+    /// Decodes a body as the message of that number.
+    ///   errors  not_found (no such number), those of wire::decode
+    [[nodiscard]] static result<void> check(std::uint16_t number, byte_span body) {
+        static_assert(are_unique(), "two messages of a table have one number");
+        result<void> out(
+            error(errc::not_found, fmt::format("no message has the number {}", number)));
+        (void)((number == Messages::number && (out = check_one<Messages>(body), true)) || ...);
+        return out;
+    }
+
+private:
+    static consteval bool are_unique() {
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+            for (std::size_t k = 0; k < i; ++k) {
+                if (numbers[i] == numbers[k]) return false;
+            }
+        }
+        return true;
+    }
+    template <class T>
+    static result<void> check_one(byte_span body) {
+        auto read = wire::decode<T>(body);
+        if (!read) return read.error();
+        return {};
+    }
+};
+
+/// What a request layer asks of itself and of its peer.
+struct request_options {
+    std::size_t control_bytes = std::size_t{64}
+                                << 10; ///< larger messages leave in chunks; at most 1 MiB
+    std::size_t chunk_bytes = std::size_t{1} << 20;  ///< at most 4 MiB
+    std::size_t most_message = std::size_t{1} << 30; ///< of one message, each way
+    std::size_t most_running = 1024;                 ///< handlers of one peer at a time
+};
+
+/// Numbers for calls that may be repeated, on this link or on another one, and run once. One per process;
+/// the loop's thread only.
+class request_keys {
+public:
+    /// `client`: of this process, never 0 and never reused (its incarnation).
+    explicit request_keys(std::uint64_t client) : client_(client) {}
+
+    /// A key in use: as long as it lives, the other side keeps the call's outcome (within its bounds).
+    class key {
+    public:
+        key(key&& other) noexcept
+            : of_(std::exchange(other.of_, nullptr)), number_(other.number_) {}
+        key& operator=(key&&) = delete;
+        ~key() {
+            if (of_ != nullptr) of_->open_.erase(number_);
+        }
+        [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+        [[nodiscard]] const request_keys& keys() const noexcept { return *of_; }
+
+    private:
+        friend class request_keys;
+        key(request_keys& of, std::uint64_t number) : of_(&of), number_(number) {
+            of.open_.insert(number);
+        }
+        request_keys* of_;
+        std::uint64_t number_;
+    };
+    /// The next key; this object must outlive it.
+    [[nodiscard]] key next() { return key(*this, ++last_); }
+    [[nodiscard]] std::uint64_t client() const noexcept { return client_; }
+    /// All keys below are not in use any more.
+    [[nodiscard]] std::uint64_t done_below() const noexcept {
+        return open_.empty() ? last_ + 1 : *open_.begin();
+    }
+
+private:
+    std::uint64_t client_, last_ = 0;
+    std::set<std::uint64_t> open_;
+};
+
+/// What a caller may say about one call.
+struct call_options {
+    std::optional<duration> deadline;       ///< from now on; travels, and ends the handler too
+    const request_keys::key* key = nullptr; ///< repeats with the same key run once
+    std::uint64_t generation = 0; ///< refused by a service that knows a newer one; 0: none
+};
+
+/// Who asks.
+struct caller {
+    std::string peer;                   ///< for messages
+    std::uint64_t incarnation = 0;      ///< of the peer of a link; 0: over a plain connection
+    std::uint64_t generation = 0;       ///< as the caller says
+    std::optional<time_point> deadline; ///< in this process's time
+};
+
+namespace detail {
+struct request_head;
+struct request_outcome;
+struct request_entry;
+class request_wire;
+/// A decoded message, or an error that names it.
+template <class T>
+[[nodiscard]] T decode_message(byte_span body, std::string_view what) {
+    auto read = wire::decode<T>(body);
+    if (read) return std::move(*read);
+    throw error(errc::malformed,
+                fmt::format("the {} {} does not decode", what, type_name(typeid(T))))
+        .with_cause(read.error().what());
+}
+} // namespace detail
+
+class requests;
+
+/// Handlers by message number, and what has run already; shared by the request layers of a process.
+class request_service {
+public:
+    using raw_handler = unique_function<task<byte_buffer>(byte_buffer, caller)>;
+    using waiting_caller = std::pair<std::weak_ptr<requests>, std::uint64_t>; ///< and its call
+
+    /// Bounds of what is remembered of calls with a key.
+    struct bounds {
+        std::size_t keys_per_client = 65'536;
+        std::size_t bytes_per_client = std::size_t{16} << 20; ///< of replies
+        std::size_t clients = 1024;
+    };
+
+    request_service();
+    explicit request_service(bounds b);
+    request_service(const request_service&) = delete;
+    request_service& operator=(const request_service&) = delete;
+    /// close() first.
+    ~request_service();
+
+    /// Handles calls with the message M: `handler(M, caller)` is a task<Reply>.
+    template <message M, message Reply, class F>
+    void on(F handler) {
+        add(M::number, type_name(typeid(M)),
+            [run = std::make_shared<F>(std::move(handler))](byte_buffer body, caller who) {
+                return typed<M, Reply, F>(run, std::move(body), std::move(who));
+            });
+    }
+    /// Handles one-way messages: `handler(M, caller)` is a plain call.
+    template <message M, class F>
+    void on_tell(F handler) {
+        add(M::number, type_name(typeid(M)),
+            [run = std::make_shared<F>(std::move(handler))](byte_buffer body, caller who) {
+                return told<M, F>(run, std::move(body), std::move(who));
+            });
+    }
+    void add(std::uint16_t number, std::string_view name, raw_handler handler);
+
+    /// Requests of an older generation are refused from now on (those that name none are not).
+    void fence(std::uint64_t generation) noexcept { generation_ = generation; }
+    [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+
+    /// Calls that came again and were answered without running again.
+    [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_; }
+    /// Keys that are remembered.
+    [[nodiscard]] std::size_t remembered() const noexcept;
+
+    /// Cancels what still runs for callers with keys and waits for it. Never throws.
+    task<void> close();
+
+private:
+    friend class requests;
+    struct client;
+    using entry_ptr = std::shared_ptr<detail::request_entry>;
+
+    template <class M, class Reply, class F>
+    static task<byte_buffer> typed(std::shared_ptr<F> run, byte_buffer body, caller who) {
+        auto work = (*run)(detail::decode_message<M>(body, "message"), std::move(who));
+        body = byte_buffer();
+        const Reply reply = co_await work;
+        co_return wire::encode(reply);
+    }
+    template <class M, class F>
+    static task<byte_buffer> told(std::shared_ptr<F> run, byte_buffer body, caller who) {
+        (*run)(detail::decode_message<M>(body, "message"), std::move(who));
+        co_return byte_buffer();
+    }
+    static task<void> run_once(request_service* self, std::uint64_t client, entry_ptr e,
+                               byte_buffer body, caller who, raw_handler* handler);
+    /// The call that runs, or nothing: it has been answered.
+    entry_ptr start_or_join(const detail::request_head& head, byte_buffer body, caller who,
+                            raw_handler* handler, waiting_caller from);
+    client& client_of(std::uint64_t number);
+    void trim(client& c) noexcept;
+
+    struct named_handler {
+        std::string name;
+        raw_handler run;
+    };
+    bounds bounds_;
+    std::map<std::uint16_t, named_handler> handlers_;
+    std::map<std::uint64_t, std::unique_ptr<client>> clients_;
+    std::deque<std::uint64_t> client_order_;
+    std::uint64_t generation_ = 0, repeats_ = 0;
+    scope tasks_;
+};
+
+/// One peer to call and to be called by. Dropping the last handle aborts the link below.
+class requests {
+public:
+    using handle = std::shared_ptr<requests>;
+
+    /// Takes over the handlers of `below`. Without a service every request is refused.
+    static handle over(link::handle below, std::shared_ptr<request_service> service = {},
+                       request_options options = {});
+    static handle over(connection::handle below, std::shared_ptr<request_service> service = {},
+                       request_options options = {});
+    requests(const requests&) = delete;
+    requests& operator=(const requests&) = delete;
+    ~requests();
+
+    /// Asks, and waits for the reply. Cancelling it cancels the handler over there.
+    ///   errors  of the handler, as it threw them (an exception that is no skein::error: remote_exception);
+    ///           not_supported (nobody handles it), malformed (one side cannot read the other), timeout,
+    ///           aborted (an older generation), exhausted, too_large, the failure of the link, cancelled
+    template <message Reply, message M>
+    task<Reply> call(M what, call_options how = {}) {
+        auto asking = call_raw(M::number, wire::encode(what), how);
+        const byte_buffer body = co_await asking;
+        co_return detail::decode_message<Reply>(body, "reply");
+    }
+    /// Sends without an answer; arrives once or not at all.
+    ///   errors  closed, the failure of the link, too_large, exhausted
+    template <message M>
+    void tell(const M& what, std::uint64_t generation = 0) {
+        tell_raw(M::number, wire::encode(what), generation);
+    }
+    task<byte_buffer> call_raw(std::uint16_t number, byte_buffer body, call_options how);
+    void tell_raw(std::uint16_t number, byte_buffer body, std::uint64_t generation);
+
+    /// Messages of other kinds on the same link, as connection::set_handler; without one they end the link.
+    void set_other_handler(unique_function<void(const frame_view&)> handler);
+    /// Called once when the link has ended: nullptr = orderly, else why. At once if it has.
+    void set_closed_handler(unique_function<void(const error*)> handler);
+
+    /// Orderly end: what runs for the peer is cancelled, the link is closed. Never throws.
+    task<void> close();
+    void abort(error why) noexcept;
+
+    [[nodiscard]] bool is_open() const noexcept { return open_; }
+    [[nodiscard]] const std::string& peer_name() const noexcept;
+    /// Calls that wait for their reply, and handlers that run for the peer.
+    [[nodiscard]] std::size_t waiting() const noexcept { return calls_.size(); }
+    [[nodiscard]] std::size_t running() const noexcept { return running_.size(); }
+    /// Bytes of large messages that have not been handed to the network.
+    [[nodiscard]] std::size_t bulk_bytes() const noexcept { return bulk_bytes_; }
+
+private:
+    friend class request_service;
+    using core = std::shared_ptr<requests>;
+    struct pending;
+    struct running_call {
+        cancel_source stop;
+        std::shared_ptr<detail::request_entry> once; ///< of a call with a key
+    };
+    struct transfer {
+        std::uint16_t kind = 0; // 0: dropped
+        std::uint64_t id = 0;
+        byte_buffer body;
+        std::size_t at = 0;
+    };
+    struct assembly {
+        std::uint16_t kind = 0;
+        std::uint64_t id = 0, total = 0;
+        byte_buffer body;
+    };
+
+    requests(std::unique_ptr<detail::request_wire> below, std::shared_ptr<request_service> service,
+             request_options options);
+    static handle start(std::unique_ptr<detail::request_wire> below,
+                        std::shared_ptr<request_service> service, request_options options);
+
+    void send(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    void drop_transfer(std::uint64_t id) noexcept;
+    static task<void> bulk_lane(core self);
+    void send_chunk();
+
+    void on_frame(const frame_view& f);
+    void on_chunk(const frame_view& f);
+    void on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body);
+    void on_request(std::uint64_t id, byte_buffer body);
+    void on_answer(std::uint64_t id, bool good, byte_buffer body);
+    void refuse(std::uint64_t id, bool one_way, const error& why);
+    static task<void> run(core self, std::uint64_t id, byte_buffer body, caller who, bool one_way,
+                          request_service::raw_handler* handler, cancel_token stop);
+    void answer(std::uint64_t id, const detail::request_outcome& outcome) noexcept;
+
+    void on_end(const error* why) noexcept;
+    void spawn(task<void> work);
+    static task<void> part(core self, task<void> work);
+    void release() noexcept;
+
+    loop& loop_;
+    std::unique_ptr<detail::request_wire> below_;
+    std::shared_ptr<request_service> service_;
+    request_options options_;
+    bool open_ = true, ended_ = false;
+    std::optional<error> failure_;
+    unique_function<void(const frame_view&)> other_;
+    unique_function<void(const error*)> closed_handler_;
+
+    std::uint64_t last_call_ = 0;
+    std::map<std::uint64_t, pending*> calls_;
+    std::map<std::uint64_t, running_call> running_;
+
+    std::deque<transfer> bulk_;
+    std::size_t bulk_bytes_ = 0;
+    bool bulk_runs_ = false;
+    std::optional<assembly> arriving_;
+
+    std::size_t parts_ = 0;
+    core self_;
+    scope tasks_;
+};
+
+} // namespace skein::net
+
+
+// ======== skein/net/detail/request_service.ipp
+// Handlers, and the memory of calls that must not run twice.
+
+
+// ======== skein/net/detail/request_entry.hpp
+// A call that runs once, however often it is asked for.
+
+
+#include <cstdint>
+#include <vector>
+
+namespace skein::net::detail {
+
+/// How a handler has ended.
+struct request_outcome {
+    bool good = false;
+    byte_buffer bytes; ///< the encoded reply or error
+};
+
+/// A call with a key: it runs, or has run.
+struct request_entry {
+    std::uint64_t key = 0;
+    cancel_source stop;
+    std::vector<request_service::waiting_caller> waiting;
+    bool done = false, kept = true; ///< kept: the outcome is
+    request_outcome outcome;
+
+    /// A caller does not want it any more; the last one ends it.
+    void leave(const requests* who, std::uint64_t call) noexcept;
+};
+
+/// Runs a handler; its outcome as bytes. Never throws but bad_alloc.
+task<request_outcome> outcome_of(request_service::raw_handler* handler, byte_buffer body,
+                                 caller who, cancel_token stop);
+
+} // namespace skein::net::detail
+
+// ======== skein/net/detail/request_head.hpp
+// The frames of the request layer and what is below it.
+//
+//   request   id = call   head, then the message       reply     id = call   the message
+//   failure   id = call   an encoded skein::error      cancel    id = call
+//   chunk     flags: first, last, dropped              first: kind(2) id(8) total(8), then bytes
+
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace skein::net::detail {
+
+inline constexpr std::uint16_t request_kind = 0xfd01, reply_kind = 0xfd02, failure_kind = 0xfd03,
+                               cancel_kind = 0xfd04, chunk_kind = 0xfd05;
+inline constexpr std::uint16_t first_chunk = 1, last_chunk = 2, dropped_chunk = 4;
+inline constexpr std::size_t chunk_head_bytes = 18;
+inline constexpr std::size_t most_control_bytes = std::size_t{1} << 20;
+inline constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
+
+/// What stands before the message in a request.
+struct request_head {
+    static constexpr std::size_t bytes = 44;
+    std::uint16_t number = 0;
+    std::uint16_t flags = 0;       ///< 1: no answer is wanted
+    std::uint64_t deadline_us = 0; ///< from the sending on; 0: none
+    std::uint64_t generation = 0;
+    std::uint64_t client = 0, key = 0, done_below = 0; ///< key 0: none
+
+    static constexpr std::uint16_t one_way = 1;
+
+    void encode(std::byte* to) const noexcept {
+        store_le(to, number);
+        store_le(to + 2, flags);
+        store_le(to + 4, deadline_us);
+        store_le(to + 12, generation);
+        store_le(to + 20, client);
+        store_le(to + 28, key);
+        store_le(to + 36, done_below);
+    }
+    static request_head decode(const std::byte* from) noexcept {
+        request_head h;
+        h.number = load_le<std::uint16_t>(from);
+        h.flags = load_le<std::uint16_t>(from + 2);
+        h.deadline_us = load_le<std::uint64_t>(from + 4);
+        h.generation = load_le<std::uint64_t>(from + 12);
+        h.client = load_le<std::uint64_t>(from + 20);
+        h.key = load_le<std::uint64_t>(from + 28);
+        h.done_below = load_le<std::uint64_t>(from + 36);
+        return h;
+    }
+};
+
+/// A link or a connection.
+class request_wire {
+public:
+    request_wire() = default;
+    request_wire(const request_wire&) = delete;
+    request_wire& operator=(const request_wire&) = delete;
+    virtual ~request_wire() = default;
+    virtual void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+                      byte_span body) = 0;
+    virtual task<void> send_ready(std::size_t most_queued) = 0;
+    virtual void set_handler(unique_function<void(const frame_view&)> handler) = 0;
+    virtual void set_closed_handler(unique_function<void(const error*)> handler) = 0;
+    virtual task<void> close() = 0;
+    virtual void abort(error why) noexcept = 0;
+    [[nodiscard]] virtual const std::string& peer_name() const noexcept = 0;
+    [[nodiscard]] virtual std::uint64_t peer_incarnation() const noexcept = 0;
+};
+
+} // namespace skein::net::detail
+
+
+// ======== skein/net/detail/request_service.ipp, continued
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+/// The calls of one client: those with the lowest keys go first.
+struct request_service::client {
+    std::map<std::uint64_t, entry_ptr> calls;
+    std::uint64_t floor = 0; ///< keys below are forgotten
+    std::size_t bytes = 0;   ///< of the outcomes that are kept
+
+    void forget(std::map<std::uint64_t, entry_ptr>::iterator at) noexcept {
+        if (at->second->kept) bytes -= at->second->outcome.bytes.size();
+        floor = std::max(floor, at->first + 1);
+        calls.erase(at);
+    }
+};
+
+SKEIN_INLINE request_service::request_service() = default;
+SKEIN_INLINE request_service::request_service(bounds b) : bounds_(b) {}
+SKEIN_INLINE request_service::~request_service() = default;
+
+SKEIN_INLINE void request_service::add(std::uint16_t number, std::string_view name,
+                                       raw_handler handler) {
+    const auto [at, fresh] =
+        handlers_.try_emplace(number, named_handler{std::string(name), std::move(handler)});
+    SKEIN_CHECK(fresh, "message {} ({}) has a handler: {}", number, name, at->second.name);
+}
+
+SKEIN_INLINE std::size_t request_service::remembered() const noexcept {
+    std::size_t n = 0;
+    for (const auto& [number, c] : clients_) n += c->calls.size();
+    return n;
+}
+
+SKEIN_INLINE request_service::client& request_service::client_of(std::uint64_t number) {
+    auto& slot = clients_[number];
+    if (slot) return *slot;
+    slot = std::make_unique<client>();
+    client& made = *slot;
+    client_order_.push_back(number);
+    const auto is_idle = [&](std::uint64_t n) {
+        const auto& calls = clients_.at(n)->calls;
+        return n != number && std::all_of(calls.begin(), calls.end(),
+                                          [](const auto& c) { return c.second->done; });
+    };
+    if (client_order_.size() > bounds_.clients) { // the oldest that runs nothing is forgotten
+        const auto old = std::find_if(client_order_.begin(), client_order_.end(), is_idle);
+        if (old != client_order_.end()) {
+            clients_.erase(*old);
+            client_order_.erase(old);
+        }
+    }
+    return made;
+}
+
+/// Forgets outcomes until the bounds hold; what runs stays.
+SKEIN_INLINE void request_service::trim(client& c) noexcept {
+    auto at = c.calls.begin();
+    while (at != c.calls.end() && (c.calls.size() > bounds_.keys_per_client)) {
+        const auto next = std::next(at);
+        if (at->second->done) c.forget(at);
+        at = next;
+    }
+    for (at = c.calls.begin(); at != c.calls.end() && c.bytes > bounds_.bytes_per_client; ++at) {
+        auto& e = *at->second;
+        if (!e.done || !e.kept) continue;
+        c.bytes -= e.outcome.bytes.size();
+        e.outcome.bytes = byte_buffer();
+        e.kept = false;
+    }
+}
+
+SKEIN_INLINE request_service::entry_ptr request_service::start_or_join(
+    const detail::request_head& head, byte_buffer body, caller who, raw_handler* handler,
+    waiting_caller from) {
+    const auto core = from.first.lock();
+    const auto answer_error = [&](errc code, std::string text) {
+        detail::request_outcome out;
+        out.bytes = wire::encode(error(code, std::move(text)));
+        core->answer(from.second, out);
+        return entry_ptr();
+    };
+    client& c = client_of(head.client);
+    while (!c.calls.empty() && c.calls.begin()->first < head.done_below &&
+           c.calls.begin()->second->done) {
+        c.forget(c.calls.begin());
+    }
+    if (const auto found = c.calls.find(head.key); found != c.calls.end()) {
+        ++repeats_;
+        const auto e = found->second;
+        if (!e->done) {
+            e->waiting.push_back(std::move(from));
+            return e;
+        }
+        if (!e->kept) {
+            return answer_error(
+                errc::already_exists,
+                fmt::format("call {} has run, its answer is not kept any more", head.key));
+        }
+        core->answer(from.second, e->outcome);
+        return nullptr;
+    }
+    if (head.key < c.floor) {
+        return answer_error(errc::exhausted,
+                            fmt::format("call {} may have run: what is remembered begins at {}",
+                                        head.key, c.floor));
+    }
+    auto e = std::make_shared<detail::request_entry>();
+    e->key = head.key;
+    e->waiting.push_back(std::move(from));
+    c.calls.emplace(head.key, e);
+    trim(c);
+    tasks_.spawn(run_once(this, head.client, e, std::move(body), std::move(who), handler));
+    return e;
+}
+
+SKEIN_INLINE task<void> request_service::run_once(request_service* self, std::uint64_t client,
+                                                  entry_ptr e, byte_buffer body, caller who,
+                                                  raw_handler* handler) {
+    auto running = detail::outcome_of(handler, std::move(body), std::move(who), e->stop.token());
+    e->outcome = co_await running;
+    e->done = true;
+    const auto waiting = std::exchange(e->waiting, {});
+    for (const auto& [from, call] : waiting) {
+        if (const auto there = from.lock()) there->answer(call, e->outcome);
+    }
+    const auto found = self->clients_.find(client);
+    if (found == self->clients_.end()) co_return;
+    auto& calls = found->second->calls;
+    if (const auto at = calls.find(e->key); at != calls.end() && at->second == e) {
+        found->second->bytes += e->outcome.bytes.size();
+        self->trim(*found->second);
+    }
+}
+
+SKEIN_INLINE task<void> request_service::close() {
+    tasks_.cancel();
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // outcomes hold the errors
+    }
+}
+
+namespace detail {
+
+SKEIN_INLINE void request_entry::leave(const requests* who, std::uint64_t call) noexcept {
+    std::erase_if(waiting, [&](const request_service::waiting_caller& w) {
+        return w.second == call && w.first.lock().get() == who;
+    });
+    if (waiting.empty()) stop.request();
+}
+
+/// Runs a handler; its outcome as bytes.
+SKEIN_INLINE task<request_outcome> outcome_of(request_service::raw_handler* handler,
+                                              byte_buffer body, caller who, cancel_token stop) {
+    request_outcome out;
+    try {
+        const auto deadline = who.deadline;
+        auto work = with_cancel(std::move(stop), (*handler)(std::move(body), std::move(who)));
+        auto limited = deadline ? with_deadline(std::move(work), *deadline) : std::move(work);
+        out.bytes = co_await limited;
+        out.good = true;
+    } catch (...) {
+        out.bytes = wire::encode(to_error(std::current_exception(), errc::remote_exception));
+    }
+    co_return out;
+}
+
+} // namespace detail
+} // namespace skein::net
+
+// ======== skein/net/detail/requests.ipp
+// Calls, their answers, and the two lanes of a link.
+
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace skein::net {
+
+namespace detail {
+
+template <class Below>
+class request_wire_over final : public request_wire {
+public:
+    explicit request_wire_over(std::shared_ptr<Below> below) : below_(std::move(below)) {}
+    void send(std::uint16_t kind, std::uint16_t flags, std::uint64_t id, byte_span head,
+              byte_span body) override {
+        below_->send(kind, flags, id, head, body);
+    }
+    task<void> send_ready(std::size_t most_queued) override {
+        return below_->send_ready(most_queued);
+    }
+    void set_handler(unique_function<void(const frame_view&)> handler) override {
+        below_->set_handler(std::move(handler));
+    }
+    void set_closed_handler(unique_function<void(const error*)> handler) override {
+        below_->set_closed_handler(std::move(handler));
+    }
+    task<void> close() override { return below_->close(); }
+    void abort(error why) noexcept override { below_->abort(std::move(why)); }
+    [[nodiscard]] const std::string& peer_name() const noexcept override {
+        return below_->peer_name();
+    }
+    [[nodiscard]] std::uint64_t peer_incarnation() const noexcept override {
+        if constexpr (std::is_same_v<Below, link>) return below_->peer_incarnation();
+        return 0;
+    }
+
+private:
+    std::shared_ptr<Below> below_;
+};
+
+} // namespace detail
+
+/// One call that waits; lives in the frame of call_raw.
+struct requests::pending {
+    event done;
+    std::optional<byte_buffer> reply;
+    std::optional<error> failure;
+
+    static task<void> wait(pending* self) {
+        auto answered = self->done.wait();
+        co_await answered;
+    }
+};
+
+SKEIN_INLINE requests::requests(std::unique_ptr<detail::request_wire> below,
+                                std::shared_ptr<request_service> service, request_options options)
+    : loop_(loop::current()), below_(std::move(below)), service_(std::move(service)),
+      options_(options) {
+    options_.control_bytes = std::min(options_.control_bytes, detail::most_control_bytes);
+    options_.chunk_bytes =
+        std::clamp<std::size_t>(options_.chunk_bytes, 1024, detail::most_chunk_bytes);
+}
+SKEIN_INLINE requests::~requests() = default;
+
+SKEIN_INLINE requests::handle requests::over(link::handle below,
+                                             std::shared_ptr<request_service> service,
+                                             request_options options) {
+    return start(std::make_unique<detail::request_wire_over<link>>(std::move(below)),
+                 std::move(service), options);
+}
+SKEIN_INLINE requests::handle requests::over(connection::handle below,
+                                             std::shared_ptr<request_service> service,
+                                             request_options options) {
+    return start(std::make_unique<detail::request_wire_over<connection>>(std::move(below)),
+                 std::move(service), options);
+}
+
+SKEIN_INLINE requests::handle requests::start(std::unique_ptr<detail::request_wire> below,
+                                              std::shared_ptr<request_service> service,
+                                              request_options options) {
+    const core made(new requests(std::move(below), std::move(service), options));
+    made->self_ = made;
+    requests* const raw = made.get();
+    raw->below_->set_closed_handler([made](const error* why) { made->on_end(why); });
+    if (!raw->ended_) raw->below_->set_handler([made](const frame_view& f) { made->on_frame(f); });
+    return handle(raw, [made](requests* r) {
+        r->closed_handler_ = nullptr;
+        r->other_ = nullptr;
+        r->abort(error(errc::closed, "the request layer was dropped without close()"));
+    });
+}
+
+// --- calling ----------------------------------------------------------------------------------
+
+SKEIN_INLINE task<byte_buffer> requests::call_raw(std::uint16_t number, byte_buffer body,
+                                                  call_options how) {
+    const core keep = self_;
+    if (!open_) {
+        if (failure_) throw *failure_;
+        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    }
+    detail::request_head head;
+    head.number = number;
+    head.generation = how.generation;
+    if (how.deadline) {
+        head.deadline_us = static_cast<std::uint64_t>(std::max<std::int64_t>(
+            1, std::chrono::duration_cast<std::chrono::microseconds>(*how.deadline).count()));
+    }
+    if (how.key != nullptr) {
+        head.client = how.key->keys().client();
+        head.key = how.key->number();
+        head.done_below = how.key->keys().done_below();
+    }
+    byte_buffer whole(detail::request_head::bytes);
+    head.encode(whole.data());
+    append(whole, body);
+    body = byte_buffer();
+
+    pending mine;
+    const std::uint64_t id = ++last_call_;
+    struct place {
+        requests& r;
+        std::uint64_t id;
+        ~place() { r.calls_.erase(id); }
+    } const place{*this, id};
+    calls_.emplace(id, &mine);
+    send(detail::request_kind, id, std::move(whole));
+    std::optional<error> gave_up;
+    try {
+        auto answered = pending::wait(&mine);
+        auto limited =
+            how.deadline ? with_timeout(std::move(answered), *how.deadline) : std::move(answered);
+        co_await limited;
+    } catch (const error& e) {
+        gave_up = e;
+    }
+    if (gave_up && !mine.done.is_set()) {
+        drop_transfer(id);
+        if (open_) send(detail::cancel_kind, id, {});
+        throw *gave_up;
+    }
+    if (mine.failure) throw *mine.failure;
+    co_return std::move(*mine.reply);
+}
+
+SKEIN_INLINE void requests::tell_raw(std::uint16_t number, byte_buffer body,
+                                     std::uint64_t generation) {
+    if (!open_) {
+        if (failure_) throw *failure_;
+        throw error(errc::closed, "the link to " + peer_name() + " is closed");
+    }
+    detail::request_head head;
+    head.number = number;
+    head.flags = detail::request_head::one_way;
+    head.generation = generation;
+    byte_buffer whole(detail::request_head::bytes);
+    head.encode(whole.data());
+    append(whole, body);
+    send(detail::request_kind, ++last_call_, std::move(whole));
+}
+
+// --- the two lanes ----------------------------------------------------------------------------
+
+/// Small messages go at once; large ones wait in a lane of their own.
+SKEIN_INLINE void requests::send(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    if (body.size() > options_.most_message) {
+        throw error(errc::too_large,
+                    fmt::format("message of {} bytes to {} is above the limit of {}", body.size(),
+                                peer_name(), options_.most_message));
+    }
+    if (body.size() <= options_.control_bytes) {
+        below_->send(kind, 0, id, body, {});
+        return;
+    }
+    bulk_bytes_ += body.size();
+    bulk_.push_back({kind, id, std::move(body), 0});
+    if (!std::exchange(bulk_runs_, true)) spawn(bulk_lane(self_));
+}
+
+/// A large message whose call was given up: what has not left, does not.
+SKEIN_INLINE void requests::drop_transfer(std::uint64_t id) noexcept {
+    const auto found = std::find_if(bulk_.begin(), bulk_.end(), [&](const transfer& t) {
+        return t.id == id && t.kind == detail::request_kind;
+    });
+    if (found == bulk_.end()) return;
+    bulk_bytes_ -= found->body.size() - found->at;
+    if (found->at == 0) {
+        bulk_.erase(found);
+        return;
+    }
+    found->body.resize(found->at); // the lane says that it is dropped
+    found->kind = 0;
+}
+
+/// One chunk at a time, and only when the one before has gone to the kernel: so a small message never
+/// waits for more than that.
+SKEIN_INLINE task<void> requests::bulk_lane(core self) {
+    requests& r = *self;
+    try {
+        while (r.open_ && !r.bulk_.empty()) {
+            auto room = r.below_->send_ready(r.options_.chunk_bytes / 2);
+            co_await room;
+            if (r.open_ && !r.bulk_.empty()) r.send_chunk();
+        }
+    } catch (const error& e) { // the end of the link is told elsewhere
+        if (r.open_ && e.code() != errc::cancelled && e.code() != errc::closed) throw;
+    }
+    r.bulk_runs_ = false;
+}
+
+SKEIN_INLINE void requests::send_chunk() {
+    transfer& t = bulk_.front();
+    if (t.kind == 0) {
+        below_->send(detail::chunk_kind, detail::dropped_chunk, t.id, {}, {});
+        bulk_.pop_front();
+        return;
+    }
+    std::byte head[detail::chunk_head_bytes];
+    std::uint16_t flags = 0;
+    if (t.at == 0) {
+        flags |= detail::first_chunk;
+        store_le(head, t.kind);
+        store_le(head + 2, t.id);
+        store_le(head + 10, static_cast<std::uint64_t>(t.body.size()));
+    }
+    const std::size_t n = std::min(options_.chunk_bytes, t.body.size() - t.at);
+    const auto piece = byte_span(t.body).subspan(t.at, n);
+    t.at += n;
+    bulk_bytes_ -= n;
+    if (t.at == t.body.size()) flags |= detail::last_chunk;
+    const bool first = (flags & detail::first_chunk) != 0;
+    below_->send(detail::chunk_kind, flags, t.id, first ? byte_span(head) : byte_span(), piece);
+    if ((flags & detail::last_chunk) != 0) bulk_.pop_front();
+}
+
+SKEIN_INLINE void requests::on_chunk(const frame_view& f) {
+    byte_span body = f.body;
+    if ((f.flags & detail::first_chunk) != 0) {
+        if (arriving_ || body.size() < detail::chunk_head_bytes) {
+            throw error(errc::malformed, "a large message begins inside another one");
+        }
+        assembly a;
+        a.kind = load_le<std::uint16_t>(body.data());
+        a.id = load_le<std::uint64_t>(body.data() + 2);
+        a.total = load_le<std::uint64_t>(body.data() + 10);
+        if (a.total > options_.most_message) {
+            throw error(errc::too_large,
+                        fmt::format("message of {} bytes from {} is above the limit of {}", a.total,
+                                    peer_name(), options_.most_message));
+        }
+        arriving_ = std::move(a);
+        body = body.subspan(detail::chunk_head_bytes);
+    }
+    if (!arriving_) throw error(errc::malformed, "a chunk of no message");
+    if ((f.flags & detail::dropped_chunk) != 0) {
+        arriving_.reset();
+        return;
+    }
+    if (body.size() > arriving_->total - arriving_->body.size()) {
+        throw error(errc::malformed, "a large message is longer than it said");
+    }
+    append(arriving_->body, body); // memory follows what has come
+    if ((f.flags & detail::last_chunk) == 0) return;
+    if (arriving_->body.size() != arriving_->total) {
+        throw error(errc::malformed, "a large message is shorter than it said");
+    }
+    assembly whole = std::move(*arriving_);
+    arriving_.reset();
+    on_message(whole.kind, whole.id, std::move(whole.body));
+}
+
+// --- being called -----------------------------------------------------------------------------
+
+SKEIN_INLINE void requests::on_frame(const frame_view& f) {
+    const core keep = self_;
+    switch (f.kind) {
+    case detail::chunk_kind:
+        if (f.body.size() > detail::most_chunk_bytes + detail::chunk_head_bytes) break;
+        on_chunk(f);
+        return;
+    case detail::request_kind:
+    case detail::reply_kind:
+    case detail::failure_kind:
+    case detail::cancel_kind:
+        if (f.body.size() > detail::most_control_bytes) break;
+        on_message(f.kind, f.id, f.take_body());
+        return;
+    default:
+        if (other_) {
+            other_(f);
+            return;
+        }
+        throw error(errc::malformed, fmt::format("a frame of kind {:#x} between requests", f.kind))
+            .with_hint("the peer does not speak in requests");
+    }
+    throw error(errc::too_large, fmt::format("a frame of kind {:#x} with {} bytes from {}", f.kind,
+                                             f.body.size(), peer_name()))
+        .with_hint("large messages come in chunks");
+}
+
+SKEIN_INLINE void requests::on_message(std::uint16_t kind, std::uint64_t id, byte_buffer body) {
+    switch (kind) {
+    case detail::request_kind: on_request(id, std::move(body)); return;
+    case detail::reply_kind: on_answer(id, true, std::move(body)); return;
+    case detail::failure_kind: on_answer(id, false, std::move(body)); return;
+    case detail::cancel_kind: {
+        const auto found = running_.find(id);
+        if (found == running_.end()) return;
+        found->second.stop.request();
+        if (const auto once = found->second.once) once->leave(this, id);
+        return;
+    }
+    default: throw error(errc::malformed, fmt::format("a large message of kind {:#x}", kind));
+    }
+}
+
+SKEIN_INLINE void requests::on_answer(std::uint64_t id, bool good, byte_buffer body) {
+    const auto found = calls_.find(id);
+    if (found == calls_.end()) { // it was given up, or never made
+        if (id > last_call_)
+            throw error(errc::malformed, "an answer to a call that was never made");
+        return;
+    }
+    pending& p = *found->second;
+    if (p.done.is_set()) throw error(errc::malformed, "a second answer to one call");
+    if (good) {
+        p.reply = std::move(body);
+    } else {
+        error told(errc::unknown, "");
+        const auto read = wire::decode(body, told);
+        p.failure = read ? told
+                         : error(errc::malformed,
+                                 "the error of a call to " + peer_name() + " does not decode")
+                               .with_cause(read.error().what());
+    }
+    p.done.set();
+}
+
+SKEIN_INLINE void requests::refuse(std::uint64_t id, bool one_way, const error& why) {
+    if (one_way) {
+        logging::warn("net", "message refused", {{"peer", peer_name()}, {"why", why.what()}});
+        return;
+    }
+    send(detail::failure_kind, id, wire::encode(why));
+}
+
+SKEIN_INLINE void requests::on_request(std::uint64_t id, byte_buffer body) {
+    if (body.size() < detail::request_head::bytes) {
+        throw error(errc::malformed, fmt::format("a request of {} bytes", body.size()));
+    }
+    const auto head = detail::request_head::decode(body.data());
+    const bool one_way = (head.flags & detail::request_head::one_way) != 0;
+    if (running_.contains(id)) throw error(errc::malformed, "two requests with one number");
+    const auto found =
+        service_ ? service_->handlers_.find(head.number) : decltype(service_->handlers_.end()){};
+    if (!service_ || found == service_->handlers_.end()) {
+        refuse(
+            id, one_way,
+            error(errc::not_supported, fmt::format("message {} is not handled here", head.number))
+                .with_hint("the peer is of another version, or in another role"));
+        return;
+    }
+    if (head.generation != 0 && head.generation < service_->generation_) {
+        refuse(id, one_way,
+               error(errc::aborted,
+                     fmt::format("{} of generation {} comes too late, {} is current",
+                                 found->second.name, head.generation, service_->generation_)));
+        return;
+    }
+    if (running_.size() >= options_.most_running) {
+        refuse(id, one_way,
+               error(errc::exhausted,
+                     fmt::format("{} requests of {} run already", running_.size(), peer_name())));
+        return;
+    }
+    caller who;
+    who.peer = peer_name();
+    who.incarnation = below_->peer_incarnation();
+    who.generation = head.generation;
+    if (head.deadline_us != 0) {
+        const auto most = std::uint64_t{1} << 50;
+        who.deadline = deadline_after(
+            loop_.exact_now(),
+            std::chrono::microseconds(static_cast<std::int64_t>(std::min(head.deadline_us, most))));
+    }
+    body.erase(body.begin(), body.begin() + detail::request_head::bytes);
+    const auto stop = running_[id].stop.token();
+    if (head.key != 0 && !one_way) {
+        auto once = service_->start_or_join(head, std::move(body), std::move(who),
+                                            &found->second.run, {self_, id});
+        if (once) running_[id].once = std::move(once);
+        return;
+    }
+    spawn(run(self_, id, std::move(body), std::move(who), one_way, &found->second.run, stop));
+}
+
+SKEIN_INLINE task<void> requests::run(core self, std::uint64_t id, byte_buffer body, caller who,
+                                      bool one_way, request_service::raw_handler* handler,
+                                      cancel_token stop) {
+    const auto service = self->service_; // the handler is its
+    auto running = detail::outcome_of(handler, std::move(body), std::move(who), std::move(stop));
+    const auto outcome = co_await running;
+    if (!one_way) {
+        self->answer(id, outcome);
+        co_return;
+    }
+    self->running_.erase(id);
+    if (outcome.good) co_return;
+    error why(errc::unknown, "");
+    (void)wire::decode(outcome.bytes, why).has_value();
+    logging::warn("net", "message failed", {{"peer", self->peer_name()}, {"why", why.what()}});
+}
+
+SKEIN_INLINE void requests::answer(std::uint64_t id,
+                                   const detail::request_outcome& outcome) noexcept {
+    running_.erase(id);
+    if (!open_) return;
+    try {
+        send(outcome.good ? detail::reply_kind : detail::failure_kind, id, outcome.bytes);
+    } catch (const error& e) {
+        if (e.code() != errc::too_large) { // what cannot be answered must not be waited for
+            abort(e);
+            return;
+        }
+        try {
+            send(detail::failure_kind, id, wire::encode(e));
+        } catch (const std::exception& again) {
+            abort(error(errc::internal, again.what()));
+        }
+    }
+}
+
+// --- the end ----------------------------------------------------------------------------------
+
+SKEIN_INLINE const std::string& requests::peer_name() const noexcept { return below_->peer_name(); }
+
+SKEIN_INLINE void requests::on_end(const error* why) noexcept {
+    if (std::exchange(ended_, true)) return;
+    const core keep = self_;
+    open_ = false;
+    if (why != nullptr) failure_ = *why;
+    const error told =
+        failure_ ? *failure_ : error(errc::closed, "the link to " + peer_name() + " was closed");
+    for (auto& [id, p] : calls_) {
+        if (p->done.is_set()) continue;
+        p->failure = told;
+        p->done.set();
+    }
+    // Calls with a key go on when the link broke: their caller may ask again on another one.
+    running_.clear();
+    bulk_.clear();
+    bulk_bytes_ = 0;
+    arriving_.reset();
+    tasks_.cancel();
+    if (auto handler = std::move(closed_handler_)) {
+        closed_handler_ = nullptr;
+        try {
+            handler(failure_ ? &*failure_ : nullptr);
+        } catch (const std::exception& e) {
+            logging::error("net", "closed handler failed", {{"what", e.what()}});
+        }
+    }
+    if (parts_ == 0) release();
+}
+
+SKEIN_INLINE void requests::set_other_handler(unique_function<void(const frame_view&)> handler) {
+    other_ = std::move(handler);
+}
+
+SKEIN_INLINE void requests::set_closed_handler(unique_function<void(const error*)> handler) {
+    if (ended_) {
+        if (handler) handler(failure_ ? &*failure_ : nullptr);
+        return;
+    }
+    closed_handler_ = std::move(handler);
+}
+
+SKEIN_INLINE void requests::abort(error why) noexcept {
+    const core keep = self_;
+    open_ = false;
+    below_->abort(std::move(why));
+}
+
+SKEIN_INLINE task<void> requests::close() {
+    const core keep = self_;
+    open_ = false;
+    tasks_.cancel();
+    auto closing = below_->close();
+    co_await closing;
+    try {
+        auto joining = shield(tasks_.join());
+        co_await joining;
+    } catch (const std::exception&) { // the tasks report elsewhere
+    }
+}
+
+SKEIN_INLINE void requests::spawn(task<void> work) {
+    if (ended_) return;
+    ++parts_;
+    tasks_.spawn(part(self_, std::move(work)));
+}
+
+SKEIN_INLINE task<void> requests::part(core self, task<void> work) {
+    try {
+        co_await work;
+    } catch (...) {
+        const error why = to_error(std::current_exception());
+        if (why.code() != errc::cancelled) self->abort(why);
+    }
+    work = {};
+    if (--self->parts_ == 0 && self->ended_) self->release();
+}
+
+SKEIN_INLINE void requests::release() noexcept {
+    loop_.post([last = std::move(self_)] {
+        if (last) last->other_ = nullptr;
+    });
 }
 
 } // namespace skein::net
@@ -15016,6 +18123,7 @@ public:
     call_kind kind = call_kind::task;
     std::uint8_t retries_left = 0;
     bool nested = false; ///< submitted by a worker: never waits for a free slot
+    bool alone = false;  ///< a worker died while it ran: it runs beside no other task
     std::uint16_t cpus = 0;
     std::uint16_t lost_attempts = 0; ///< times it was sent to a worker that died: it may have run
 
@@ -15865,7 +18973,8 @@ struct peer {
         std::uint64_t order;
     };
     detail::claims page;
-    std::uint64_t sent = 0; ///< calls
+    std::uint64_t sent = 0;                   ///< calls
+    const detail::call_base* alone = nullptr; ///< a task beside which no other is sent
     std::deque<waiting_task> tasks;
 
     // What runs for this peer: coroutines here, and calls that the driver passed on for a worker.
@@ -17122,7 +20231,10 @@ SKEIN_INLINE void runtime::take_lost(peer& l, losses& into) {
             if (sent) {
                 --call->retries_left;
                 ++call->lost_attempts;
-                if (call->order == l.page.last_begun()) into.suspect = call;
+                if (call->order == l.page.last_begun()) {
+                    into.suspect = call;
+                    call->alone = true;
+                }
             }
             into.report.add(detail::loss_report::runs_again, call->name());
             into.again.push_back(std::move(call));
@@ -17221,8 +20333,9 @@ SKEIN_INLINE peer* runtime::pick(const detail::call_base& call, bool& possible) 
             if (best == nullptr || l->actors < best->actors) best = l.get();
             continue;
         }
-        const bool room =
-            call.nested || call.cpus == 0 || l->busy + call.cpus <= l->capacity * l->window;
+        const bool is_free = call.nested || call.cpus == 0; // may be what another one waits for
+        const bool is_shared = l->alone == nullptr && (!call.alone || l->busy == 0);
+        const bool room = is_free || (is_shared && l->busy + call.cpus <= l->capacity * l->window);
         if (room && (best == nullptr || l->busy < best->busy)) best = l.get();
     }
     possible = !any || call.cpus <= largest;
@@ -17294,6 +20407,7 @@ SKEIN_INLINE void runtime::send(peer& to, counted_ptr<detail::call_base> call) {
             to.finished = 0;
         }
         to.busy += raw.cpus;
+        if (raw.alone && raw.cpus > 0) to.alone = &raw;
     } else if (raw.kind == detail::call_kind::create && books_->upstream == nullptr) {
         ++to.actors;
     }
@@ -17346,6 +20460,7 @@ SKEIN_INLINE void runtime::transmit(peer& to, detail::call_base& call, byte_span
 SKEIN_INLINE void runtime::account(peer& from, const detail::call_base& call) {
     if (books_->upstream != nullptr || call.kind != detail::call_kind::task) return;
     if (!from.tasks.empty() && from.tasks.front().order == call.order) from.tasks.pop_front();
+    if (from.alone == &call) from.alone = nullptr;
     if (call.cpus == 0) return;
     from.busy -= std::min<std::uint32_t>(from.busy, call.cpus);
     const auto now = loop::current().now();
@@ -17396,7 +20511,7 @@ SKEIN_INLINE void runtime::feed(peer& idle) {
         const auto& held = books_->slots[index];
         if (!held.call || held.call->slot != last.slot || held.call->on != most) continue; // done
         const counted_ptr<detail::call_base> call(held.call.get());
-        if (call->cpus > idle.capacity || call->is_done()) continue;
+        if (call->cpus > idle.capacity || call->alone || call->is_done()) continue;
         if (!take_back(*call)) break; // the worker is there already
         moved.push_back(call);
     }
@@ -18494,6 +21609,436 @@ SKEIN_INLINE int worker_main() {
 
 } // namespace skein::rt
 
+// ======== skein/rt/resources.hpp
+// What a place has and what a request asks for: cpus, gpus, memory, and resources that a program names itself.
+//
+//     auto have = rt::parse_resources(text).value(); // "cpu=8,gpu=2,memory=4GiB,ssd=1"
+//     rt::resources need;
+//     need.cpu = rt::amount::from(0.5);
+//     if (rt::fits(need, have)) have -= need;
+//
+// Amounts are whole numbers of 1/10000, so that ten times 0.1 is 1 and what was taken can be given back
+// exactly; memory is in bytes. Nothing here depends on a machine: what a host has is measured elsewhere.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace skein::rt {
+
+/// A number of cpus, gpus or units of a custom resource, in steps of 1/10000. Never negative in resources;
+/// differences may be.
+class amount {
+public:
+    static constexpr std::int64_t steps = 10'000; ///< steps in one
+    static constexpr std::int64_t most =
+        1'000'000'000; ///< what parse and from() take at most, in ones
+
+    constexpr amount() noexcept = default;
+    /// A whole number.
+    constexpr amount(int n) noexcept : raw_(steps * n) {}
+    /// In steps of 1/10000.
+    [[nodiscard]] static constexpr amount of_steps(std::int64_t n) noexcept {
+        amount a;
+        a.raw_ = n;
+        return a;
+    }
+    /// The nearest step. Throws error (invalid_argument) for what is negative, no number, more than `most`, or
+    /// not zero and nearer to zero than to one step.
+    [[nodiscard]] static amount from(double n);
+
+    [[nodiscard]] constexpr std::int64_t in_steps() const noexcept { return raw_; }
+    [[nodiscard]] constexpr bool is_whole() const noexcept { return raw_ % steps == 0; }
+    constexpr explicit operator bool() const noexcept { return raw_ != 0; }
+
+    constexpr amount& operator+=(amount b) noexcept {
+        raw_ += b.raw_;
+        return *this;
+    }
+    constexpr amount& operator-=(amount b) noexcept {
+        raw_ -= b.raw_;
+        return *this;
+    }
+    friend constexpr amount operator+(amount a, amount b) noexcept { return a += b; }
+    friend constexpr amount operator-(amount a, amount b) noexcept { return a -= b; }
+    friend constexpr auto operator<=>(amount, amount) noexcept = default;
+
+private:
+    std::int64_t raw_ = 0;
+};
+
+/// A resource that is only a name and a number, such as licences: ssd=1.
+struct custom_resource {
+    std::string name; ///< a letter, then letters, digits, '_', '-', '.'; at most 64
+    amount value;
+    friend auto operator<=>(const custom_resource&, const custom_resource&) = default;
+};
+
+/// Bounds of what is parsed, so that text from outside cannot take much.
+struct resource_limits {
+    std::size_t text = 4096;                       ///< bytes
+    std::size_t custom = 32;                       ///< custom resources
+    std::uint64_t memory = std::uint64_t{1} << 50; ///< bytes: 1 PiB
+};
+
+/// Amounts of several resources. What is not named is zero.
+struct resources {
+    amount cpu, gpu;
+    std::uint64_t memory = 0;            ///< bytes
+    std::vector<custom_resource> custom; ///< in the order of their names, none twice, none zero
+
+    /// The amount of a custom resource.
+    [[nodiscard]] amount of(std::string_view name) const noexcept;
+    /// Sets a custom resource; zero removes it. Throws error (invalid_argument) for a name that is none.
+    resources& set(std::string_view name, amount value);
+    [[nodiscard]] bool empty() const noexcept {
+        return !cpu && !gpu && memory == 0 && custom.empty();
+    }
+
+    resources& operator+=(const resources& more);
+    /// `less` must fit in this.
+    resources& operator-=(const resources& less);
+
+    friend bool operator==(const resources&, const resources&) = default;
+    /// An order for keys of maps; fits() says whether one is enough for the other.
+    friend auto operator<=>(const resources&, const resources&) = default;
+};
+
+/// True if no amount of `need` is larger than that of `have`.
+[[nodiscard]] bool fits(const resources& need, const resources& have) noexcept;
+
+/// Reads "cpu=2,gpu=0.5,memory=4GiB,ssd=1". Memory takes B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, or bytes; at most
+/// four decimals; bytes are rounded up. An error says which part is wrong and how to write it.
+[[nodiscard]] result<resources> parse_resources(std::string_view text,
+                                                const resource_limits& limits = {});
+
+/// What parse_resources() reads: "cpu=2,gpu=0.5,memory=4GiB,ssd=1"; without anything "".
+[[nodiscard]] std::string to_string(const resources& r);
+/// "0.5"
+[[nodiscard]] std::string to_string(amount a);
+
+/// Whether this can be asked for: more than one gpu must be a whole number, for a share of a gpu lies on one gpu.
+[[nodiscard]] result<void> check_demand(const resources& need);
+/// Whether a place can have this: its gpus are whole, and at most 64.
+[[nodiscard]] result<void> check_total(const resources& total);
+
+/// Gpus of one host by their index there, at most 64.
+class gpu_set {
+public:
+    static constexpr int most = 64;
+
+    constexpr gpu_set() noexcept = default;
+    constexpr explicit gpu_set(std::uint64_t bits) noexcept : bits_(bits) {}
+
+    [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
+    [[nodiscard]] constexpr bool has(int index) const noexcept { return (bits_ >> index & 1) != 0; }
+    constexpr void insert(int index) noexcept { bits_ |= std::uint64_t{1} << index; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return bits_ == 0; }
+    friend constexpr bool operator==(gpu_set, gpu_set) noexcept = default;
+
+private:
+    std::uint64_t bits_ = 0;
+};
+/// "0,3": what a variable such as CUDA_VISIBLE_DEVICES takes.
+[[nodiscard]] std::string to_string(gpu_set gpus);
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/resources.ipp
+// The bodies of rt/resources.hpp: reading, printing and checking amounts.
+
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+struct memory_unit {
+    std::string_view name;
+    std::uint64_t bytes;
+};
+inline constexpr std::array<memory_unit, 9> memory_units{{{"TiB", std::uint64_t{1} << 40},
+                                                          {"GiB", std::uint64_t{1} << 30},
+                                                          {"MiB", std::uint64_t{1} << 20},
+                                                          {"KiB", std::uint64_t{1} << 10},
+                                                          {"TB", 1'000'000'000'000},
+                                                          {"GB", 1'000'000'000},
+                                                          {"MB", 1'000'000},
+                                                          {"kB", 1'000},
+                                                          {"B", 1}}};
+
+inline bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+inline bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+inline bool is_resource_name(std::string_view name) noexcept {
+    if (name.empty() || name.size() > 64 || !is_letter(name.front())) return false;
+    return std::all_of(name.begin(), name.end(), [](char c) {
+        return is_letter(c) || is_digit(c) || c == '_' || c == '-' || c == '.';
+    });
+}
+
+/// Text for a message: bounded, and without what a terminal would obey.
+inline std::string shown(std::string_view text) {
+    std::string s(text.substr(0, 40));
+    for (auto& c : s)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > 40 ? s + "..." : s;
+}
+
+/// Digits with at most four decimals, in steps of 1/10000; nothing if it is something else or above `most` ones.
+inline std::optional<std::uint64_t> read_steps(std::string_view text, std::uint64_t most) {
+    std::uint64_t whole = 0, part = 0;
+    std::size_t i = 0, decimals = 0;
+    for (; i < text.size() && is_digit(text[i]); ++i) {
+        whole = whole * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        if (whole > most) return std::nullopt;
+    }
+    if (i == 0) return std::nullopt;
+    if (i < text.size()) {
+        if (text[i] != '.' || i + 1 == text.size()) return std::nullopt;
+        for (++i; i < text.size(); ++i) {
+            if (!is_digit(text[i]) || ++decimals > 4) return std::nullopt;
+            part = part * 10 + static_cast<std::uint64_t>(text[i] - '0');
+        }
+    }
+    for (; decimals < 4; ++decimals) part *= 10;
+    if (whole == most && part != 0) return std::nullopt;
+    return whole * amount::steps + part;
+}
+
+inline error bad_amount(std::string_view name, std::string_view value) {
+    return error(errc::invalid_argument,
+                 fmt::format("{}={} is no amount", shown(name), shown(value)))
+        .with_hint(fmt::format("write {0}=2 or {0}=0.5: at most four decimals, 0 to {1}",
+                               shown(name), amount::most));
+}
+
+inline result<std::uint64_t> read_memory(std::string_view value, std::uint64_t most) {
+    std::uint64_t unit = 1;
+    auto digits = value;
+    for (const auto& u : memory_units)
+        if (value.ends_with(u.name)) {
+            unit = u.bytes;
+            digits.remove_suffix(u.name.size());
+            break;
+        }
+    const auto steps = read_steps(digits, most / unit);
+    if (!steps)
+        return error(errc::invalid_argument,
+                     fmt::format("memory={} is no amount of memory", shown(value)))
+            .with_hint(
+                fmt::format("write memory=512MiB, memory=1.5GiB or bytes; at most {}", most));
+    __extension__ using wide = unsigned __int128;
+    const auto bytes = (static_cast<wide>(*steps) * unit + amount::steps - 1) / amount::steps;
+    return static_cast<std::uint64_t>(bytes);
+}
+
+/// Reads one NAME=AMOUNT into r.
+inline result<void> read_resource(std::string_view part, resources& r,
+                                  const resource_limits& limits) {
+    const auto equals = part.find('=');
+    const auto name = part.substr(0, equals);
+    if (equals == std::string_view::npos || !is_resource_name(name))
+        return error(errc::invalid_argument, fmt::format("\"{}\" is no resource", shown(part)))
+            .with_hint("write NAME=AMOUNT with a name that begins with a letter: cpu=2,ssd=1");
+    const auto value = part.substr(equals + 1);
+    if (name == "memory") {
+        const auto bytes = read_memory(value, limits.memory);
+        if (!bytes) return bytes.error();
+        r.memory = *bytes;
+        return {};
+    }
+    const auto steps = read_steps(value, static_cast<std::uint64_t>(amount::most));
+    if (!steps) return bad_amount(name, value);
+    const auto n = amount::of_steps(static_cast<std::int64_t>(*steps));
+    if (name == "cpu") {
+        r.cpu = n;
+    } else if (name == "gpu") {
+        r.gpu = n;
+    } else {
+        r.set(name, n);
+        if (r.custom.size() > limits.custom)
+            return error(errc::too_large,
+                         fmt::format("more than {} custom resources", limits.custom))
+                .with_hint("use labels for what is not counted");
+    }
+    return {};
+}
+
+} // namespace detail
+
+SKEIN_INLINE amount amount::from(double n) {
+    const double scaled = n * static_cast<double>(steps);
+    const bool in_range = n >= 0 && n <= static_cast<double>(most); // false for what is no number
+    if (!in_range || (n > 0 && scaled < 0.5))
+        throw error(errc::invalid_argument, fmt::format("{} is no amount of a resource", n))
+            .with_hint(fmt::format("amounts are 0, or 0.0001 to {}, in steps of 0.0001", most));
+    return of_steps(static_cast<std::int64_t>(std::llround(scaled)));
+}
+
+SKEIN_INLINE amount resources::of(std::string_view name) const noexcept {
+    for (const auto& c : custom)
+        if (c.name == name) return c.value;
+    return {};
+}
+
+SKEIN_INLINE resources& resources::set(std::string_view name, amount value) {
+    if (!detail::is_resource_name(name) || name == "cpu" || name == "gpu" || name == "memory")
+        throw error(errc::invalid_argument,
+                    fmt::format("\"{}\" is no name of a custom resource", detail::shown(name)))
+            .with_hint("a letter, then letters, digits, '_', '-' or '.'; cpu, gpu and memory are "
+                       "fields of their own");
+    const auto at =
+        std::lower_bound(custom.begin(), custom.end(), name,
+                         [](const custom_resource& c, std::string_view n) { return c.name < n; });
+    const bool there = at != custom.end() && at->name == name;
+    if (!value) {
+        if (there) custom.erase(at);
+    } else if (there) {
+        at->value = value;
+    } else {
+        custom.insert(at, {std::string(name), value});
+    }
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator+=(const resources& more) {
+    cpu += more.cpu;
+    gpu += more.gpu;
+    memory += more.memory;
+    for (const auto& c : more.custom) set(c.name, of(c.name) + c.value);
+    return *this;
+}
+
+SKEIN_INLINE resources& resources::operator-=(const resources& less) {
+    SKEIN_CHECK(fits(less, *this), "{} is less than {}", to_string(*this), to_string(less));
+    cpu -= less.cpu;
+    gpu -= less.gpu;
+    memory -= less.memory;
+    for (const auto& c : less.custom) set(c.name, of(c.name) - c.value);
+    return *this;
+}
+
+SKEIN_INLINE bool fits(const resources& need, const resources& have) noexcept {
+    if (need.cpu > have.cpu || need.gpu > have.gpu || need.memory > have.memory) return false;
+    return std::all_of(need.custom.begin(), need.custom.end(),
+                       [&](const custom_resource& c) { return c.value <= have.of(c.name); });
+}
+
+SKEIN_INLINE result<resources> parse_resources(std::string_view text,
+                                               const resource_limits& limits) {
+    resources r;
+    if (text.empty()) return r;
+    if (text.size() > limits.text)
+        return error(errc::too_large, fmt::format("a list of resources of {} bytes, more than {}",
+                                                  text.size(), limits.text));
+    const auto where = fmt::format("resources \"{}\"", detail::shown(text));
+    std::vector<std::string_view> seen;
+    for (std::size_t begin = 0; begin <= text.size();) {
+        const auto comma = std::min(text.find(',', begin), text.size());
+        const auto part = text.substr(begin, comma - begin);
+        const auto name = part.substr(0, part.find('='));
+        if (std::find(seen.begin(), seen.end(), name) != seen.end())
+            return error(errc::invalid_argument,
+                         fmt::format("{} is there twice", detail::shown(name)))
+                .with_where(where);
+        seen.push_back(name);
+        if (auto read = detail::read_resource(part, r, limits); !read) {
+            auto why = read.error();
+            return std::move(why).with_where(where);
+        }
+        begin = comma + 1;
+    }
+    return r;
+}
+
+SKEIN_INLINE std::string to_string(amount a) {
+    const auto raw = a.in_steps();
+    const auto size = static_cast<std::uint64_t>(raw < 0 ? -raw : raw);
+    auto s = fmt::format("{}{}", raw < 0 ? "-" : "", size / amount::steps);
+    if (const auto part = size % amount::steps; part != 0) {
+        s += fmt::format(".{:04}", part);
+        while (s.back() == '0') s.pop_back();
+    }
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(const resources& r) {
+    std::string s;
+    const auto append = [&s](std::string_view name, const std::string& value) {
+        if (!s.empty()) s += ',';
+        s += fmt::format("{}={}", name, value);
+    };
+    if (r.cpu) append("cpu", to_string(r.cpu));
+    if (r.gpu) append("gpu", to_string(r.gpu));
+    if (r.memory != 0) {
+        for (const auto& u : detail::memory_units) {
+            const bool binary = u.name.size() == 3 || u.bytes == 1;
+            if (!binary || r.memory % u.bytes != 0) continue;
+            append("memory", fmt::format("{}{}", r.memory / u.bytes, u.name));
+            break;
+        }
+    }
+    for (const auto& c : r.custom) append(c.name, to_string(c.value));
+    return s;
+}
+
+SKEIN_INLINE std::string to_string(gpu_set gpus) {
+    std::string s;
+    for (int i = 0; i < gpu_set::most; ++i)
+        if (gpus.has(i)) s += fmt::format("{}{}", s.empty() ? "" : ",", i);
+    return s;
+}
+
+namespace detail {
+/// Amounts that came as numbers, not as text, must lie in the same bounds.
+inline result<void> check_range(const resources& r) {
+    const auto in_range = [](amount a) {
+        return a >= amount{} && a <= amount::of_steps(amount::most * amount::steps);
+    };
+    const bool ok = in_range(r.cpu) && in_range(r.gpu) && r.memory <= resource_limits{}.memory &&
+                    r.custom.size() <= resource_limits{}.custom &&
+                    std::all_of(r.custom.begin(), r.custom.end(),
+                                [&](const custom_resource& c) { return in_range(c.value); });
+    if (ok) return {};
+    return error(errc::invalid_argument, fmt::format("amounts out of range: {}", to_string(r)))
+        .with_hint(fmt::format("0 to {} of each, memory up to {} bytes, {} custom resources",
+                               amount::most, resource_limits{}.memory, resource_limits{}.custom));
+}
+} // namespace detail
+
+SKEIN_INLINE result<void> check_demand(const resources& need) {
+    if (auto range = detail::check_range(need); !range) return range;
+    if (need.gpu > amount(1) && !need.gpu.is_whole())
+        return error(errc::invalid_argument,
+                     fmt::format("asks for gpu={}: a share of a gpu lies on one gpu",
+                                 to_string(need.gpu)))
+            .with_hint("ask for a fraction up to 1, or for whole gpus");
+    return {};
+}
+
+SKEIN_INLINE result<void> check_total(const resources& total) {
+    if (auto range = detail::check_range(total); !range) return range;
+    if (!total.gpu.is_whole() || total.gpu > amount(gpu_set::most))
+        return error(errc::invalid_argument, fmt::format("has gpu={}", to_string(total.gpu)))
+            .with_hint(fmt::format("a place has whole gpus, at most {}", gpu_set::most));
+    return {};
+}
+
+} // namespace skein::rt
+
 // ======== skein/rt/run.hpp
 // run: a main() that is a driver with its own local cluster, and, started again by itself, a worker.
 //
@@ -18863,6 +22408,2804 @@ SKEIN_INLINE runtime_info runtime_context() {
 }
 
 } // namespace skein
+
+// ======== skein/rt/scheduler.hpp
+// scheduler: which request gets room on which place. Pure code: no loop, no clock, no I/O, no randomness. The
+// same calls give the same grants, so that a driver, an agent, a head, a simulation and a test use one object.
+//
+//     rt::scheduler s;
+//     s.add_place(rt::place_id(1), "worker-1", rt::parse_resources("cpu=2").value());
+//     rt::request r;
+//     r.demand.cpu = 1;
+//     r.tag = my_number;                          // comes back with the grant
+//     const rt::request_id id = s.submit(r).value();
+//     std::vector<rt::grant> granted;
+//     s.take_grants(granted);                     // once per turn: what was decided since
+//     s.release(id);                              // the work has ended
+//
+// Requests wait in queues, one for each job, demand and constraint: what does not fit holds up its own queue
+// only. Jobs share by weight; what waited for too many grants gets a place reserved. A request that waits for
+// others gives its cpus back meanwhile. docs/design/0006-scheduler.md has the rules and their reasons.
+
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace skein::rt {
+
+namespace detail {
+struct schedule_books;
+}
+
+/// A place where requests run: a worker, a host, another scheduler. The caller chooses the number.
+using place_id = strong_id<struct place_tag>;
+/// A request of one scheduler, from submit() to release(); never given twice.
+using request_id = strong_id<struct request_tag>;
+/// A placement group of one scheduler.
+using placement_group_id = strong_id<struct placement_group_tag>;
+
+/// Which of the places with enough room is taken.
+enum class placement : std::uint8_t {
+    pack, ///< the first, in the order in which places came: later ones stay whole for large demands
+    spread ///< the one with most room
+};
+
+struct scheduler_options {
+    placement policy = placement::pack;
+    /// Grants to others that may pass a request which does not fit, before a place is kept free for it. Never
+    /// less than the number of places.
+    std::uint32_t patience = 256;
+};
+
+/// Where a request may go. Has no part in a job's fair share.
+class constraint {
+public:
+    constraint() = default; ///< anywhere
+    /// This place only.
+    [[nodiscard]] static constraint on(place_id place);
+    /// Places with this label.
+    [[nodiscard]] static constraint labelled(std::string label);
+    /// Anywhere, the place with most room first, whatever the scheduler's policy is.
+    [[nodiscard]] static constraint spread();
+    /// The bundle of a group; -1: any bundle of it.
+    [[nodiscard]] static constraint in(placement_group_id group, int bundle = -1);
+    /// The same without these places; at most 64.
+    [[nodiscard]] constraint avoiding(std::vector<place_id> places) const;
+
+    friend bool operator==(const constraint&, const constraint&) = default;
+    friend auto operator<=>(const constraint&, const constraint&) = default;
+
+private:
+    friend struct detail::schedule_books;
+    enum class kind : std::uint8_t { anywhere, place, label, group };
+    kind kind_ = kind::anywhere;
+    bool spread_ = false;
+    int bundle_ = -1;
+    std::uint64_t number_ = 0; ///< of the place or group
+    std::string label_;
+    std::vector<place_id> avoid_; ///< sorted
+};
+
+/// What submit() takes.
+struct request {
+    job_id job;       ///< whose share it counts for
+    resources demand; ///< nothing at all is granted at once, on the place with fewest grants
+    rt::constraint where;
+    std::uint64_t tag = 0; ///< the caller's own; comes back with everything said about the request
+    bool for_life = false; ///< an actor: nobody may count on its end
+    /// What no place could ever hold is refused. Otherwise it waits until one comes that can.
+    bool fail_if_infeasible = false;
+};
+
+/// A request has got room, or goes on after wait_end().
+struct grant {
+    request_id id;
+    std::uint64_t tag = 0;
+    place_id place;
+    gpu_set gpus;         ///< those it may use, by their index on the place
+    int bundle = -1;      ///< of its group, if it asked for one
+    bool resumed = false; ///< it has waited and has its cpus again: nothing new starts
+};
+
+/// A request that held room where there is none any more. Its id is gone.
+struct evicted {
+    request_id id;
+    std::uint64_t tag = 0;
+};
+
+/// What is rare.
+struct notice {
+    enum class kind : std::uint8_t {
+        refused,      ///< the request is gone: it cannot be held, or its group was removed
+        infeasible,   ///< the request waits for a place that could hold it; said once for its queue
+        group_placed, ///< all bundles have places
+        group_infeasible, ///< the group waits: no set of places could hold it
+        group_broken      ///< a place with bundles has gone; they are placed again
+    };
+    kind what = kind::refused;
+    request_id id;         ///< of a request
+    std::uint64_t tag = 0; ///< of the request or group
+    placement_group_id group;
+    std::vector<place_id> bundles;         ///< group_placed: the place of each
+    error why{errc::unknown, "no reason"}; ///< what is missing, and where most of it is
+};
+
+enum class group_strategy : std::uint8_t {
+    pack,         ///< few places
+    spread,       ///< many places
+    strict_pack,  ///< one place
+    strict_spread ///< each bundle on a place of its own
+};
+
+/// Room that is taken together or not at all, for requests to come.
+struct group_request {
+    job_id job;
+    group_strategy strategy = group_strategy::pack;
+    std::vector<resources> bundles; ///< 1 to 4096
+    std::uint64_t tag = 0;
+    bool fail_if_infeasible = false;
+};
+
+/// Decides. Not thread-safe. Errors of outside input come as results; ids that are unknown or gone are answered
+/// with false, for a release may cross an eviction.
+class scheduler {
+public:
+    explicit scheduler(scheduler_options options = {});
+    scheduler(scheduler&&) noexcept;
+    scheduler& operator=(scheduler&&) noexcept;
+    ~scheduler();
+
+    /// name: as messages say it, "worker-3". Labels are compared whole: "zone=a".
+    result<void> add_place(place_id id, std::string name, const resources& total,
+                           std::vector<std::string> labels = {});
+    /// Gives back the requests that held something there; bundles there are placed again.
+    std::vector<evicted> remove_place(place_id id);
+    /// Nothing new goes there, nor into bundles there; what runs goes on. False if it is unknown.
+    bool drain(place_id id, bool on = true);
+
+    /// A job has twice the share of one with half its weight: 1 to 1000; 1 if nothing is said.
+    void set_weight(job_id job, std::uint32_t weight);
+    /// Forgets the job's queued requests and its groups, and gives back those that held room in these. What it
+    /// holds elsewhere it keeps until it is released: stop that first, then say this.
+    std::vector<evicted> remove_job(job_id job);
+
+    /// Queues a request; a grant, a notice or cancel() ends that.
+    result<request_id> submit(const request& r);
+    /// Takes a queued request back. False if it is not queued (any more): then release() it.
+    bool cancel(request_id id);
+    /// Gives back what a granted request holds. False if it holds nothing (any more).
+    bool release(request_id id);
+    /// The granted request waits for others: its cpus are free meanwhile, and nothing else. False if it is
+    /// not granted, or waits already.
+    bool wait_begin(request_id id);
+    /// It could go on. True: it has its cpus and goes on now. False: a grant with `resumed` comes.
+    bool wait_end(request_id id);
+
+    /// Asks for room for all bundles. Requests name the group from now on and wait for it.
+    result<placement_group_id> create_group(group_request g);
+    /// Gives its room back, and the requests that held some of it; those queued for it are refused.
+    std::vector<evicted> remove_group(placement_group_id id);
+
+    /// Appends what can be granted now, at most `limit`; returns how many. Order: those that resume, groups,
+    /// then by fair share.
+    std::size_t take_grants(std::vector<grant>& into, std::size_t limit = SIZE_MAX);
+    /// Appends the notices; complete only after take_grants().
+    void take_notices(std::vector<notice>& into);
+
+    // For listings and tests.
+
+    struct totals {
+        std::size_t places = 0, queued = 0, granted = 0; ///< granted: also those that wait
+        std::size_t waiting = 0,
+                    resuming = 0; ///< between wait_begin() and wait_end(), and after it
+        std::size_t queues = 0, groups = 0;
+        std::uint64_t grants = 0, reservations = 0; ///< since it was made
+        std::size_t bytes = 0;                      ///< of the table of requests
+        /// All that hold room wait, and nothing queued fits beside them: without a new place nothing goes on.
+        bool stalled = false;
+    };
+    [[nodiscard]] totals stats() const;
+
+    struct queue_info {
+        job_id job;
+        resources demand;
+        std::string where; ///< the constraint, for people; "" anywhere
+        std::size_t queued = 0, granted = 0;
+        std::string why; ///< why its first one waits; "" if none does
+    };
+    [[nodiscard]] std::vector<queue_info> queues() const;
+
+    struct place_info {
+        place_id id;
+        std::string name;
+        resources total, used; ///< used.cpu may be more than total.cpu, see wait_end()
+        std::size_t granted = 0;
+        bool draining = false;
+        bool reserved = false; ///< kept free for one that waited long
+    };
+    [[nodiscard]] std::vector<place_info> places() const;
+
+    struct group_info {
+        placement_group_id id;
+        bool placed = false;
+        std::vector<place_id> bundles; ///< their places; none: not placed
+    };
+    [[nodiscard]] std::vector<group_info> groups() const;
+
+    /// What keeps a request: "waits for cpu=2: worker-1 has most free, cpu=1". "" if it is unknown.
+    [[nodiscard]] std::string why(request_id id) const;
+
+private:
+    std::unique_ptr<detail::schedule_books> books_;
+};
+
+} // namespace skein::rt
+
+
+// ======== skein/rt/detail/scheduler.ipp
+// The bodies of rt/scheduler.hpp: requests, from submit() to release(), and the queues they wait in.
+
+
+// ======== skein/rt/detail/scheduler.hpp
+// The books of rt/scheduler.hpp.
+//
+// A queue holds the requests of one job, demand and constraint. What decides where they fit, demand and
+// constraint, is a class, which queues of several jobs share. Queues with requests are
+//   ready       in their job's list: their first request may fit somewhere;
+//   blocked     in their class's list: it fitted nowhere, and no place has grown since that would do;
+//   infeasible  no place could hold it even if it were empty.
+// A bundle of a placement group is a place, too: it lies on its host and is found through its group only.
+
+
+// ======== skein/rt/detail/place_tree.hpp
+// Finds a place with enough room without looking at all of them: a binary tree over the places, whose inner nodes
+// have the largest key of each dimension below them.
+//
+// With one kind of need a search goes straight down. With several, a node may promise what none of its
+// places holds alone (one has the cpus, another the gpus); the search then turns back, at worst past every place.
+
+
+// ======== skein/rt/detail/room.hpp
+// What is free on one place, as numbers that a request's needs are compared with one by one.
+//
+// A resource is a number here ("dimension"). Gpus are two: gpus that are wholly free, and the largest share
+// that is free on one gpu. So "two whole gpus" and "a third of one" are comparisons like all others.
+
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace skein::rt::detail {
+
+inline constexpr std::uint32_t dim_order =
+    0; ///< minus the number of grants: always there while a place is open
+inline constexpr std::uint32_t dim_cpu = 1; ///< in steps; below zero: more run than there are cpus
+inline constexpr std::uint32_t dim_memory = 2; ///< in bytes
+inline constexpr std::uint32_t dim_gpu = 3;    ///< wholly free gpus, in steps
+inline constexpr std::uint32_t dim_share = 4;  ///< the largest free share of one gpu, in steps
+inline constexpr std::uint32_t dim_custom = 5; ///< the first custom resource, in steps
+
+/// Less than any need: the key of a place that takes nothing.
+inline constexpr std::int64_t closed_key = INT64_MIN;
+
+/// At least so much of a dimension.
+struct need {
+    std::uint32_t dim = 0;
+    std::int64_t least = 0;
+    friend bool operator==(const need&, const need&) = default;
+};
+/// In the order of dimensions, none zero.
+using needs = std::vector<need>;
+
+[[nodiscard]] inline std::int64_t need_of(const needs& all, std::uint32_t dim) noexcept {
+    for (const auto& n : all)
+        if (n.dim == dim) return n.least;
+    return 0;
+}
+
+/// Amounts by dimension. The first eight lie in the object: a place is looked at more often than its numbers are.
+class key_list {
+public:
+    [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+    void resize(std::uint32_t n) {
+        size_ = n;
+        if (n > few_.size()) more_.resize(n - few_.size());
+    }
+    [[nodiscard]] std::int64_t& operator[](std::uint32_t d) noexcept {
+        return d < few_.size() ? few_[d] : more_[d - few_.size()];
+    }
+    [[nodiscard]] std::int64_t operator[](std::uint32_t d) const noexcept {
+        return d < few_.size() ? few_[d] : more_[d - few_.size()];
+    }
+
+private:
+    std::uint32_t size_ = 0;
+    std::array<std::int64_t, 8> few_{};
+    std::vector<std::int64_t> more_;
+};
+
+/// One gpu of a place.
+struct gpu_room {
+    std::uint8_t index = 0;  ///< on its host
+    std::uint16_t free = 0;  ///< in steps
+    std::uint16_t total = 0; ///< less than a whole one in a bundle that asked for a share
+};
+
+/// What is free, and taking and giving of it.
+class room {
+public:
+    room() = default;
+
+    /// The room of a place with these amounts; gpus has its gpus.
+    room(const needs& total, gpu_set gpus) {
+        keys_.resize(dim_custom);
+        for (const auto& n : total) {
+            if (n.dim == UINT32_MAX) continue; // a resource that no place has
+            if (n.dim >= keys_.size()) keys_.resize(n.dim + 1);
+            if (n.dim != dim_gpu && n.dim != dim_share) keys_[n.dim] = n.least;
+        }
+        const auto share = need_of(total, dim_share);
+        const auto each = static_cast<std::uint16_t>(share != 0 ? share : amount::steps);
+        for (int i = 0; i < gpu_set::most; ++i)
+            if (gpus.has(i)) gpus_.push_back({static_cast<std::uint8_t>(i), each, each});
+        count_gpus();
+    }
+
+    [[nodiscard]] std::int64_t at(std::uint32_t dim) const noexcept {
+        return dim < keys_.size() ? keys_[dim] : 0;
+    }
+    [[nodiscard]] const key_list& keys() const noexcept { return keys_; }
+
+    [[nodiscard]] bool fits(const needs& all) const noexcept {
+        return std::all_of(all.begin(), all.end(),
+                           [this](const need& n) { return at(n.dim) >= n.least; });
+    }
+
+    /// Takes the needs, which must fit; the gpus it took. A share is taken from the gpu on which it leaves least.
+    gpu_set take(const needs& all) {
+        gpu_set taken;
+        --keys_[dim_order];
+        for (const auto& n : all) {
+            if (n.dim == dim_gpu) {
+                taken = take_whole(n.least / amount::steps);
+            } else if (n.dim == dim_share) {
+                taken = take_share(n.least);
+            } else if (n.dim != dim_order) {
+                keys_[n.dim] -= n.least;
+            }
+        }
+        return taken;
+    }
+    /// What take() took; with_cpus = false: but for the cpus, which were given before.
+    void give(const needs& all, gpu_set gpus, bool with_cpus = true) noexcept {
+        ++keys_[dim_order];
+        for (const auto& n : all) {
+            if (n.dim == dim_gpu || n.dim == dim_share) {
+                const auto each = n.dim == dim_share ? n.least : amount::steps;
+                for (auto& g : gpus_)
+                    if (gpus.has(g.index)) g.free = static_cast<std::uint16_t>(g.free + each);
+                count_gpus();
+            } else if (n.dim != dim_order && (with_cpus || n.dim != dim_cpu)) {
+                keys_[n.dim] += n.least;
+            }
+        }
+    }
+    /// Cpus alone: of one that waits, or goes on.
+    void add_cpus(std::int64_t n) noexcept { keys_[dim_cpu] += n; }
+
+    /// Less room than there is, for plans: what is kept free for somebody else.
+    void withhold(const needs& all) noexcept {
+        for (const auto& n : all) {
+            if (n.dim == dim_gpu || n.dim == dim_share) {
+                gpus_.clear();
+                count_gpus();
+            } else if (n.dim < keys_.size() && n.dim != dim_order) {
+                keys_[n.dim] -= n.least;
+            }
+        }
+    }
+    /// Steps of all gpus that are taken.
+    [[nodiscard]] std::int64_t gpus_used() const noexcept {
+        std::int64_t used = 0;
+        for (const auto& g : gpus_) used += g.total - g.free;
+        return used;
+    }
+
+private:
+    gpu_set take_whole(std::int64_t count) noexcept {
+        gpu_set taken;
+        for (auto& g : gpus_) {
+            if (count == 0) break;
+            if (g.free != amount::steps) continue;
+            g.free = 0;
+            taken.insert(g.index);
+            --count;
+        }
+        count_gpus();
+        return taken;
+    }
+    gpu_set take_share(std::int64_t share) noexcept {
+        gpu_room* best = nullptr;
+        for (auto& g : gpus_)
+            if (g.free >= share && (best == nullptr || g.free < best->free)) best = &g;
+        gpu_set taken;
+        if (best == nullptr) return taken;
+        best->free = static_cast<std::uint16_t>(best->free - share);
+        taken.insert(best->index);
+        count_gpus();
+        return taken;
+    }
+    void count_gpus() noexcept {
+        keys_[dim_gpu] = keys_[dim_share] = 0;
+        for (const auto& g : gpus_) {
+            if (g.free == amount::steps) keys_[dim_gpu] += amount::steps;
+            keys_[dim_share] = std::max<std::int64_t>(keys_[dim_share], g.free);
+        }
+    }
+
+    key_list keys_;
+    std::vector<gpu_room> gpus_;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/place_tree.hpp, continued
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace skein::rt::detail {
+
+inline constexpr std::uint32_t no_index = UINT32_MAX;
+
+class place_tree {
+public:
+    /// Room for so many leaves of so many dimensions; keys stay, new leaves are closed.
+    void reserve(std::uint32_t leaves, std::uint32_t dims) {
+        const auto wanted = std::max(leaves_, std::bit_ceil(std::max(leaves, 2u)));
+        if (wanted == leaves_ && dims <= dims_) return;
+        place_tree bigger;
+        bigger.leaves_ = wanted;
+        bigger.dims_ = std::max(dims, dims_);
+        bigger.keys_.assign(std::size_t{2} * wanted * bigger.dims_, closed_key);
+        for (std::uint32_t leaf = 0; leaf < leaves_; ++leaf) {
+            const auto* from = node(leaves_ + leaf);
+            if (from[dim_order] == closed_key) continue;
+            key_list keys;
+            keys.resize(dims_);
+            for (std::uint32_t d = 0; d < dims_; ++d) keys[d] = from[d];
+            bigger.set(leaf, keys);
+        }
+        *this = std::move(bigger);
+    }
+    [[nodiscard]] std::uint32_t dims() const noexcept { return dims_; }
+
+    /// Dimensions that are not in `keys` are zero.
+    void set(std::uint32_t leaf, const key_list& keys) noexcept {
+        for (std::uint32_t d = 0; d < dims_; ++d) change(leaf, d, d < keys.size() ? keys[d] : 0);
+    }
+    void close(std::uint32_t leaf) noexcept {
+        for (std::uint32_t d = 0; d < dims_; ++d) change(leaf, d, closed_key);
+    }
+
+    /// Whether a leaf is open and has all needs.
+    [[nodiscard]] bool fits(std::uint32_t leaf, const needs& all) const noexcept {
+        return promises(leaves_ + leaf, all);
+    }
+    /// What a leaf has of a dimension; closed_key if it is closed.
+    [[nodiscard]] std::int64_t at(std::uint32_t leaf, std::uint32_t dim) const noexcept {
+        return dim < dims_ ? node(leaves_ + leaf)[dim] : 0;
+    }
+
+    /// The first leaf that has all needs and that accept(leaf) takes, else no_index.
+    template <class Accept>
+    [[nodiscard]] std::uint32_t first(const needs& all, Accept&& accept) const {
+        return leaves_ == 0 ? no_index : first_below(1, all, accept);
+    }
+    /// One with the most of a dimension among them: the larger half first.
+    template <class Accept>
+    [[nodiscard]] std::uint32_t most(std::uint32_t dim, const needs& all, Accept&& accept) const {
+        return leaves_ == 0 || dim >= dims_ ? no_index : most_below(1, dim, all, accept);
+    }
+
+private:
+    [[nodiscard]] std::int64_t* node(std::uint32_t n) noexcept {
+        return keys_.data() + std::size_t{n} * dims_;
+    }
+    [[nodiscard]] const std::int64_t* node(std::uint32_t n) const noexcept {
+        return keys_.data() + std::size_t{n} * dims_;
+    }
+    /// Most changes concern one or two dimensions, and stop where another place has more.
+    void change(std::uint32_t leaf, std::uint32_t d, std::int64_t key) noexcept {
+        auto n = leaves_ + leaf;
+        if (node(n)[d] == key) return;
+        node(n)[d] = key;
+        for (n /= 2; n >= 1; n /= 2) {
+            const auto larger = std::max(node(2 * n)[d], node(2 * n + 1)[d]);
+            if (node(n)[d] == larger) return;
+            node(n)[d] = larger;
+        }
+    }
+    [[nodiscard]] bool promises(std::uint32_t n, const needs& all) const noexcept {
+        const auto* at = node(n);
+        for (const auto& x : all)
+            if (x.dim >= dims_ || at[x.dim] < x.least) return false;
+        return !all.empty() || at[dim_order] != closed_key; // a need is more than closed_key
+    }
+    template <class Accept>
+    [[nodiscard]] std::uint32_t first_below(std::uint32_t n, const needs& all,
+                                            Accept& accept) const {
+        if (!promises(n, all)) return no_index;
+        if (n >= leaves_) return accept(n - leaves_) ? n - leaves_ : no_index;
+        while (2 * n < leaves_ && !promises(2 * n, all)) { // without calls while there is one way
+            n = 2 * n + 1;
+            if (!promises(n, all)) return no_index;
+        }
+        const auto found = first_below(2 * n, all, accept);
+        return found != no_index ? found : first_below(2 * n + 1, all, accept);
+    }
+    template <class Accept>
+    [[nodiscard]] std::uint32_t most_below(std::uint32_t n, std::uint32_t dim, const needs& all,
+                                           Accept& accept) const {
+        if (!promises(n, all)) return no_index;
+        if (n >= leaves_) return accept(n - leaves_) ? n - leaves_ : no_index;
+        const auto larger = node(2 * n + 1)[dim] > node(2 * n)[dim] ? 2 * n + 1 : 2 * n;
+        const auto found = most_below(larger, dim, all, accept);
+        return found != no_index ? found : most_below(larger ^ 1u, dim, all, accept);
+    }
+
+    std::uint32_t leaves_ = 0, dims_ = 0;
+    std::vector<std::int64_t> keys_; ///< node 1 is the root, leaves begin at node leaves_
+};
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/request_table.hpp
+// The requests of a scheduler: 48 bytes each, in chunks that come and go, so that a million of them need no
+// copy and leave nothing behind. A queue, and the requests that hold room on a place, are chains through them.
+
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+namespace skein::rt::detail {
+
+enum class request_state : std::uint8_t { free, queued, running, waiting, resuming };
+
+struct request_entry {
+    std::uint64_t tag = 0;
+    std::uint64_t order = 0; ///< of its submission, in this scheduler
+    std::uint64_t gpus = 0;
+    std::uint32_t generation = 0;
+    std::uint32_t queue = no_index;
+    std::uint32_t next = no_index, prev = no_index; ///< in its queue, or among those on its place
+    std::uint32_t place = no_index;
+    request_state state = request_state::free;
+    bool for_life = false;
+};
+static_assert(sizeof(request_entry) == 48);
+
+class request_table {
+public:
+    [[nodiscard]] request_entry& operator[](std::uint32_t index) noexcept {
+        return chunks_[index / per_chunk].entries[index % per_chunk];
+    }
+    [[nodiscard]] const request_entry& operator[](std::uint32_t index) const noexcept {
+        return chunks_[index / per_chunk].entries[index % per_chunk];
+    }
+
+    /// An entry whose fields are those of a new one, but for its generation.
+    [[nodiscard]] std::uint32_t take() {
+        if (open_.empty()) add_chunk();
+        const auto number = *open_.begin();
+        auto& c = chunks_[number];
+        if (!c.entries) fill(c);
+        const auto at = c.first_free;
+        auto& e = c.entries[at];
+        c.first_free = e.next;
+        if (++c.used == per_chunk) open_.erase(number);
+        const auto generation = e.generation;
+        e = {};
+        e.generation = generation;
+        ++size_;
+        return number * per_chunk + at;
+    }
+    void free(std::uint32_t index) {
+        const auto number = index / per_chunk;
+        auto& c = chunks_[number];
+        auto& e = c.entries[index % per_chunk];
+        e.state = request_state::free;
+        ++e.generation;
+        c.last_generation = std::max(c.last_generation, e.generation);
+        e.next = c.first_free;
+        c.first_free = index % per_chunk;
+        if (c.used-- == per_chunk) open_.insert(number);
+        --size_;
+        // The last empty chunk stays, or a lone request would allocate each time.
+        if (c.used == 0 && number != *open_.begin()) c.entries.reset();
+    }
+
+    [[nodiscard]] std::uint64_t id(std::uint32_t index) const noexcept {
+        return std::uint64_t{(*this)[index].generation} << 32 | index;
+    }
+    /// The entry of an id, no_index if it is gone or was none.
+    [[nodiscard]] std::uint32_t find(std::uint64_t id) const noexcept {
+        const auto index = static_cast<std::uint32_t>(id);
+        const auto number = index / per_chunk;
+        if (number >= chunks_.size() || !chunks_[number].entries) return no_index;
+        const auto& e = (*this)[index];
+        return e.state != request_state::free && e.generation == id >> 32 ? index : no_index;
+    }
+    [[nodiscard]] std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] std::size_t bytes() const noexcept {
+        std::size_t n = chunks_.capacity() * sizeof(chunk);
+        for (const auto& c : chunks_)
+            if (c.entries) n += per_chunk * sizeof(request_entry);
+        return n;
+    }
+
+private:
+    static constexpr std::uint32_t per_chunk = 1024;
+    struct chunk {
+        std::unique_ptr<request_entry[]> entries;
+        std::uint32_t used = 0, first_free = 0;
+        std::uint32_t last_generation = 1; ///< ids begin above those that a dropped chunk gave
+    };
+
+    void add_chunk() {
+        open_.insert(static_cast<std::uint32_t>(chunks_.size()));
+        chunks_.emplace_back();
+    }
+    static void fill(chunk& c) {
+        c.entries = std::make_unique<request_entry[]>(per_chunk);
+        for (std::uint32_t i = 0; i < per_chunk; ++i) {
+            c.entries[i].generation = c.last_generation;
+            c.entries[i].next = i + 1 < per_chunk ? i + 1 : no_index;
+        }
+        c.first_free = 0;
+    }
+
+    std::vector<chunk> chunks_;
+    std::set<std::uint32_t> open_; ///< chunks with a free entry
+    std::size_t size_ = 0;
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/scheduler.hpp, continued
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace skein::rt::detail {
+
+/// Places among which a search goes: all, those with a label, the bundles of a group.
+struct place_domain {
+    place_tree now, ever;               ///< what is free for others, and what there is in all
+    std::vector<std::uint32_t> members; ///< place of a leaf, or no_index
+    std::vector<std::uint32_t> holes;
+};
+
+/// Room kept free for who waited long.
+struct reservation {
+    needs kept;
+    std::uint32_t queue = no_index; ///< whose first request it is for
+    std::uint64_t group = 0;        ///< or which group
+    [[nodiscard]] bool exists() const noexcept { return queue != no_index || group != 0; }
+};
+
+/// What a decision looks at stands first.
+struct place_record {
+    bool alive = false, draining = false, grown = false;
+    std::uint32_t host = no_index; ///< of a bundle
+    int bundle = -1;
+    std::uint32_t running = 0;      ///< granted, not for life, not waiting: ends or waits some time
+    std::uint32_t running_cpus = 0; ///< those of them that hold cpus
+    std::uint32_t first_held = no_index, held = 0;
+    std::int64_t resuming_cpus = 0;
+    place_id id;
+    room now;
+    /// With its leaf there, which says what new requests may take; the first: all places, or its group's.
+    std::vector<std::pair<place_domain*, std::uint32_t>> in;
+    reservation kept;
+    std::vector<std::uint32_t> resuming;
+    std::uint64_t group = 0;
+    gpu_set gpus;
+    needs total_needs;
+    resources total;
+    std::string name;
+    std::vector<std::string> labels;
+};
+
+enum class queue_state : std::uint8_t { empty, ready, blocked, infeasible };
+
+struct queue_record {
+    std::uint32_t job = no_index, cls = no_index;
+    bool fails = false; ///< what is infeasible is refused
+    bool idles = false; ///< it is in the list of idle queues
+    queue_state state = queue_state::empty;
+    bool told = false; ///< that it is infeasible
+    std::uint32_t first = no_index, last = no_index;
+    std::uint32_t queued = 0, granted = 0;
+    // How long its first request has been passed.
+    bool ages = false;
+    std::uint32_t older = no_index,
+                  younger = no_index;  ///< neighbours in the list of those that age
+    std::uint32_t chances = 0;         ///< times it fitted, and another job came first
+    std::uint64_t since = 0;           ///< grants of all at the time
+    std::uint32_t reserved = no_index; ///< the place that is kept for it
+};
+
+struct class_record {
+    std::uint32_t shape = no_index, where = no_index;
+    bool feasible = false;
+    std::uint64_t checked = 0; ///< the version of the places when it was
+    std::uint32_t queues = 0;
+    std::vector<std::uint32_t> blocked;
+};
+
+struct shape_record {
+    resources demand;
+    needs all; ///< what a search compares
+    std::int64_t cpu = 0;
+    std::uint32_t main = dim_order; ///< where spreading looks for most room
+    std::uint32_t classes = 0;
+};
+
+struct constraint_record {
+    constraint where;
+    std::unique_ptr<place_domain> labelled;
+    std::uint32_t classes = 0;
+};
+
+struct job_record {
+    job_id id;
+    std::uint32_t weight = 1;
+    std::uint64_t pass = 0, at = 0; ///< its charge, after so many turns
+    std::uint64_t rate = 0;         ///< its charge per turn: its share by its weight
+    std::vector<std::int64_t> used; ///< by dimension; shares of gpus count as gpus
+    std::vector<std::uint32_t> ready;
+    bool is_ready = false;
+    std::size_t queued = 0;
+};
+
+struct group_record {
+    struct bundle {
+        resources demand;
+        needs all;
+        std::uint32_t place = no_index;
+    };
+    placement_group_id id;
+    job_id job;
+    std::uint32_t job_index = 0;
+    group_strategy strategy = group_strategy::pack;
+    std::uint64_t tag = 0, since = 0;
+    bool fails = false, told = false, waits = true, reserved = false;
+    std::vector<bundle> bundles;
+    place_domain domain;
+};
+
+/// A place in a plan: a copy of its room from which bundles are taken on trial.
+struct plan_room {
+    std::uint32_t place = no_index;
+    detail::room room;
+    bool used = false;
+};
+
+struct schedule_books {
+    explicit schedule_books(scheduler_options o) : options(o) {}
+
+    scheduler_options options;
+    std::vector<place_record> all_places;
+    std::vector<std::uint32_t> free_places;
+    std::unordered_map<place_id, std::uint32_t> place_of;
+    place_domain everywhere;
+    std::uint64_t places_version = 1, checked_version = 1;
+    std::vector<std::uint32_t> grown;
+    bool groups_may_fit = false;
+
+    request_table requests;
+    std::uint64_t submitted = 0;
+
+    std::vector<queue_record> all_queues;
+    std::vector<std::uint32_t> free_queues;
+    std::deque<std::uint32_t> idle_queues;
+    std::map<std::tuple<std::uint32_t, std::uint32_t, bool>, std::uint32_t> queue_of;
+    std::uint32_t oldest = no_index, youngest = no_index;
+    std::vector<std::uint32_t> reserved_queues;
+
+    std::vector<class_record> classes;
+    std::vector<std::uint32_t> free_classes, waiting_classes;
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> class_of;
+    std::vector<shape_record> shapes;
+    std::vector<std::uint32_t> free_shapes;
+    std::map<resources, std::uint32_t> shape_of;
+    std::vector<constraint_record> constraints;
+    std::vector<std::uint32_t> free_constraints;
+    std::map<constraint, std::uint32_t> constraint_of;
+    std::map<std::string, std::uint32_t, std::less<>> custom_dims;
+    std::uint32_t dims = dim_custom;
+    struct {
+        std::uint32_t queue = no_index;
+        request last;
+    } recent; ///< where the last request went: most go where that went
+
+    std::vector<job_record> jobs;
+    std::vector<std::uint32_t> free_jobs;
+    std::unordered_map<job_id, std::uint32_t> job_of;
+    std::vector<std::uint32_t> ready_jobs;
+    std::uint64_t virtual_time = 0;    ///< the largest charge at which a job was served
+    std::vector<std::int64_t> cluster; ///< totals of all places, by dimension
+
+    std::map<std::uint64_t, group_record> groups;
+    std::uint64_t last_group = 0;
+
+    std::vector<notice> notices;
+    std::uint64_t grants = 0, turns = 0, reservations = 0; ///< turns: those that granted something
+    std::size_t queued = 0, granted = 0, waiting = 0, resuming = 0, running = 0;
+
+    // scheduler.ipp: requests and queues
+    [[nodiscard]] needs needs_of(const resources& r);
+    void number_shape(shape_record& s);
+    [[nodiscard]] std::uint32_t intern_shape(const resources& demand);
+    [[nodiscard]] std::uint32_t intern_constraint(const constraint& where);
+    [[nodiscard]] std::uint32_t intern_class(const request& r);
+    [[nodiscard]] std::uint32_t queue_for(const request& r);
+    void drop_queue(std::uint32_t q);
+    void drop_class(std::uint32_t c);
+    void queue_is_idle(std::uint32_t q);
+    [[nodiscard]] std::uint32_t job_for(job_id id);
+    [[nodiscard]] result<void> check(const request& r) const;
+    [[nodiscard]] result<request_id> submit(const request& r);
+    void append(std::uint32_t q, std::uint32_t e);
+    void unqueue(std::uint32_t e);
+    bool cancel(request_id id);
+    void hold(std::uint32_t e, std::uint32_t place, gpu_set gpus);
+    void count_running(const request_entry& entry, int by);
+    bool release(request_id id);
+    void give_back(std::uint32_t e);
+    void evict(std::uint32_t place, std::vector<evicted>& into);
+    bool wait_begin(request_id id);
+    bool wait_end(request_id id);
+    [[nodiscard]] static bool may_resume(const place_record& p, std::int64_t cpu);
+    void take_cpus_again(std::uint32_t e);
+    void refuse(std::uint32_t q, const error& why);
+    std::vector<evicted> remove_job(job_id id);
+
+    // scheduler_places.ipp
+    [[nodiscard]] result<void> add_place(place_id id, std::string name, const resources& total,
+                                         std::vector<std::string> labels);
+    [[nodiscard]] std::uint32_t new_place();
+    void learn(const resources& total);
+    void open_place(std::uint32_t p, const needs& total, gpu_set gpus);
+    std::vector<evicted> remove_place(place_id id);
+    bool drain(place_id id, bool on);
+    void join(place_domain& d, std::uint32_t p);
+    void leave_all(std::uint32_t p);
+    [[nodiscard]] bool is_open(const place_record& p) const;
+    void offer(std::uint32_t p);
+    void grow(std::uint32_t p);
+    void count_cluster(const place_record& p, int sign);
+    [[nodiscard]] place_domain* domain_of(const constraint_record& c);
+    [[nodiscard]] std::uint32_t single_place(const constraint& where) const;
+    [[nodiscard]] bool is_avoided(const constraint& where, std::uint32_t p) const;
+    [[nodiscard]] bool matches(const constraint& where, std::uint32_t p) const;
+    [[nodiscard]] bool allows(const class_record& c, std::uint32_t p) const;
+    [[nodiscard]] bool is_feasible(std::uint32_t c);
+    [[nodiscard]] std::uint32_t find(const queue_record& q);
+    [[nodiscard]] bool fits_reserved(std::uint32_t p) const;
+    [[nodiscard]] static room bundle_room(const needs& all);
+
+    // scheduler_pump.ipp
+    std::size_t take_grants(std::vector<grant>& into, std::size_t limit);
+    void make_ready(std::uint32_t q);
+    void not_ready(std::uint32_t q);
+    void block(std::uint32_t q);
+    void unblock_for(std::uint32_t p);
+    void leave_blocked(std::uint32_t q);
+    void recheck_feasible();
+    void check_queue(std::uint32_t q);
+    void resume(std::uint32_t p, std::vector<grant>& into);
+    void look_at_grown(std::vector<grant>& into);
+    [[nodiscard]] std::uint32_t next_job();
+    [[nodiscard]] std::uint32_t next_queue(const job_record& j) const;
+    void give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into);
+    void charge(std::uint32_t job, const needs& all, int sign, bool with_cpus);
+    void settle(job_record& j) const;
+    void find_rate(job_record& j) const;
+    void age(std::uint32_t q);
+    void stop_ageing(std::uint32_t q);
+    [[nodiscard]] std::uint64_t patience() const;
+    void age_all();
+    void reserve_for(std::uint32_t q);
+    void drop_reservation(std::uint32_t p);
+    void drop_hopeless(std::uint32_t p);
+    [[nodiscard]] room obtainable(const place_record& p) const;
+
+    // scheduler_groups.ipp
+    [[nodiscard]] result<placement_group_id> create_group(group_request g);
+    std::vector<evicted> remove_group(placement_group_id id);
+    enum class outlook : std::uint8_t { now, soon, ever };
+    [[nodiscard]] std::vector<plan_room> rooms_for(const group_record& g, outlook when) const;
+    [[nodiscard]] std::vector<std::uint32_t> plan(const group_record& g, outlook when) const;
+    void place_group(group_record& g);
+    void place_groups();
+    void check_group(group_record& g);
+    void lose_bundle(group_record& g, std::size_t bundle, std::vector<evicted>& into);
+    void reserve_for(group_record& g);
+    void drop_reservations(group_record& g);
+    void refuse_queues_of(placement_group_id id);
+
+    // scheduler_report.ipp
+    [[nodiscard]] error missing(const class_record& c) const;
+    [[nodiscard]] error missing(const group_record& g) const;
+    [[nodiscard]] std::string why_waits(const queue_record& q) const;
+    [[nodiscard]] std::string where_text(const constraint& where) const;
+    [[nodiscard]] std::string best_place(const class_record& c, bool ever) const;
+    [[nodiscard]] std::string amount_text(std::uint32_t dim, std::int64_t n) const;
+    [[nodiscard]] resources used_of(const place_record& p) const;
+    [[nodiscard]] std::string why(request_id id) const;
+
+    // What the books see of a constraint.
+    [[nodiscard]] static bool is_anywhere(const constraint& w) {
+        return w.kind_ == constraint::kind::anywhere;
+    }
+    [[nodiscard]] static const std::string* label_of(const constraint& w) {
+        return w.kind_ == constraint::kind::label ? &w.label_ : nullptr;
+    }
+    [[nodiscard]] static place_id place_in(const constraint& w) {
+        return place_id(w.kind_ == constraint::kind::place ? w.number_ : 0);
+    }
+    [[nodiscard]] static std::uint64_t group_in(const constraint& w) {
+        return w.kind_ == constraint::kind::group ? w.number_ : 0;
+    }
+    [[nodiscard]] static int bundle_in(const constraint& w) { return w.bundle_; }
+    [[nodiscard]] static bool spreads(const constraint& w) { return w.spread_; }
+    [[nodiscard]] static const std::vector<place_id>& avoided(const constraint& w) {
+        return w.avoid_;
+    }
+};
+
+} // namespace skein::rt::detail
+
+
+// ======== skein/rt/detail/scheduler.ipp, continued
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+SKEIN_INLINE constraint constraint::on(place_id place) {
+    constraint c;
+    c.kind_ = kind::place;
+    c.number_ = place.value();
+    return c;
+}
+SKEIN_INLINE constraint constraint::labelled(std::string label) {
+    constraint c;
+    c.kind_ = kind::label;
+    c.label_ = std::move(label);
+    return c;
+}
+SKEIN_INLINE constraint constraint::spread() {
+    constraint c;
+    c.spread_ = true;
+    return c;
+}
+SKEIN_INLINE constraint constraint::in(placement_group_id group, int bundle) {
+    constraint c;
+    c.kind_ = kind::group;
+    c.number_ = group.value();
+    c.bundle_ = bundle;
+    return c;
+}
+SKEIN_INLINE constraint constraint::avoiding(std::vector<place_id> places) const {
+    auto c = *this;
+    std::sort(places.begin(), places.end());
+    places.erase(std::unique(places.begin(), places.end()), places.end());
+    c.avoid_ = std::move(places);
+    return c;
+}
+
+namespace detail {
+
+/// What is asked for by dimension. A custom resource that no place has ever had gets no_index, which fits nowhere.
+SKEIN_INLINE needs schedule_books::needs_of(const resources& r) {
+    needs all;
+    if (r.cpu) all.push_back({dim_cpu, r.cpu.in_steps()});
+    if (r.memory != 0) all.push_back({dim_memory, static_cast<std::int64_t>(r.memory)});
+    if (r.gpu) all.push_back({r.gpu.is_whole() ? dim_gpu : dim_share, r.gpu.in_steps()});
+    for (const auto& c : r.custom) {
+        const auto known = custom_dims.find(c.name);
+        all.push_back({known == custom_dims.end() ? no_index : known->second, c.value.in_steps()});
+    }
+    return all;
+}
+
+/// An index for a new element, one that is free again if there is one.
+template <class T>
+[[nodiscard]] std::uint32_t free_index(std::vector<T>& all, std::vector<std::uint32_t>& free) {
+    if (free.empty()) {
+        all.emplace_back();
+        return static_cast<std::uint32_t>(all.size() - 1);
+    }
+    const auto index = free.back();
+    free.pop_back();
+    all[index] = T();
+    return index;
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::intern_shape(const resources& demand) {
+    if (const auto found = shape_of.find(demand); found != shape_of.end()) return found->second;
+    const auto index = free_index(shapes, free_shapes);
+    auto& s = shapes[index];
+    s.demand = demand;
+    number_shape(s);
+    shape_of.emplace(demand, index);
+    return index;
+}
+
+/// What a shape asks for in numbers; done again when a resource gets its number.
+SKEIN_INLINE void schedule_books::number_shape(shape_record& s) {
+    s.all = needs_of(s.demand);
+    s.cpu = s.demand.cpu.in_steps();
+    if (s.demand.gpu) {
+        s.main = s.demand.gpu.is_whole() ? dim_gpu : dim_share;
+    } else if (!s.all.empty()) {
+        s.main = s.all.front().dim;
+    }
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::intern_constraint(const constraint& where) {
+    if (const auto found = constraint_of.find(where); found != constraint_of.end())
+        return found->second;
+    const auto index = free_index(constraints, free_constraints);
+    auto& c = constraints[index];
+    c.where = where;
+    if (const auto* label = label_of(where)) {
+        c.labelled = std::make_unique<place_domain>();
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            const auto& has = all_places[p].labels;
+            if (all_places[p].alive && std::find(has.begin(), has.end(), *label) != has.end()) {
+                join(*c.labelled, p);
+                offer(p);
+            }
+        }
+    }
+    constraint_of.emplace(where, index);
+    return index;
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::intern_class(const request& r) {
+    const std::pair key(intern_shape(r.demand), intern_constraint(r.where));
+    if (const auto found = class_of.find(key); found != class_of.end()) return found->second;
+    const auto index = free_index(classes, free_classes);
+    classes[index].shape = key.first;
+    classes[index].where = key.second;
+    ++shapes[key.first].classes;
+    ++constraints[key.second].classes;
+    class_of.emplace(key, index);
+    return index;
+}
+
+SKEIN_INLINE void schedule_books::drop_class(std::uint32_t c) {
+    const auto shape = classes[c].shape, where = classes[c].where;
+    class_of.erase({shape, where});
+    free_classes.push_back(c);
+    if (--shapes[shape].classes == 0) {
+        shape_of.erase(shapes[shape].demand);
+        free_shapes.push_back(shape);
+    }
+    if (--constraints[where].classes == 0) {
+        if (const auto* domain = constraints[where].labelled.get())
+            for (auto& p : all_places)
+                std::erase_if(p.in, [&](const auto& x) { return x.first == domain; });
+        constraint_of.erase(constraints[where].where);
+        constraints[where] = {};
+        free_constraints.push_back(where);
+    }
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::queue_for(const request& r) {
+    if (recent.queue != no_index && recent.last.job == r.job && recent.last.demand == r.demand &&
+        recent.last.where == r.where && recent.last.fail_if_infeasible == r.fail_if_infeasible)
+        return recent.queue;
+    const auto cls = intern_class(r);
+    const std::tuple key(job_for(r.job), cls, r.fail_if_infeasible);
+    auto found = queue_of.find(key);
+    if (found == queue_of.end()) {
+        const auto index = free_index(all_queues, free_queues);
+        auto& q = all_queues[index];
+        q.job = std::get<0>(key);
+        q.cls = cls;
+        q.fails = r.fail_if_infeasible;
+        ++classes[cls].queues;
+        found = queue_of.emplace(key, index).first;
+    }
+    recent.queue = found->second;
+    recent.last = r;
+    return found->second;
+}
+
+SKEIN_INLINE void schedule_books::drop_queue(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    queue_of.erase({queue.job, queue.cls, queue.fails});
+    if (recent.queue == q) recent.queue = no_index;
+    if (--classes[queue.cls].queues == 0) drop_class(queue.cls);
+    queue.cls = no_index;
+    free_queues.push_back(q);
+}
+
+/// Nothing is queued in it or granted from it. The last ones are kept: the next request may want them.
+SKEIN_INLINE void schedule_books::queue_is_idle(std::uint32_t q) {
+    if (all_queues[q].queued != 0 || all_queues[q].granted != 0 || all_queues[q].idles) return;
+    all_queues[q].idles = true;
+    idle_queues.push_back(q);
+    if (idle_queues.size() <= 64) return;
+    const auto last = idle_queues.front();
+    idle_queues.pop_front();
+    all_queues[last].idles = false;
+    if (all_queues[last].queued == 0 && all_queues[last].granted == 0) drop_queue(last);
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::job_for(job_id id) {
+    if (const auto found = job_of.find(id); found != job_of.end()) return found->second;
+    const auto index = free_index(jobs, free_jobs);
+    jobs[index].id = id;
+    jobs[index].pass = virtual_time;
+    jobs[index].at = turns;
+    job_of.emplace(id, index);
+    return index;
+}
+
+SKEIN_INLINE result<void> schedule_books::check(const request& r) const {
+    if (auto ok = check_demand(r.demand); !ok) return ok;
+    if (avoided(r.where).size() > 64)
+        return error(errc::too_large, fmt::format("a request avoids {} places, more than 64",
+                                                  avoided(r.where).size()))
+            .with_hint("give the places that are wanted a label");
+    const auto* label = label_of(r.where);
+    if (label != nullptr && (label->empty() || label->size() > 256))
+        return error(errc::invalid_argument, fmt::format("a label of {} bytes", label->size()))
+            .with_hint("1 to 256");
+    if (const auto number = group_in(r.where); number != 0) {
+        const auto g = groups.find(number);
+        if (g == groups.end())
+            return error(errc::not_found, fmt::format("placement group {} is not there", number))
+                .with_hint("it was removed, or never made here");
+        const auto count = static_cast<int>(g->second.bundles.size());
+        if (bundle_in(r.where) < -1 || bundle_in(r.where) >= count)
+            return error(errc::invalid_argument, fmt::format("placement group {} has no bundle {}",
+                                                             number, bundle_in(r.where)))
+                .with_hint(fmt::format("it has 0 to {}; -1 is any", count - 1));
+    }
+    return {};
+}
+
+SKEIN_INLINE result<request_id> schedule_books::submit(const request& r) {
+    if (auto ok = check(r); !ok) return ok.error();
+    const auto q = queue_for(r);
+    if (r.fail_if_infeasible && !is_feasible(all_queues[q].cls)) {
+        auto why = missing(classes[all_queues[q].cls]);
+        queue_is_idle(q);
+        return why;
+    }
+    const auto e = requests.take();
+    auto& entry = requests[e];
+    entry.tag = r.tag;
+    entry.order = ++submitted;
+    entry.queue = q;
+    entry.for_life = r.for_life;
+    append(q, e);
+    return request_id(requests.id(e));
+}
+
+SKEIN_INLINE void schedule_books::append(std::uint32_t q, std::uint32_t e) {
+    auto& queue = all_queues[q];
+    auto& entry = requests[e];
+    entry.state = request_state::queued;
+    entry.prev = queue.last;
+    (queue.last == no_index ? queue.first : requests[queue.last].next) = e;
+    queue.last = e;
+    ++queued;
+    auto& job = jobs[queue.job];
+    if (job.queued++ == 0) { // what it did not use while it asked for nothing is not owed to it
+        settle(job);
+        job.pass = std::max(job.pass, virtual_time);
+    }
+    if (queue.queued++ == 0) check_queue(q);
+}
+
+/// Takes a queued request out of its queue.
+SKEIN_INLINE void schedule_books::unqueue(std::uint32_t e) {
+    auto& entry = requests[e];
+    const auto q = entry.queue;
+    auto& queue = all_queues[q];
+    (entry.prev == no_index ? queue.first : requests[entry.prev].next) = entry.next;
+    (entry.next == no_index ? queue.last : requests[entry.next].prev) = entry.prev;
+    entry.next = entry.prev = no_index;
+    --queued;
+    --jobs[queue.job].queued;
+    if (--queue.queued != 0) return;
+    if (queue.state == queue_state::ready) not_ready(q);
+    if (queue.state == queue_state::blocked) leave_blocked(q);
+    queue.state = queue_state::empty;
+    queue.told = false;
+    stop_ageing(q);
+    if (queue.reserved != no_index) drop_reservation(queue.reserved);
+}
+
+SKEIN_INLINE bool schedule_books::cancel(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state != request_state::queued) return false;
+    const auto q = requests[e].queue;
+    unqueue(e);
+    requests.free(e);
+    queue_is_idle(q);
+    return true;
+}
+
+SKEIN_INLINE void schedule_books::hold(std::uint32_t e, std::uint32_t place, gpu_set gpus) {
+    auto& entry = requests[e];
+    auto& p = all_places[place];
+    entry.place = place;
+    entry.gpus = gpus.bits();
+    entry.state = request_state::running;
+    entry.prev = no_index;
+    entry.next = p.first_held;
+    if (p.first_held != no_index) requests[p.first_held].prev = e;
+    p.first_held = e;
+    ++p.held;
+    ++all_queues[entry.queue].granted;
+    ++granted;
+    count_running(entry, 1);
+}
+
+/// An entry begins (1) or stops (-1) to run.
+SKEIN_INLINE void schedule_books::count_running(const request_entry& entry, int by) {
+    if (entry.for_life) return;
+    const auto add = static_cast<std::uint32_t>(by);
+    auto& p = all_places[entry.place];
+    p.running += add;
+    if (shapes[classes[all_queues[entry.queue].cls].shape].cpu != 0) p.running_cpus += add;
+    running += static_cast<std::size_t>(static_cast<std::int64_t>(by));
+}
+
+SKEIN_INLINE bool schedule_books::release(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state == request_state::queued) return false;
+    give_back(e);
+    return true;
+}
+
+/// All that a granted request holds; its entry is free then.
+SKEIN_INLINE void schedule_books::give_back(std::uint32_t e) {
+    const auto entry = requests[e];
+    auto& p = all_places[entry.place];
+    const auto q = entry.queue;
+    const auto& shape = shapes[classes[all_queues[q].cls].shape];
+    const bool has_cpus = entry.state == request_state::running;
+    if (has_cpus) count_running(entry, -1);
+    if (entry.state == request_state::waiting) --waiting;
+    if (entry.state == request_state::resuming) {
+        --resuming;
+        std::erase(p.resuming, e);
+        p.resuming_cpus -= shape.cpu;
+    }
+    (entry.prev == no_index ? p.first_held : requests[entry.prev].next) = entry.next;
+    if (entry.next != no_index) requests[entry.next].prev = entry.prev;
+    --p.held;
+    --granted;
+    p.now.give(shape.all, gpu_set(entry.gpus), has_cpus);
+    if (p.host == no_index) charge(all_queues[q].job, shape.all, -1, has_cpus);
+    requests.free(e);
+    --all_queues[q].granted;
+    offer(entry.place);
+    grow(entry.place);
+    queue_is_idle(q);
+}
+
+/// Everything that holds room on a place.
+SKEIN_INLINE void schedule_books::evict(std::uint32_t place, std::vector<evicted>& into) {
+    const auto begin = into.size();
+    while (all_places[place].first_held != no_index) {
+        const auto e = all_places[place].first_held;
+        into.push_back({request_id(requests.id(e)), requests[e].tag});
+        give_back(e);
+    }
+    std::reverse(into.begin() + static_cast<std::ptrdiff_t>(begin), into.end());
+}
+
+SKEIN_INLINE bool schedule_books::wait_begin(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state != request_state::running) return false;
+    auto& entry = requests[e];
+    const auto q = entry.queue;
+    const auto cpu = shapes[classes[all_queues[q].cls].shape].cpu;
+    auto& p = all_places[entry.place];
+    count_running(entry, -1);
+    entry.state = request_state::waiting;
+    ++waiting;
+    p.now.add_cpus(cpu);
+    if (p.host == no_index && cpu != 0) charge(all_queues[q].job, {{dim_cpu, cpu}}, -1, true);
+    offer(entry.place);
+    grow(entry.place);
+    return true;
+}
+
+SKEIN_INLINE bool schedule_books::wait_end(request_id id) {
+    const auto e = requests.find(id.value());
+    if (e == no_index || requests[e].state != request_state::waiting) return false;
+    auto& entry = requests[e];
+    const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
+    auto& p = all_places[entry.place];
+    --waiting;
+    if (cpu == 0 || (p.resuming.empty() && may_resume(p, cpu))) {
+        take_cpus_again(e);
+        offer(entry.place);
+        return true;
+    }
+    entry.state = request_state::resuming;
+    ++resuming;
+    p.resuming.push_back(e);
+    p.resuming_cpus += cpu;
+    offer(entry.place);
+    return false;
+}
+
+/// The cpus are free, or nobody is left on the place whose end or wait would free them: then the place runs more
+/// than it has cpus, by this one.
+SKEIN_INLINE bool schedule_books::may_resume(const place_record& p, std::int64_t cpu) {
+    return p.now.at(dim_cpu) >= cpu || p.running_cpus == 0;
+}
+
+SKEIN_INLINE void schedule_books::take_cpus_again(std::uint32_t e) {
+    auto& entry = requests[e];
+    auto& p = all_places[entry.place];
+    const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
+    entry.state = request_state::running;
+    count_running(entry, 1);
+    p.now.add_cpus(-cpu);
+    if (p.host == no_index && cpu != 0)
+        charge(all_queues[entry.queue].job, {{dim_cpu, cpu}}, 1, true);
+}
+
+/// Every queued request of a queue is gone, and its owner told so.
+SKEIN_INLINE void schedule_books::refuse(std::uint32_t q, const error& why) {
+    while (all_queues[q].first != no_index) {
+        const auto e = all_queues[q].first;
+        notice n;
+        n.id = request_id(requests.id(e));
+        n.tag = requests[e].tag;
+        n.why = why;
+        notices.push_back(std::move(n));
+        unqueue(e);
+        requests.free(e);
+    }
+    queue_is_idle(q);
+}
+
+SKEIN_INLINE std::vector<evicted> schedule_books::remove_job(job_id id) {
+    std::vector<evicted> out;
+    const auto found = job_of.find(id);
+    if (found == job_of.end()) return out;
+    const auto j = found->second;
+    std::vector<placement_group_id> its_groups;
+    for (const auto& [number, g] : groups)
+        if (g.job_index == j) its_groups.push_back(g.id);
+    for (const auto g : its_groups) {
+        const auto gone = remove_group(g);
+        out.insert(out.end(), gone.begin(), gone.end());
+    }
+    bool holds = false;
+    for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
+        auto& queue = all_queues[q];
+        if (queue.cls == no_index || queue.job != j) continue;
+        while (queue.first != no_index) {
+            const auto e = queue.first;
+            unqueue(e);
+            requests.free(e);
+        }
+        if (queue.granted != 0) {
+            holds = true;
+            continue;
+        }
+        std::erase(idle_queues, q);
+        queue.idles = false;
+        drop_queue(q);
+    }
+    if (!holds) {
+        job_of.erase(found);
+        free_jobs.push_back(j);
+    }
+    return out;
+}
+
+} // namespace detail
+
+// ---- the public side -----------------------------------------------------------------------------------------
+
+SKEIN_INLINE scheduler::scheduler(scheduler_options options)
+    : books_(std::make_unique<detail::schedule_books>(options)) {}
+SKEIN_INLINE scheduler::scheduler(scheduler&&) noexcept = default;
+SKEIN_INLINE scheduler& scheduler::operator=(scheduler&&) noexcept = default;
+SKEIN_INLINE scheduler::~scheduler() = default;
+
+SKEIN_INLINE result<void> scheduler::add_place(place_id id, std::string name,
+                                               const resources& total,
+                                               std::vector<std::string> labels) {
+    return books_->add_place(id, std::move(name), total, std::move(labels));
+}
+SKEIN_INLINE std::vector<evicted> scheduler::remove_place(place_id id) {
+    return books_->remove_place(id);
+}
+SKEIN_INLINE bool scheduler::drain(place_id id, bool on) { return books_->drain(id, on); }
+SKEIN_INLINE void scheduler::set_weight(job_id job, std::uint32_t weight) {
+    auto& j = books_->jobs[books_->job_for(job)];
+    books_->settle(j);
+    j.weight = std::clamp(weight, 1u, 1000u);
+    books_->find_rate(j);
+}
+SKEIN_INLINE std::vector<evicted> scheduler::remove_job(job_id job) {
+    return books_->remove_job(job);
+}
+SKEIN_INLINE result<request_id> scheduler::submit(const request& r) { return books_->submit(r); }
+SKEIN_INLINE bool scheduler::cancel(request_id id) { return books_->cancel(id); }
+SKEIN_INLINE bool scheduler::release(request_id id) { return books_->release(id); }
+SKEIN_INLINE bool scheduler::wait_begin(request_id id) { return books_->wait_begin(id); }
+SKEIN_INLINE bool scheduler::wait_end(request_id id) { return books_->wait_end(id); }
+SKEIN_INLINE result<placement_group_id> scheduler::create_group(group_request g) {
+    return books_->create_group(std::move(g));
+}
+SKEIN_INLINE std::vector<evicted> scheduler::remove_group(placement_group_id id) {
+    return books_->remove_group(id);
+}
+SKEIN_INLINE std::size_t scheduler::take_grants(std::vector<grant>& into, std::size_t limit) {
+    return books_->take_grants(into, limit);
+}
+SKEIN_INLINE void scheduler::take_notices(std::vector<notice>& into) {
+    for (auto& n : books_->notices) into.push_back(std::move(n));
+    books_->notices.clear();
+}
+
+} // namespace skein::rt
+
+// ======== skein/rt/detail/scheduler_groups.ipp
+// Part of the bodies of rt/scheduler.hpp: placement groups. A group is planned on copies of the rooms and then
+// placed as a whole or not at all; a plan looks at every place once, which a single request never does.
+//
+// Which bundles go together on which places is bin packing: the plan takes the largest first and the first place
+// that fits, and so may miss a fit that exists. strict_spread is exact.
+
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+/// One try to find places for the bundles of a group that have none.
+class group_plan {
+public:
+    group_plan(const group_record& g, std::vector<plan_room> rooms, bool all_bundles)
+        : group_(g), rooms_(std::move(rooms)), chosen_(g.bundles.size(), no_index) {
+        for (std::uint32_t b = 0; b < g.bundles.size(); ++b)
+            if (all_bundles || g.bundles[b].place == no_index) order_.push_back(b);
+        const auto size = [&](std::uint32_t b) {
+            const auto& n = g.bundles[b].all;
+            return std::array{need_of(n, dim_gpu), need_of(n, dim_share), need_of(n, dim_cpu),
+                              need_of(n, dim_memory)};
+        };
+        std::sort(order_.begin(), order_.end(), [&](auto a, auto b) {
+            const auto x = size(a), y = size(b);
+            return x != y ? x > y : a < b;
+        });
+    }
+
+    /// The place of each bundle that had none; empty: there is no way.
+    [[nodiscard]] std::vector<std::uint32_t> make() {
+        bool found = false;
+        switch (group_.strategy) {
+        case group_strategy::strict_pack: found = on_one(); break;
+        case group_strategy::pack: found = on_one() || greedy(true, false); break;
+        case group_strategy::spread: found = greedy(false, false) || greedy(true, false); break;
+        case group_strategy::strict_spread: found = greedy(false, true) || match(); break;
+        }
+        if (!found) chosen_.clear();
+        return std::move(chosen_);
+    }
+
+private:
+    bool on_one() {
+        for (const auto& candidate : rooms_) {
+            auto r = candidate.room;
+            const bool all = std::all_of(order_.begin(), order_.end(), [&](auto b) {
+                if (!r.fits(group_.bundles[b].all)) return false;
+                r.take(group_.bundles[b].all);
+                return true;
+            });
+            if (!all) continue;
+            for (const auto b : order_) chosen_[b] = candidate.place;
+            return true;
+        }
+        return false;
+    }
+    /// Largest first; together: rather on places that have one already, else rather not, or never.
+    bool greedy(bool together, bool never_together) {
+        auto rooms = rooms_;
+        std::fill(chosen_.begin(), chosen_.end(), no_index);
+        for (const auto b : order_) {
+            const auto& all = group_.bundles[b].all;
+            const auto main = all.empty() ? dim_order : all.front().dim;
+            plan_room* best = nullptr;
+            for (auto& r : rooms) {
+                if ((never_together && r.used) || !r.room.fits(all)) continue;
+                if (best == nullptr || (r.used != best->used && r.used == together) ||
+                    (r.used == best->used && !together && r.room.at(main) > best->room.at(main)))
+                    best = &r;
+            }
+            if (best == nullptr) return false;
+            best->room.take(all);
+            best->used = true;
+            chosen_[b] = best->place;
+        }
+        return true;
+    }
+    /// Bundles and places in pairs: augmenting paths (Kuhn's algorithm), exact. Breadth first, without recursion.
+    bool match() {
+        std::vector<std::uint32_t> owner(rooms_.size(), no_index); // the bundle on a room
+        for (const auto start : order_) {
+            std::vector<std::uint32_t> reached_from(rooms_.size(), no_index); // the bundle before
+            std::vector<std::uint32_t> line{start};
+            std::vector<std::uint32_t> room_of(group_.bundles.size(), no_index);
+            for (std::uint32_t r = 0; r < rooms_.size(); ++r)
+                if (owner[r] != no_index) room_of[owner[r]] = r;
+            auto end = no_index;
+            for (std::size_t i = 0; i < line.size() && end == no_index; ++i)
+                for (std::uint32_t r = 0; r < rooms_.size(); ++r) {
+                    if (rooms_[r].used || reached_from[r] != no_index ||
+                        !rooms_[r].room.fits(group_.bundles[line[i]].all))
+                        continue;
+                    reached_from[r] = line[i];
+                    if (owner[r] == no_index) {
+                        end = r;
+                        break;
+                    }
+                    line.push_back(owner[r]);
+                }
+            if (end == no_index) return false;
+            for (auto r = end; r != no_index;) { // each bundle of the path moves one room on
+                const auto b = reached_from[r];
+                owner[r] = b;
+                r = b == start ? no_index : room_of[b];
+            }
+        }
+        for (std::uint32_t r = 0; r < rooms_.size(); ++r)
+            if (owner[r] != no_index) chosen_[owner[r]] = rooms_[r].place;
+        return true;
+    }
+
+    const group_record& group_;
+    std::vector<plan_room> rooms_;
+    std::vector<std::uint32_t> order_, chosen_;
+};
+
+/// Copies of the rooms of all places that may take bundles: as they are, as they may become, or empty.
+SKEIN_INLINE std::vector<plan_room> schedule_books::rooms_for(const group_record& g,
+                                                              outlook when) const {
+    std::vector<plan_room> rooms;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (place.host != no_index || !is_open(place)) continue;
+        plan_room r;
+        r.place = p;
+        const bool others = place.kept.exists() && place.kept.group != g.id.value();
+        if (when == outlook::ever) {
+            r.room = room(place.total_needs, place.gpus);
+        } else if (when == outlook::soon) {
+            if (others) continue;
+            r.room = obtainable(place);
+        } else {
+            r.room = place.now;
+            r.room.add_cpus(-place.resuming_cpus);
+            if (others) r.room.withhold(place.kept.kept);
+        }
+        if (when != outlook::ever)
+            r.used = std::any_of(g.bundles.begin(), g.bundles.end(), [&](const auto& b) {
+                return b.place != no_index && all_places[b.place].host == p;
+            });
+        rooms.push_back(std::move(r));
+    }
+    return rooms;
+}
+
+SKEIN_INLINE std::vector<std::uint32_t> schedule_books::plan(const group_record& g,
+                                                             outlook when) const {
+    return group_plan(g, rooms_for(g, when), when == outlook::ever).make();
+}
+
+SKEIN_INLINE result<placement_group_id> schedule_books::create_group(group_request g) {
+    if (g.bundles.empty() || g.bundles.size() > 4096)
+        return error(errc::invalid_argument,
+                     fmt::format("a placement group of {} bundles", g.bundles.size()))
+            .with_hint("1 to 4096");
+    for (std::size_t b = 0; b < g.bundles.size(); ++b)
+        if (auto ok = check_demand(g.bundles[b]); !ok) {
+            auto why = ok.error();
+            return std::move(why).with_where(fmt::format("bundle {}", b));
+        }
+    group_record r;
+    r.id = placement_group_id(last_group + 1);
+    r.job = g.job;
+    r.job_index = job_for(g.job);
+    r.strategy = g.strategy;
+    r.tag = g.tag;
+    r.since = grants;
+    r.fails = g.fail_if_infeasible;
+    for (auto& demand : g.bundles) {
+        group_record::bundle b;
+        b.all = needs_of(demand);
+        b.demand = std::move(demand);
+        r.bundles.push_back(std::move(b));
+    }
+    if (r.fails && plan(r, outlook::ever).empty()) return missing(r);
+    const auto id = r.id;
+    ++last_group;
+    auto& kept = groups.emplace(last_group, std::move(r)).first->second;
+    check_group(kept);
+    groups_may_fit = true;
+    return id;
+}
+
+/// Says so when no set of places could hold a group.
+SKEIN_INLINE void schedule_books::check_group(group_record& g) {
+    if (!plan(g, outlook::ever).empty()) {
+        g.told = false;
+        return;
+    }
+    notice n;
+    n.what = g.fails ? notice::kind::refused : notice::kind::group_infeasible;
+    n.group = g.id;
+    n.tag = g.tag;
+    n.why = missing(g);
+    if (g.fails) {
+        const auto id = g.id;
+        const auto gone = remove_group(id);
+        for (const auto& e : gone) { // its last bundles held these; nobody asked for the removal
+            notice held;
+            held.id = e.id;
+            held.tag = e.tag;
+            held.group = id;
+            held.why = n.why;
+            notices.push_back(std::move(held));
+        }
+    } else if (std::exchange(g.told, true)) {
+        return;
+    }
+    notices.push_back(std::move(n));
+}
+
+/// Places the bundles that have no place: all of them, or none.
+SKEIN_INLINE void schedule_books::place_group(group_record& g) {
+    const auto chosen = plan(g, outlook::now);
+    if (chosen.empty()) return;
+    drop_reservations(g);
+    for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+        if (g.bundles[b].place != no_index) continue;
+        const auto host = chosen[b];
+        const auto p = new_place();
+        auto& place = all_places[p]; // new_place() may have moved all
+        auto& under = all_places[host];
+        place.id = under.id;
+        place.name = under.name;
+        place.total = g.bundles[b].demand;
+        place.host = host;
+        place.group = g.id.value();
+        place.bundle = static_cast<int>(b);
+        const auto gpus = under.now.take(g.bundles[b].all);
+        open_place(p, g.bundles[b].all, gpus);
+        join(g.domain, p);
+        g.bundles[b].place = p;
+        charge(g.job_index, g.bundles[b].all, 1, true);
+        offer(host);
+        offer(p);
+        grow(p);
+    }
+    g.waits = false;
+    ++grants;
+    notice n;
+    n.what = notice::kind::group_placed;
+    n.group = g.id;
+    n.tag = g.tag;
+    for (const auto& b : g.bundles) n.bundles.push_back(all_places[b.place].id);
+    n.why = error(errc::unknown, "placed");
+    notices.push_back(std::move(n));
+}
+
+SKEIN_INLINE void schedule_books::place_groups() {
+    if (!std::exchange(groups_may_fit, false)) return;
+    for (auto& [number, g] : groups)
+        if (g.waits && !g.told) place_group(g);
+}
+
+SKEIN_INLINE void schedule_books::lose_bundle(group_record& g, std::size_t bundle,
+                                              std::vector<evicted>& into) {
+    const auto p = g.bundles[bundle].place;
+    const auto host = all_places[p].host;
+    const auto gpus = all_places[p].gpus;
+    drop_reservation(p);
+    all_places[p].alive = false;
+    evict(p, into);
+    leave_all(p);
+    free_places.push_back(p);
+    g.bundles[bundle].place = no_index;
+    charge(g.job_index, g.bundles[bundle].all, -1, true);
+    all_places[host].now.give(g.bundles[bundle].all, gpus);
+    offer(host);
+    grow(host);
+}
+
+SKEIN_INLINE std::vector<evicted> schedule_books::remove_group(placement_group_id id) {
+    std::vector<evicted> out;
+    const auto found = groups.find(id.value());
+    if (found == groups.end()) return out;
+    drop_reservations(found->second);
+    for (std::size_t b = 0; b < found->second.bundles.size(); ++b)
+        if (found->second.bundles[b].place != no_index) lose_bundle(found->second, b, out);
+    refuse_queues_of(id);
+    groups.erase(found);
+    return out;
+}
+
+SKEIN_INLINE void schedule_books::refuse_queues_of(placement_group_id id) {
+    for (std::uint32_t q = 0; q < all_queues.size(); ++q) {
+        const auto& queue = all_queues[q];
+        if (queue.cls == no_index ||
+            group_in(constraints[classes[queue.cls].where].where) != id.value())
+            continue;
+        if (queue.queued != 0)
+            refuse(q, error(errc::closed, fmt::format("placement group {} was removed", id)));
+    }
+}
+
+/// Keeps a set of places free for a group, where it would fit once what runs there has ended.
+SKEIN_INLINE void schedule_books::reserve_for(group_record& g) {
+    g.since = grants;
+    const auto chosen = plan(g, outlook::soon);
+    if (chosen.empty()) return;
+    for (std::size_t b = 0; b < chosen.size(); ++b) {
+        if (chosen[b] == no_index) continue;
+        auto& kept = all_places[chosen[b]].kept;
+        kept.group = g.id.value();
+        for (const auto& n : g.bundles[b].all) {
+            const auto same = std::find_if(kept.kept.begin(), kept.kept.end(),
+                                           [&](const need& k) { return k.dim == n.dim; });
+            if (same == kept.kept.end()) {
+                kept.kept.push_back(n);
+            } else if (n.dim == dim_share) {
+                same->least = std::max(same->least, n.least);
+            } else {
+                same->least += n.least;
+            }
+        }
+        offer(chosen[b]);
+    }
+    g.reserved = true;
+    ++reservations;
+}
+
+SKEIN_INLINE void schedule_books::drop_reservations(group_record& g) {
+    if (!std::exchange(g.reserved, false)) return;
+    g.since = grants;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        if (all_places[p].kept.group != g.id.value()) continue;
+        all_places[p].kept = {};
+        offer(p);
+        grow(p);
+    }
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/scheduler_places.ipp
+// Part of the bodies of rt/scheduler.hpp: places, what they offer, and the search among them.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt::detail {
+
+[[nodiscard]] inline gpu_set first_gpus(std::int64_t count) noexcept {
+    gpu_set all;
+    for (int i = 0; i < count && i < gpu_set::most; ++i) all.insert(i);
+    return all;
+}
+
+SKEIN_INLINE std::uint32_t schedule_books::new_place() {
+    if (free_places.empty()) {
+        all_places.emplace_back();
+        return static_cast<std::uint32_t>(all_places.size() - 1);
+    }
+    const auto p = free_places.back();
+    free_places.pop_back();
+    const bool listed = all_places[p].grown; // of the one before it
+    all_places[p] = {};
+    all_places[p].grown = listed;
+    return p;
+}
+
+/// Numbers for the custom resources of a new place; requests that named one before can be compared now.
+SKEIN_INLINE void schedule_books::learn(const resources& total) {
+    const auto before = dims;
+    for (const auto& c : total.custom)
+        if (custom_dims.emplace(c.name, dims).second) ++dims;
+    if (dims == before) return;
+    for (auto& s : shapes) number_shape(s);
+    for (auto& [number, g] : groups)
+        for (auto& b : g.bundles) b.all = needs_of(b.demand);
+    for (auto& p : all_places)
+        for (const auto& [domain, leaf] : p.in) {
+            domain->now.reserve(1, dims);
+            domain->ever.reserve(1, dims);
+        }
+}
+
+SKEIN_INLINE result<void> schedule_books::add_place(place_id id, std::string name,
+                                                    const resources& total,
+                                                    std::vector<std::string> labels) {
+    const auto where = fmt::format("place {} ({})", id, name);
+    if (!id || place_of.contains(id))
+        return error(id ? errc::already_exists : errc::invalid_argument,
+                     id ? "a place with this number is there already" : "0 is no place")
+            .with_where(where)
+            .with_hint("remove_place() first, or choose another number");
+    if (auto ok = check_total(total); !ok) {
+        auto why = ok.error();
+        return std::move(why).with_where(where);
+    }
+    const bool long_label = std::any_of(labels.begin(), labels.end(),
+                                        [](const auto& l) { return l.empty() || l.size() > 256; });
+    if (labels.size() > 64 || long_label)
+        return error(errc::too_large, "more than 64 labels, or one that is empty or over 256 bytes")
+            .with_where(where);
+    learn(total);
+    const auto p = new_place();
+    auto& place = all_places[p];
+    place.id = id;
+    place.name = std::move(name);
+    place.labels = std::move(labels);
+    place.total = total;
+    place_of.emplace(id, p);
+    open_place(p, needs_of(total), first_gpus(total.gpu.in_steps() / amount::steps));
+    join(everywhere, p);
+    for (auto& c : constraints) {
+        const auto* label = c.labelled ? label_of(c.where) : nullptr;
+        if (label != nullptr &&
+            std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end())
+            join(*c.labelled, p);
+    }
+    count_cluster(place, 1);
+    ++places_version;
+    offer(p);
+    grow(p);
+    return {};
+}
+
+SKEIN_INLINE void schedule_books::open_place(std::uint32_t p, const needs& total, gpu_set gpus) {
+    auto& place = all_places[p];
+    place.alive = true;
+    place.total_needs = total;
+    place.gpus = gpus;
+    place.now = room(total, gpus);
+}
+
+SKEIN_INLINE void schedule_books::join(place_domain& d, std::uint32_t p) {
+    std::uint32_t leaf;
+    if (d.holes.empty()) {
+        leaf = static_cast<std::uint32_t>(d.members.size());
+        d.members.push_back(p);
+    } else {
+        leaf = d.holes.back();
+        d.holes.pop_back();
+        d.members[leaf] = p;
+    }
+    d.now.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
+    d.ever.reserve(static_cast<std::uint32_t>(d.members.size()), dims);
+    auto& place = all_places[p];
+    if (is_open(place)) d.ever.set(leaf, room(place.total_needs, place.gpus).keys());
+    place.in.emplace_back(&d, leaf);
+}
+
+SKEIN_INLINE void schedule_books::leave_all(std::uint32_t p) {
+    for (const auto& [domain, leaf] : all_places[p].in) {
+        domain->now.close(leaf);
+        domain->ever.close(leaf);
+        domain->members[leaf] = no_index;
+        domain->holes.push_back(leaf);
+    }
+    all_places[p].in.clear();
+}
+
+SKEIN_INLINE std::vector<evicted> schedule_books::remove_place(place_id id) {
+    std::vector<evicted> out;
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return out;
+    const auto p = found->second;
+    drop_reservation(p);
+    all_places[p].alive = false;
+    for (auto& [number, g] : groups) {
+        bool broken = false;
+        for (std::size_t b = 0; b < g.bundles.size(); ++b) {
+            if (g.bundles[b].place == no_index || all_places[g.bundles[b].place].host != p)
+                continue;
+            lose_bundle(g, b, out);
+            broken = true;
+        }
+        if (!broken) continue;
+        g.waits = true;
+        g.since = grants;
+        notice n;
+        n.what = notice::kind::group_broken;
+        n.group = g.id;
+        n.tag = g.tag;
+        n.why = error(errc::peer_lost, fmt::format("{} has gone", all_places[p].name));
+        notices.push_back(std::move(n));
+    }
+    evict(p, out);
+    leave_all(p);
+    count_cluster(all_places[p], -1);
+    place_of.erase(id);
+    free_places.push_back(p);
+    ++places_version;
+    groups_may_fit = true;
+    return out;
+}
+
+SKEIN_INLINE bool schedule_books::drain(place_id id, bool on) {
+    const auto found = place_of.find(id);
+    if (found == place_of.end()) return false;
+    if (all_places[found->second].draining == on) return true;
+    all_places[found->second].draining = on;
+    if (on) drop_reservation(found->second);
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) { // with the bundles that lie on it
+        auto& place = all_places[p];
+        if (!place.alive || (p != found->second && place.host != found->second)) continue;
+        if (on && p != found->second) drop_reservation(p);
+        const auto ever = room(place.total_needs, place.gpus);
+        for (const auto& [domain, leaf] : place.in) {
+            if (on) {
+                domain->ever.close(leaf);
+            } else {
+                domain->ever.set(leaf, ever.keys());
+            }
+        }
+        offer(p);
+        grow(p);
+    }
+    ++places_version;
+    return true;
+}
+
+SKEIN_INLINE bool schedule_books::is_open(const place_record& p) const {
+    return p.alive && !p.draining &&
+           (p.host == no_index || (all_places[p.host].alive && !all_places[p.host].draining));
+}
+
+/// Works out what a place has for new requests, and tells the trees.
+SKEIN_INLINE void schedule_books::offer(std::uint32_t p) {
+    auto& place = all_places[p];
+    if (!is_open(place)) {
+        for (const auto& [domain, leaf] : place.in) domain->now.close(leaf);
+        return;
+    }
+    if (place.resuming_cpus == 0 && !place.kept.exists()) {
+        for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, place.now.keys());
+        return;
+    }
+    auto offered = place.now.keys();
+    offered[dim_cpu] -= place.resuming_cpus; // before anyone new
+    for (const auto& n : place.kept.kept) {
+        if (n.dim == dim_gpu || n.dim == dim_share) {
+            offered[dim_gpu] = offered[dim_share] = 0;
+        } else if (n.dim < offered.size()) {
+            offered[n.dim] -= n.least;
+        }
+    }
+    for (const auto& [domain, leaf] : place.in) domain->now.set(leaf, offered);
+}
+
+/// A place may have more room than before: what was blocked may fit.
+SKEIN_INLINE void schedule_books::grow(std::uint32_t p) {
+    if (all_places[p].host == no_index) groups_may_fit = true;
+    if (all_places[p].grown) return;
+    all_places[p].grown = true;
+    grown.push_back(p);
+}
+
+/// Shares are parts of what all places have together.
+SKEIN_INLINE void schedule_books::count_cluster(const place_record& p, int sign) {
+    cluster.resize(dims);
+    for (const auto& n : p.total_needs) cluster[n.dim] += sign * n.least;
+    for (auto& j : jobs) {
+        settle(j);
+        find_rate(j);
+    }
+}
+
+/// Where a search for a constraint goes; nullptr: it names one place.
+SKEIN_INLINE place_domain* schedule_books::domain_of(const constraint_record& c) {
+    if (is_anywhere(c.where)) return &everywhere;
+    if (c.labelled) return c.labelled.get();
+    if (const auto number = group_in(c.where); number != 0 && bundle_in(c.where) < 0) {
+        const auto g = groups.find(number);
+        return g == groups.end() ? nullptr : &g->second.domain;
+    }
+    return nullptr;
+}
+
+/// The one place of a constraint that names one, if it is there.
+SKEIN_INLINE std::uint32_t schedule_books::single_place(const constraint& where) const {
+    if (const auto number = group_in(where); number != 0) {
+        const auto g = groups.find(number);
+        const auto b = bundle_in(where);
+        return g == groups.end() || b < 0 ? no_index
+                                          : g->second.bundles[static_cast<std::size_t>(b)].place;
+    }
+    const auto found = place_of.find(place_in(where));
+    return found == place_of.end() ? no_index : found->second;
+}
+
+SKEIN_INLINE bool schedule_books::is_avoided(const constraint& where, std::uint32_t p) const {
+    const auto& not_these = avoided(where);
+    return !not_these.empty() &&
+           std::binary_search(not_these.begin(), not_these.end(), all_places[p].id);
+}
+
+/// Whether a constraint lets requests go to a place at all.
+SKEIN_INLINE bool schedule_books::matches(const constraint& where, std::uint32_t p) const {
+    const auto& place = all_places[p];
+    if (is_avoided(where, p)) return false;
+    if (const auto number = group_in(where); number != 0)
+        return place.group == number && (bundle_in(where) < 0 || bundle_in(where) == place.bundle);
+    if (place.host != no_index) return false;
+    if (const auto* label = label_of(where))
+        return std::find(place.labels.begin(), place.labels.end(), *label) != place.labels.end();
+    return is_anywhere(where) || place.id == place_in(where);
+}
+
+/// Whether a place offers enough to the requests of a class.
+SKEIN_INLINE bool schedule_books::allows(const class_record& c, std::uint32_t p) const {
+    const auto& place = all_places[p];
+    return place.alive &&
+           place.in.front().first->now.fits(place.in.front().second, shapes[c.shape].all) &&
+           matches(constraints[c.where].where, p);
+}
+
+/// Whether a place could hold it if it were empty; worked out again when places have changed.
+SKEIN_INLINE bool schedule_books::is_feasible(std::uint32_t c) {
+    auto& cls = classes[c];
+    if (cls.checked == places_version) return cls.feasible;
+    cls.checked = places_version;
+    const auto& all = shapes[cls.shape].all;
+    const auto& where = constraints[cls.where].where;
+    if (const auto number = group_in(where); number != 0) {
+        cls.feasible = false;
+        const auto g = groups.find(number);
+        if (g == groups.end()) return false;
+        for (std::size_t b = 0; b < g->second.bundles.size() && !cls.feasible; ++b)
+            cls.feasible = (bundle_in(where) < 0 || std::cmp_equal(bundle_in(where), b)) &&
+                           bundle_room(g->second.bundles[b].all).fits(all);
+        return cls.feasible;
+    }
+    if (const auto* domain = domain_of(constraints[cls.where])) {
+        const auto found = domain->ever.first(
+            all, [&](std::uint32_t leaf) { return !is_avoided(where, domain->members[leaf]); });
+        cls.feasible = found != no_index;
+    } else {
+        const auto p = single_place(where);
+        cls.feasible = p != no_index && is_open(all_places[p]) && !is_avoided(where, p) &&
+                       room(all_places[p].total_needs, all_places[p].gpus).fits(all);
+    }
+    return cls.feasible;
+}
+
+/// The place for the first request of a queue, or no_index.
+SKEIN_INLINE std::uint32_t schedule_books::find(const queue_record& q) {
+    const auto& cls = classes[q.cls];
+    const auto& shape = shapes[cls.shape];
+    const auto& where = constraints[cls.where];
+    if (q.reserved != no_index && fits_reserved(q.reserved)) return q.reserved;
+    const auto* domain = domain_of(where);
+    if (domain == nullptr) {
+        const auto p = single_place(where.where);
+        return p != no_index && allows(cls, p) ? p : no_index;
+    }
+    const auto accept = [&](std::uint32_t leaf) {
+        return !is_avoided(where.where, domain->members[leaf]);
+    };
+    const bool spread = spreads(where.where) || options.policy == placement::spread;
+    // What needs nothing would all be packed onto one place.
+    const auto leaf = spread || shape.all.empty() ? domain->now.most(shape.main, shape.all, accept)
+                                                  : domain->now.first(shape.all, accept);
+    return leaf == no_index ? no_index : domain->members[leaf];
+}
+
+/// What is kept free is there.
+SKEIN_INLINE bool schedule_books::fits_reserved(std::uint32_t p) const {
+    const auto& place = all_places[p];
+    return is_open(place) &&
+           std::all_of(place.kept.kept.begin(), place.kept.kept.end(), [&](const need& n) {
+               const auto pending = n.dim == dim_cpu ? place.resuming_cpus : 0;
+               return place.now.at(n.dim) - pending >= n.least;
+           });
+}
+
+/// The room of a bundle as if it lay on gpus 0, 1, ...
+SKEIN_INLINE room schedule_books::bundle_room(const needs& all) {
+    const auto whole = need_of(all, dim_gpu) / amount::steps;
+    return {all, first_gpus(need_of(all, dim_share) != 0 ? 1 : whole)};
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/scheduler_pump.ipp
+// Part of the bodies of rt/scheduler.hpp: who is next. Fair shares, ageing, reservations.
+//
+// With every turn that grants something to anybody a job is charged by its share of the cluster at its end, divided
+// by its weight. The ready job with the smallest charge is next. So what counts is how much a job holds and for how
+// long, and the clock is the number of turns. (Not of grants: in a turn with many, the first would cost most.)
+
+
+#include <algorithm>
+#include <utility>
+
+namespace skein::rt::detail {
+
+inline constexpr double charge_scale = 1 << 24; ///< the whole cluster, for one turn
+/// A job can owe so many turns of the whole cluster; what it held long ago is forgotten.
+inline constexpr std::uint64_t most_owed = std::uint64_t{64} << 24;
+/// What a job holds at the moment counts as if it went on for so many turns: without that, jobs of long tasks
+/// hold too much and too little in turns.
+inline constexpr std::uint64_t looked_ahead = 16;
+/// Times a request may fit, while another job comes first, before that counts as being passed.
+inline constexpr std::uint32_t free_chances = 16;
+
+SKEIN_INLINE std::size_t schedule_books::take_grants(std::vector<grant>& into, std::size_t limit) {
+    const auto before = into.size();
+    const auto granted_before = grants;
+    if (checked_version != places_version) recheck_feasible();
+    for (;;) {
+        look_at_grown(into);
+        place_groups();
+        while (into.size() - before < limit) {
+            const auto j = next_job();
+            if (j == no_index) break;
+            const auto q = next_queue(jobs[j]);
+            const auto p = find(all_queues[q]);
+            if (p == no_index) {
+                block(q);
+            } else {
+                give(q, p, into);
+            }
+        }
+        if (into.size() - before >= limit) break;
+        age_all();
+        if (grown.empty() && !groups_may_fit) break;
+    }
+    if (grants != granted_before) ++turns;
+    return into.size() - before;
+}
+
+// ---- the states of a queue -----------------------------------------------------------------------------------
+
+SKEIN_INLINE void schedule_books::make_ready(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    if (queue.state == queue_state::ready || queue.queued == 0) return;
+    if (queue.state == queue_state::blocked) leave_blocked(q);
+    if (queue.ages && queue.chances < free_chances) { // it may be granted now: nobody passes it
+        const auto chances = queue.chances + 1;
+        stop_ageing(q);
+        age(q);
+        queue.chances = chances;
+    }
+    queue.state = queue_state::ready;
+    auto& job = jobs[queue.job];
+    job.ready.push_back(q);
+    if (job.is_ready) return;
+    job.is_ready = true;
+    ready_jobs.push_back(queue.job);
+}
+
+SKEIN_INLINE void schedule_books::not_ready(std::uint32_t q) {
+    auto& job = jobs[all_queues[q].job];
+    const auto at = std::find(job.ready.begin(), job.ready.end(), q);
+    *at = job.ready.back();
+    job.ready.pop_back();
+    if (!job.ready.empty()) return;
+    job.is_ready = false;
+    std::erase(ready_jobs, all_queues[q].job);
+}
+
+/// It fits nowhere until a place has more room.
+SKEIN_INLINE void schedule_books::block(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    not_ready(q);
+    queue.state = queue_state::blocked;
+    auto& cls = classes[queue.cls];
+    if (cls.blocked.empty()) waiting_classes.push_back(queue.cls);
+    cls.blocked.push_back(q);
+    if (!queue.ages && queue.reserved == no_index) age(q);
+}
+
+SKEIN_INLINE void schedule_books::leave_blocked(std::uint32_t q) {
+    auto& cls = classes[all_queues[q].cls];
+    std::erase(cls.blocked, q);
+    if (cls.blocked.empty()) std::erase(waiting_classes, all_queues[q].cls);
+}
+
+/// Looks where a queue with requests belongs: new ones, and all when places have come or gone.
+SKEIN_INLINE void schedule_books::check_queue(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    if (is_feasible(queue.cls)) {
+        queue.told = false;
+        make_ready(q);
+        return;
+    }
+    if (queue.fails) return refuse(q, missing(classes[queue.cls]));
+    if (queue.state == queue_state::ready) not_ready(q);
+    if (queue.state == queue_state::blocked) leave_blocked(q);
+    stop_ageing(q);
+    queue.state = queue_state::infeasible;
+    if (std::exchange(queue.told, true)) return;
+    notice n;
+    n.what = notice::kind::infeasible;
+    n.id = request_id(requests.id(queue.first));
+    n.tag = requests[queue.first].tag;
+    n.why = missing(classes[queue.cls]);
+    notices.push_back(std::move(n));
+}
+
+SKEIN_INLINE void schedule_books::recheck_feasible() {
+    checked_version = places_version;
+    for (std::uint32_t q = 0; q < all_queues.size(); ++q)
+        if (all_queues[q].cls != no_index && all_queues[q].queued != 0) check_queue(q);
+    std::vector<std::uint64_t> numbers;
+    for (const auto& [number, g] : groups) numbers.push_back(number);
+    for (const auto number : numbers)
+        if (groups.at(number).waits) check_group(groups.at(number));
+}
+
+// ---- room that has become free -------------------------------------------------------------------------------
+
+SKEIN_INLINE void schedule_books::look_at_grown(std::vector<grant>& into) {
+    std::vector<std::uint32_t> now;
+    while (!grown.empty()) {
+        now.swap(grown);
+        for (const auto p : now) {
+            all_places[p].grown = false;
+            if (!all_places[p].alive) continue;
+            resume(p, into);
+            drop_hopeless(p);
+            unblock_for(p);
+        }
+        now.clear();
+    }
+}
+
+/// Those that have waited for others go on, in the order in which they could.
+SKEIN_INLINE void schedule_books::resume(std::uint32_t p, std::vector<grant>& into) {
+    auto& place = all_places[p];
+    bool any = false;
+    while (!place.resuming.empty()) {
+        const auto e = place.resuming.front();
+        const auto& entry = requests[e];
+        const auto cpu = shapes[classes[all_queues[entry.queue].cls].shape].cpu;
+        if (!may_resume(place, cpu)) break;
+        place.resuming.erase(place.resuming.begin());
+        place.resuming_cpus -= cpu;
+        --resuming;
+        take_cpus_again(e);
+        any = true;
+        grant g;
+        g.id = request_id(requests.id(e));
+        g.tag = entry.tag;
+        g.place = place.id;
+        g.gpus = gpu_set(entry.gpus);
+        g.bundle = place.bundle;
+        g.resumed = true;
+        into.push_back(g);
+    }
+    if (any) offer(p);
+}
+
+SKEIN_INLINE void schedule_books::unblock_for(std::uint32_t p) {
+    const auto& kept = all_places[p].kept;
+    if (kept.queue != no_index && all_queues[kept.queue].state == queue_state::blocked &&
+        fits_reserved(p))
+        make_ready(kept.queue);
+    for (std::size_t i = 0; i < waiting_classes.size();) {
+        const auto c = waiting_classes[i];
+        if (!allows(classes[c], p)) {
+            ++i;
+            continue;
+        }
+        const auto blocked =
+            classes[c].blocked; // leaving changes the list, the last one waiting_classes
+        for (const auto q : blocked) make_ready(q);
+    }
+}
+
+// ---- who is next ---------------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::uint32_t schedule_books::next_job() {
+    auto best = no_index;
+    std::uint64_t least = 0;
+    for (const auto j : ready_jobs) {
+        settle(jobs[j]);
+        const auto charge = jobs[j].pass + looked_ahead * jobs[j].rate;
+        if (best != no_index && (charge > least || (charge == least && jobs[j].id > jobs[best].id)))
+            continue;
+        best = j;
+        least = charge;
+    }
+    return best;
+}
+
+/// The queue whose first request is oldest.
+SKEIN_INLINE std::uint32_t schedule_books::next_queue(const job_record& j) const {
+    return *std::min_element(j.ready.begin(), j.ready.end(), [&](auto a, auto b) {
+        return requests[all_queues[a].first].order < requests[all_queues[b].first].order;
+    });
+}
+
+SKEIN_INLINE void schedule_books::give(std::uint32_t q, std::uint32_t p, std::vector<grant>& into) {
+    const auto e = all_queues[q].first;
+    const auto& shape = shapes[classes[all_queues[q].cls].shape];
+    stop_ageing(q);
+    if (all_queues[q].reserved != no_index) drop_reservation(all_queues[q].reserved);
+    unqueue(e);
+    auto& place = all_places[p];
+    grant g;
+    g.gpus = place.now.take(shape.all);
+    hold(e, p, g.gpus);
+    auto& job = jobs[all_queues[q].job];
+    virtual_time = std::max(virtual_time, job.pass);
+    if (place.host == no_index) charge(all_queues[q].job, shape.all, 1, true);
+    ++grants;
+    offer(p);
+    g.id = request_id(requests.id(e));
+    g.tag = requests[e].tag;
+    g.place = place.id;
+    g.bundle = place.bundle;
+    into.push_back(g);
+}
+
+SKEIN_INLINE void schedule_books::charge(std::uint32_t job, const needs& all, int sign,
+                                         bool with_cpus) {
+    auto& j = jobs[job];
+    settle(j);
+    if (j.used.size() < dims) j.used.resize(dims);
+    for (const auto& n : all)
+        if (with_cpus || n.dim != dim_cpu)
+            j.used[n.dim == dim_share ? dim_gpu : n.dim] += sign * n.least;
+    find_rate(j);
+}
+
+/// The charge up to now.
+SKEIN_INLINE void schedule_books::settle(job_record& j) const {
+    j.pass = std::min(j.pass + j.rate * (turns - j.at), virtual_time + most_owed);
+    j.at = turns;
+}
+
+/// Its largest share of any resource (dominant resource fairness), by its weight. Rounded up: nothing is free.
+SKEIN_INLINE void schedule_books::find_rate(job_record& j) const {
+    double share = 0;
+    for (std::size_t d = dim_cpu; d < j.used.size(); ++d) {
+        if (j.used[d] <= 0) continue;
+        const auto all = d < cluster.size() ? cluster[d] : 0;
+        const double part =
+            static_cast<double>(j.used[d]) / static_cast<double>(std::max(all, j.used[d]));
+        share = std::max(share, part);
+    }
+    j.rate = static_cast<std::uint64_t>(share * charge_scale) / j.weight;
+    if (share > 0) ++j.rate;
+}
+
+// ---- waiting for long ----------------------------------------------------------------------------------------
+
+SKEIN_INLINE std::uint64_t schedule_books::patience() const {
+    return std::max<std::uint64_t>({1, options.patience, place_of.size()});
+}
+
+SKEIN_INLINE void schedule_books::age(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    queue.ages = true;
+    queue.chances = 0;
+    queue.since = grants;
+    queue.older = youngest;
+    queue.younger = no_index;
+    (youngest == no_index ? oldest : all_queues[youngest].younger) = q;
+    youngest = q;
+}
+
+SKEIN_INLINE void schedule_books::stop_ageing(std::uint32_t q) {
+    auto& queue = all_queues[q];
+    if (!std::exchange(queue.ages, false)) return;
+    (queue.older == no_index ? oldest : all_queues[queue.older].younger) = queue.younger;
+    (queue.younger == no_index ? youngest : all_queues[queue.younger].older) = queue.older;
+    queue.older = queue.younger = no_index;
+}
+
+/// Keeps places free for those that too many grants have passed, and ends what has come to nothing.
+SKEIN_INLINE void schedule_books::age_all() {
+    const auto old = reserved_queues;
+    for (const auto q : old)
+        if (grants - all_queues[q].since >= 4 * patience())
+            drop_reservation(all_queues[q].reserved);
+    while (oldest != no_index && grants - all_queues[oldest].since >= patience()) {
+        const auto q = oldest;
+        stop_ageing(q);
+        if (all_queues[q].state == queue_state::blocked) reserve_for(q);
+        if (all_queues[q].reserved == no_index) age(q);
+    }
+    for (auto& [number, g] : groups) {
+        if (!g.waits || g.told) continue;
+        if (g.reserved && grants - g.since >= 4 * patience()) drop_reservations(g);
+        if (!g.reserved && grants - g.since >= patience()) reserve_for(g);
+    }
+}
+
+/// What would be free on a place if all had ended that can be counted on to end.
+SKEIN_INLINE room schedule_books::obtainable(const place_record& p) const {
+    auto r = p.now;
+    for (auto e = p.first_held; e != no_index; e = requests[e].next) {
+        const auto& entry = requests[e];
+        if (entry.for_life || entry.state == request_state::waiting) continue;
+        const auto& shape = shapes[classes[all_queues[entry.queue].cls].shape];
+        r.give(shape.all, gpu_set(entry.gpus), entry.state == request_state::running);
+    }
+    return r;
+}
+
+/// Keeps the place free where least is missing.
+SKEIN_INLINE void schedule_books::reserve_for(std::uint32_t q) {
+    const auto& cls = classes[all_queues[q].cls];
+    const auto& all = shapes[cls.shape].all;
+    auto best = no_index;
+    double least = 0;
+    for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+        const auto& place = all_places[p];
+        if (!is_open(place) || place.kept.exists() || place.running == 0 ||
+            !matches(constraints[cls.where].where, p))
+            continue;
+        double missing_part = 0;
+        for (const auto& n : all)
+            missing_part += std::max(0.0, 1 - static_cast<double>(place.now.at(n.dim)) /
+                                                  static_cast<double>(n.least));
+        if (best != no_index && missing_part >= least) continue;
+        if (!obtainable(place).fits(all)) continue;
+        best = p;
+        least = missing_part;
+    }
+    if (best == no_index) return;
+    all_places[best].kept.kept = all;
+    all_places[best].kept.queue = q;
+    all_queues[q].reserved = best;
+    all_queues[q].since = grants;
+    reserved_queues.push_back(q);
+    ++reservations;
+    offer(best);
+}
+
+SKEIN_INLINE void schedule_books::drop_reservation(std::uint32_t p) {
+    auto& place = all_places[p];
+    if (!place.kept.exists()) return;
+    if (place.kept.group != 0) return drop_reservations(groups.at(place.kept.group));
+    const auto q = place.kept.queue;
+    all_queues[q].reserved = no_index;
+    std::erase(reserved_queues, q);
+    place.kept = {};
+    if (all_queues[q].state == queue_state::blocked) age(q);
+    offer(p);
+    grow(p);
+}
+
+/// Nothing is left there that ends by itself, and it is not enough: others may need the room to go on.
+SKEIN_INLINE void schedule_books::drop_hopeless(std::uint32_t p) {
+    if (all_places[p].kept.exists() && all_places[p].running == 0 && !fits_reserved(p))
+        drop_reservation(p);
+}
+
+} // namespace skein::rt::detail
+
+// ======== skein/rt/detail/scheduler_report.ipp
+// Part of the bodies of rt/scheduler.hpp: what people read. Why a request waits, what a demand lacks, listings.
+
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace skein::rt {
+
+namespace detail {
+
+SKEIN_INLINE std::string schedule_books::amount_text(std::uint32_t dim, std::int64_t n) const {
+    resources r;
+    switch (dim) {
+    case dim_cpu: return fmt::format("cpu={}", to_string(amount::of_steps(n)));
+    case dim_gpu:
+    case dim_share: return fmt::format("gpu={}", to_string(amount::of_steps(n)));
+    case dim_memory:
+        r.memory = static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0));
+        return r.memory == 0 ? "memory=0" : to_string(r);
+    default: break;
+    }
+    for (const auto& [name, d] : custom_dims)
+        if (d == dim) return fmt::format("{}={}", name, to_string(amount::of_steps(n)));
+    return "";
+}
+
+SKEIN_INLINE std::string schedule_books::where_text(const constraint& where) const {
+    std::string s;
+    if (const auto number = group_in(where); number != 0) {
+        s = bundle_in(where) < 0
+                ? fmt::format("in group {}", number)
+                : fmt::format("in bundle {} of group {}", bundle_in(where), number);
+    } else if (const auto* label = label_of(where)) {
+        s = fmt::format("on places labelled {}", *label);
+    } else if (!is_anywhere(where)) {
+        const auto p = single_place(where);
+        s = p == no_index ? fmt::format("on place {}", place_in(where))
+                          : fmt::format("on {}", all_places[p].name);
+    } else if (spreads(where)) {
+        s = "spread";
+    }
+    if (!avoided(where).empty())
+        s += fmt::format("{}without {} places", s.empty() ? "" : ", ", avoided(where).size());
+    return s;
+}
+
+/// What the places of a class lack most: "gpu=2: worker-3 has most, gpu=1". ever: if they were empty.
+SKEIN_INLINE std::string schedule_books::best_place(const class_record& c, bool ever) const {
+    const auto& shape = shapes[c.shape];
+    const auto& where = constraints[c.where].where;
+    std::string last = "no place is there";
+    const auto most_of = [&](const need& n, std::int64_t& most) {
+        auto best = no_index;
+        for (std::uint32_t p = 0; p < all_places.size(); ++p) {
+            if (!is_open(all_places[p]) || !matches(where, p)) continue;
+            const auto& place = all_places[p];
+            const auto has = ever ? room(place.total_needs, place.gpus).at(n.dim)
+                                  : place.in.front().first->now.at(place.in.front().second, n.dim);
+            if (best != no_index && has <= most) continue;
+            best = p;
+            most = has;
+        }
+        return best;
+    };
+    std::string with_name;
+    for (const auto& n : shape.all) {
+        std::int64_t most = 0;
+        const auto p = most_of(n, most);
+        if (p == no_index) break;
+        if (most < n.least) {
+            if (n.dim == no_index) {
+                for (const auto& r : shape.demand.custom)
+                    if (!custom_dims.contains(r.name))
+                        return fmt::format("no place has ever had {}", r.name);
+            }
+            return fmt::format("{} has most{}, {}", all_places[p].name, ever ? "" : " free",
+                               amount_text(n.dim, std::max<std::int64_t>(most, 0)));
+        }
+        last = "no place has all of it together";
+    }
+    if (shape.all.empty() && ever) return "no such place is there";
+    return last;
+}
+
+SKEIN_INLINE error schedule_books::missing(const class_record& c) const {
+    const auto& shape = shapes[c.shape];
+    const auto& where = constraints[c.where].where;
+    const auto place = where_text(where);
+    if (const auto number = group_in(where); number != 0)
+        return error(errc::exhausted, fmt::format("asks for {} {}, whose bundles are smaller",
+                                                  to_string(shape.demand), place))
+            .with_hint("make the bundles larger, or lower the demand");
+    return error(errc::exhausted,
+                 fmt::format("asks for {}{}{}, no place could ever hold it: {}",
+                             shape.demand.empty() ? "room" : to_string(shape.demand),
+                             place.empty() ? "" : " ", place, best_place(c, true)))
+        .with_hint("lower the demand, or add a place that has it");
+}
+
+SKEIN_INLINE error schedule_books::missing(const group_record& g) const {
+    std::string what;
+    for (std::size_t b = 0; b < g.bundles.size() && b < 8; ++b)
+        what += fmt::format("{}{{{}}}", b == 0 ? "" : " ", to_string(g.bundles[b].demand));
+    if (g.bundles.size() > 8) what += fmt::format(" and {} more", g.bundles.size() - 8);
+    std::string why = "no set of places could hold all of them";
+    std::size_t open = 0;
+    std::string largest;
+    resources most;
+    for (const auto& p : all_places) {
+        if (!is_open(p) || p.host != no_index) continue;
+        ++open;
+        if (!largest.empty() && p.total <= most) continue;
+        most = p.total;
+        largest = p.name;
+    }
+    if (g.strategy == group_strategy::strict_spread && open < g.bundles.size())
+        why = fmt::format("each wants a place of its own, and {} are there", open);
+    else if (open != 0)
+        why += fmt::format("; the largest of {} is {} with {}", open, largest, to_string(most));
+    return error(errc::exhausted, fmt::format("placement group {} asks for {}: {}",
+                                              g.id ? g.id.value() : last_group + 1, what, why))
+        .with_hint("make the bundles smaller, or add places");
+}
+
+SKEIN_INLINE std::string schedule_books::why_waits(const queue_record& q) const {
+    const auto& cls = classes[q.cls];
+    const auto& shape = shapes[cls.shape];
+    const auto place = where_text(constraints[cls.where].where);
+    const auto asked =
+        fmt::format("{}{}{}", shape.demand.empty() ? "room" : to_string(shape.demand),
+                    place.empty() ? "" : " ", place);
+    switch (q.state) {
+    case queue_state::empty: return "";
+    case queue_state::ready: return fmt::format("waits for its turn: {}", asked);
+    case queue_state::infeasible: return missing(cls).what();
+    case queue_state::blocked: break;
+    }
+    if (q.reserved != no_index)
+        return fmt::format("waits for {}: {} is kept free for it", asked,
+                           all_places[q.reserved].name);
+    if (const auto number = group_in(constraints[cls.where].where); number != 0) {
+        const auto g = groups.find(number);
+        if (g != groups.end() && g->second.waits)
+            return fmt::format("waits for {}: the group is not placed", asked);
+    }
+    return fmt::format("waits for {}: {}", asked, best_place(cls, false));
+}
+
+SKEIN_INLINE std::string schedule_books::why(request_id id) const {
+    const auto e = requests.find(id.value());
+    if (e == no_index) return "";
+    const auto& entry = requests[e];
+    const auto& q = all_queues[entry.queue];
+    if (entry.state == request_state::queued) {
+        const bool first = q.first == e;
+        return why_waits(q) +
+               (first ? std::string() : fmt::format("; {} wait for the same", q.queued));
+    }
+    const auto& name = all_places[entry.place].name;
+    switch (entry.state) {
+    case request_state::waiting: return fmt::format("on {}, waits for others", name);
+    case request_state::resuming:
+        return fmt::format("on {}, could go on: waits for cpus there", name);
+    default: return fmt::format("has room on {}", name);
+    }
+}
+
+SKEIN_INLINE resources schedule_books::used_of(const place_record& p) const {
+    resources used;
+    const auto keys = room(p.total_needs, p.gpus).keys();
+    for (std::uint32_t d = dim_cpu; d < keys.size(); ++d) {
+        const auto n = keys[d] - p.now.at(d);
+        if (d == dim_cpu) used.cpu = amount::of_steps(n);
+        if (d == dim_memory) used.memory = static_cast<std::uint64_t>(n);
+        if (d == dim_gpu) used.gpu = amount::of_steps(p.now.gpus_used());
+        if (d < dim_custom) continue;
+        for (const auto& [name, dim] : custom_dims)
+            if (dim == d) used.set(name, amount::of_steps(n));
+    }
+    return used;
+}
+
+} // namespace detail
+
+SKEIN_INLINE scheduler::totals scheduler::stats() const {
+    const auto& b = *books_;
+    totals t;
+    t.places = b.place_of.size();
+    t.queued = b.queued;
+    t.granted = b.granted;
+    t.waiting = b.waiting;
+    t.resuming = b.resuming;
+    t.queues = static_cast<std::size_t>(
+        std::count_if(b.all_queues.begin(), b.all_queues.end(),
+                      [](const auto& q) { return q.cls != detail::no_index && q.queued != 0; }));
+    t.groups = b.groups.size();
+    t.grants = b.grants;
+    t.reservations = b.reservations;
+    t.bytes = b.requests.bytes();
+    t.stalled = b.queued != 0 && b.waiting != 0 && b.running == 0 && b.resuming == 0 &&
+                b.grown.empty() && b.ready_jobs.empty();
+    return t;
+}
+
+SKEIN_INLINE std::vector<scheduler::queue_info> scheduler::queues() const {
+    std::vector<queue_info> out;
+    for (const auto& [key, index] : books_->queue_of) {
+        const auto& q = books_->all_queues[index];
+        if (q.queued == 0 && q.granted == 0) continue;
+        const auto& cls = books_->classes[q.cls];
+        queue_info i;
+        i.job = books_->jobs[q.job].id;
+        i.demand = books_->shapes[cls.shape].demand;
+        i.where = books_->where_text(books_->constraints[cls.where].where);
+        i.queued = q.queued;
+        i.granted = q.granted;
+        i.why = books_->why_waits(q);
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::vector<scheduler::place_info> scheduler::places() const {
+    std::vector<place_info> out;
+    for (const auto& p : books_->all_places) {
+        if (!p.alive || p.host != detail::no_index) continue;
+        place_info i;
+        i.id = p.id;
+        i.name = p.name;
+        i.total = p.total;
+        i.used = books_->used_of(p);
+        i.granted = p.held;
+        i.draining = p.draining;
+        i.reserved = p.kept.exists();
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::vector<scheduler::group_info> scheduler::groups() const {
+    std::vector<group_info> out;
+    for (const auto& [number, g] : books_->groups) {
+        group_info i;
+        i.id = g.id;
+        i.placed = !g.waits;
+        for (const auto& b : g.bundles)
+            i.bundles.push_back(b.place == detail::no_index ? place_id()
+                                                            : books_->all_places[b.place].id);
+        out.push_back(std::move(i));
+    }
+    return out;
+}
+
+SKEIN_INLINE std::string scheduler::why(request_id id) const { return books_->why(id); }
+
+} // namespace skein::rt
 
 // ======== skein/wire.hpp
 // Every public header of the layer wire.
