@@ -3,7 +3,6 @@
 // The bodies of rt/resources.hpp: reading, printing and checking amounts.
 
 #include <skein/core/check.hpp>
-#include <skein/rt/resources.hpp>
 
 #include <algorithm>
 #include <array>
