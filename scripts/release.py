@@ -94,8 +94,9 @@ def under(folder, prefix):
 
 
 class Release:
-    def __init__(self, tree, files, out):
+    def __init__(self, tree, files, out, named):
         self.tree, self.files, self.out = tree, files, out  # the commit's files, their names, where the parts go
+        self.named = named  # the programs that are made; none: all
         self.version = version_of(tree)
         self.when = int(git("log", "-1", "--format=%ct"))
         self.environment = dict(os.environ, SOURCE_DATE_EPOCH=str(self.when), LC_ALL="C", TZ="UTC",
@@ -131,7 +132,7 @@ class Release:
 
     def programs(self):
         made = self.tree / "build/programs"
-        run("scripts/programs", "--output", made, cwd=self.tree, env=self.environment)
+        run("scripts/programs", "--output", made, *self.named, cwd=self.tree, env=self.environment)
         for folder in sorted(p for p in made.iterdir() if p.is_dir()):
             base = f"skein-programs-{self.version}-{folder.name}"
             files = under(folder, base) + [(f"{base}/LICENSE", self.tree / "LICENSE")]
@@ -194,10 +195,11 @@ def main():
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--tag", action="store_true")
     parser.add_argument("--only", nargs="+", choices=PARTS)
+    parser.add_argument("--programs", nargs="+", default=[])
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
-    if options.tag and options.only:
-        fail("--tag wants all parts")
+    if options.tag and (options.only or options.programs):
+        fail("--tag wants all parts, with all programs")
     if git("status", "--porcelain") and options.tag:
         fail("files are not committed: a tag would not say what was released")
 
@@ -222,7 +224,7 @@ def main():
         check_generated(tree)
         for old in options.output.iterdir():  # nothing is wrong: the parts of before may go
             old.unlink()
-        release = Release(tree, sorted(names), options.output)
+        release = Release(tree, sorted(names), options.output, options.programs)
         for part in [p for p in PARTS if p in (options.only or PARTS)]:
             say(f"{part}")
             getattr(release, part)()
@@ -235,7 +237,8 @@ def main():
     else:
         left = [p for p in PARTS if options.only and p not in options.only]
         say(f"a dry run of skein {release.version} in {options.output}"
-            + (f"; left out: {' '.join(left)}" if left else ""))
+            + (f"; left out: {' '.join(left)}" if left else "")
+            + (f"; programs: {' '.join(options.programs)} alone" if options.programs else ""))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,12 @@ class releases(unittest.TestCase):
         self.assertIn("thesis.txt", done.stderr)
         self.assertEqual((self.folder / "thesis.txt").read_text(), "mine")
 
+    def test_a_tag_is_not_made_of_some_programs(self):
+        done = release(self.folder, "--tag", "--programs", "010_hello_task")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--tag wants all parts, with all programs", done.stderr)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_a_version_that_differs_is_named(self):
         spec = importlib.util.spec_from_file_location("release", SOURCE / "scripts/release.py")
         module = importlib.util.module_from_spec(spec)
