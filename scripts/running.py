@@ -36,8 +36,12 @@ def expect(name: str, done: subprocess.CompletedProcess) -> None:
 
 def expect_figures(name: str, done: subprocess.CompletedProcess) -> None:
     """The benchmark has printed figures, one JSON object a line; bars do not count here, so its exit status may be 1."""
-    lines = [json.loads(line) for line in done.stdout.splitlines()] if done.returncode in (0, 1) else []
-    if not lines or not all(line["name"].startswith(name.removeprefix("bench_") + ".") and line["value"] > 0 for line in lines):
+    try:
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        good = lines and all(line["name"].startswith(name.removeprefix("bench_") + ".") and line["value"] > 0 for line in lines)
+    except (ValueError, KeyError, TypeError):
+        good = False
+    if not good or done.returncode not in (0, 1):
         raise AssertionError(f"{name} ended with {done.returncode} and said\n{done.stdout}{done.stderr}")
 
 

@@ -75,6 +75,17 @@ class examples(unittest.TestCase):
             with self.assertRaises(AssertionError):
                 self.ends(code, said)
 
+    def test_a_benchmark_has_to_print_its_figures_and_may_miss_a_bar(self):
+        def ends(code, said):
+            running.expect_figures("bench_wire", subprocess.CompletedProcess([], code, said, ""))
+        figure = '{"name": "wire.encode", "value": 3.5, "ok": false}\n'
+        ends(0, figure)
+        ends(1, figure)
+        for code, said in ((-11, figure), (127, figure), (0, ""), (0, figure + "warning\n"), (0, figure.replace("wire.", "rt.")),
+                           (0, figure.replace("3.5", "0")), (0, figure.replace("3.5", "null")), (0, "{}\n")):
+            with self.assertRaises(AssertionError):
+                ends(code, said)
+
 
 if __name__ == "__main__":
     unittest.main()
