@@ -98,6 +98,14 @@ task<int> wait_with_deadline_of(int ms) {
     auto child = remote<&wait_for_ever>.with({.deadline = std::chrono::milliseconds(ms)})();
     co_return co_await child;
 }
+/// Lets go of an actor before anybody has said that it is there.
+task<int> drop_while_making() {
+    auto dropped = with_timeout(skein::actor<keeper>(), 1ns);
+    auto asked = as_result(std::move(dropped));
+    const auto outcome = co_await asked;
+    co_return outcome ? 1 : 0;
+}
+
 } // namespace context_test
 
 using namespace context_test;
@@ -230,5 +238,15 @@ TEST_CASE("the shorter deadline counts: a child's own, or what its parent has le
         REQUIRE_FALSE(second);
         CHECK(second.error().code() == errc::timeout);
         CHECK(c.loop().now() - before < 2s);
+    });
+}
+
+TEST_CASE("an actor that a worker lets go before it is there does not stay", "[rt][context]") {
+    in_sim(9, 2, [](sim_cluster& c) -> task<void> {
+        auto made = remote<&drop_while_making>();
+        const int there = co_await made;
+        CHECK(there == 0);
+        for (int i = 0; i < 100 && c.actors() != 0; ++i) co_await sleep_for(1ms);
+        CHECK(c.actors() == 0);
     });
 }
