@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of a call from any bytes: read within bounds or refused; what is read is written back as it was.
+#include <skein/rt/detail/message.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include <algorithm>
+
+using skein::rt::detail::call_head;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    const skein::byte_span all(reinterpret_cast<const std::byte*>(data), size);
+    const skein::time_point now(std::chrono::seconds(7));
+    constexpr std::uint64_t sender = 99;
+    skein::wire::reader in(all);
+    call_head head;
+    if (head.decode(in, sender, now)) {
+        skein::wire::writer out;
+        head.encode(out, now);
+        const auto written = out.bytes();
+        // What is left of a deadline is held within the clock's range.
+        if (written.size() > size) std::abort();
+        if (head.who.until == skein::time_point::max() &&
+            !std::equal(written.begin(), written.begin() + 16, all.begin()))
+            std::abort();
+    }
+    const auto failed = skein::rt::detail::decode_failure(all);
+    (void)failed.what.what();
+    return 0;
+}
